@@ -37,7 +37,8 @@ class Rule(NamedTuple):
                 end = number
         return end
 
-    def is_settled(self, goodness: Sequence[float]) -> bool:
+    def is_flat(self, goodness: Sequence[float]) -> bool:
+        """Whether as many longer ones have not risen as it takes patience."""
         return len(goodness) - 1 - self.end(goodness) >= self.patience
 
     def lengths(self) -> list[int]:
@@ -52,8 +53,8 @@ class Rule(NamedTuple):
     def next_length(self, goodness: Sequence[float]) -> int | None:
         """The length after so many scores; None where there is none, or the score is flat and all first lengths are."""
         lengths = self.lengths()
-        is_flat = len(goodness) >= len(self.first_lengths()) and self.is_settled(goodness)
-        return None if is_flat or len(goodness) == len(lengths) else lengths[len(goodness)]
+        settled = len(goodness) >= len(self.first_lengths()) and self.is_flat(goodness)
+        return None if settled or len(goodness) == len(lengths) else lengths[len(goodness)]
 
 
 class Verdict(NamedTuple):
@@ -74,19 +75,21 @@ def judge(goodness: Mapping[str, Sequence[float]]) -> Verdict:
     """Compare two or more starts.
 
     Args:
-        goodness: by start a number for each seed, the same seeds in the same order; higher is better.
+        goodness: by start a number for each seed, the same seeds in the same order; higher is better. A start with a
+            score that is undefined, -inf, is worse than others by more than chance.
     """
     means = {name: statistics.fmean(values) for name, values in goodness.items()}
     best = max(means, key=lambda name: means[name])
     gains = {name: means[best] - mean for name, mean in means.items() if name != best}
-    return Verdict(best, gains, chance(list(goodness.values())))
+    defined = [values for values in goodness.values() if all(map(math.isfinite, values))]
+    return Verdict(best, gains, chance(defined) if len(defined) > 1 else 0.0)
 
 
 def chance(rows: Sequence[Sequence[float]]) -> float:
     """The largest difference of two means of K rows over n seeds that equal starts have in 95 % of all cases.
 
     q s / sqrt(n), q the quantile of the studentised range of K means with (K - 1) (n - 1) degrees of freedom, s the
-    root of the mean square of what start and seed do not explain. NaN for a single seed, or a score that is undefined.
+    root of the mean square of what start and seed do not explain. NaN for a single seed.
     """
     count, seeds = len(rows), len(rows[0])
     freedom = (count - 1) * (seeds - 1)

@@ -14,7 +14,9 @@ from projects.CompareStarts.held_out import HeldOut
 from projects.CompareStarts.starts import Start
 from projects.PaperTables.cells import read_score
 from projects.PaperTables.jobs import Job
+from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run
 from revisit.engine.data_checks import inspect_training
+from revisit.errors import expect
 from revisit.keys import Facts, resolve_auto_values
 from revisit.viz.curves import read_metrics
 
@@ -62,6 +64,7 @@ class Trainings:
         self.unit = "CPU-seconds" if cfg.MODEL.DEVICE == "cpu" else "seconds of the GPU"
         self.metric = "cpu_seconds" if cfg.MODEL.DEVICE == "cpu" else "wall_seconds"
         self._solvers = {count: self._resolved(count) for count in labels}
+        self._jobs: dict[Training, Job] = {}  # a job has the hash of its weights, which takes a while
 
     def learned(self, labels: int) -> int:
         """How many of so many labelled images a training learns from."""
@@ -75,6 +78,11 @@ class Trainings:
 
     def job(self, training: Training) -> Job:
         """The job of a training, whose result has the scores of the held-out images and of the test set."""
+        if training not in self._jobs:
+            self._jobs[training] = self._make(training)
+        return self._jobs[training]
+
+    def _make(self, training: Training) -> Job:
         start, labels, seed, times, _ = training
         solver, learned = self._solvers[labels], self.learned(labels)
         rate = f"{self.learning_rate(training):.3g}"
@@ -105,9 +113,18 @@ class Trainings:
         """What it has cost, its start included, the evaluation at its end not; NaN where nothing says so."""
         return last_metric(self.job(training).result.parent, self.metric)
 
-    def seconds_of_iteration(self, training: Training) -> float:
-        """By the clock, of the whole training."""
-        return last_metric(self.job(training).result.parent, "wall_seconds") / self.iterations(training)
+    def expected_seconds(self, training: Training, like: Training) -> float:
+        """By the clock, as far as a shorter one that has ended says it."""
+        folder = self.job(like).result.parent
+        more = self.iterations(training) - self.iterations(like)
+        return last_metric(folder, "wall_seconds") + more * last_metric(folder, "time")
+
+    def remove_networks(self, training: Training, *, final: bool) -> None:
+        """Remove the checkpoints of a training that has a result, the last one only if ``final``."""
+        job = self.job(training)
+        for file in checkpoints_of_run(job.result.parent) if job.done else ():
+            if final or file.stem != FINAL:
+                file.unlink()
 
     def _score(self, training: Training, data: str) -> float:
         """NaN where it is undefined or the training has diverged."""
@@ -118,6 +135,8 @@ class Trainings:
         """The recipe's length and rate, with so many labelled images."""
         cfg = self.task.load(self.task.options_for(self.learned(labels), 1))
         resolve_auto_values(cfg, Facts(images=inspect_training(cfg)))
+        is_fixed = cfg.SOLVER.MAX_ITER > 0 and not cfg.SOLVER.MINUTES
+        expect(is_fixed, "--until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS")
         return cfg.SOLVER
 
 

@@ -1,12 +1,15 @@
 """Finetune every start until its score is flat: whole schedules of growing length, with the best of three rates.
 
+Each seed is an experiment of its own: it draws the images to learn from and those to choose by, and chooses rate and
+length by itself. So what chance there is in the choices is in the spread over seeds, by which starts are compared.
+
 The results of the trainings are the only record: what has one is never repeated, and what was interrupted resumes from
 its checkpoint. So the same command continues after any interruption.
 """
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from projects.CompareStarts.flat import RATES, Rule
@@ -17,27 +20,25 @@ from revisit.evaluation.main_score import direction
 
 
 class Point(NamedTuple):
-    """The trainings of one length."""
+    """A training of one length."""
 
     times: int  # the recipe's length
-    scores: list[float]  # on the test set, one for each seed
-    held_out: float  # the mean score on held-out images
-    seconds: float  # of one training, the mean
-
-    @property
-    def score(self) -> float:
-        return statistics.fmean(self.scores)
+    score: float  # on the test set
+    held_out: float  # on held-out images
+    seconds: float
 
 
 class Curve(NamedTuple):
-    """A start's scores over the length of its trainings, shortest first, with the learning rate that was chosen."""
+    """A start's scores with one seed over the length of its trainings, shortest first."""
 
     start: str
     labels: int
-    rate: float  # times the recipe's; NaN: not yet chosen
-    points: list[Point]
-    end: int = 0  # index of the point where the score on held-out images is flat
-    is_settled: bool = False
+    seed: int
+    rate: float = math.nan  # times the recipe's learning rate; NaN: not yet chosen
+    points: Sequence[Point] = ()
+    end: int = 0  # index of the point from which on the score on held-out images is flat
+    is_flat: bool = False  # whether as many longer trainings say so as the rule wants
+    has_ended: bool = False  # whether no longer one follows
 
     @property
     def last(self) -> Point:
@@ -67,7 +68,6 @@ class UntilFlat:
         self.trainings, self.labels, self.seeds, self.rule = trainings, labels, seeds, rule
         self._run, self._report, self._parallel = run, report, parallel
         self._sign = direction("/".join(trainings.task.score)) or 1
-        self._pairs = [(start, count) for count in labels for start in trainings.starts]
 
     def claim(self) -> None:
         """Raises UserError where what has ended is of another recipe or of other data."""
@@ -80,54 +80,36 @@ class UntilFlat:
             self._announce(left)
             self._go([self.trainings.job(each) for each in left])
             self._report()
+            self._remove_networks()
 
     def next_round(self) -> list[Training]:
         """The trainings that come next, without those that have ended; [] at the end.
 
         First all rates at the recipe's length. Then, at the rate that was best, the lengths that every start has, and
-        at last longer ones of the starts whose score still rises.
+        at last longer ones while the score still rises.
         """
-        left = [each for each in self.search() if not self.trainings.has_ended(each)]
-        if left:
-            return left
-        wanted = [each for start, count in self._pairs for each in self._at_chosen_rate(start, count)]
+        wanted = [*self.search(), *(each for curve in self.curves() for each in self._longer(curve))]
         return [each for each in wanted if not self.trainings.has_ended(each)]
 
     def search(self) -> list[Training]:
         """For the best learning rate."""
         return [
             Training(start, count, seed, 1, rate)
-            for start, count in self._pairs
-            for rate in RATES
-            for seed in self.seeds
+            for count, start, rate, seed in product(self.labels, self.trainings.starts, RATES, self.seeds)
         ]
 
-    def curve(self, start: str, labels: int) -> Curve:
-        """As far as all seeds have ended."""
-        searched = [Training(start, labels, seed, 1, rate) for rate in RATES for seed in self.seeds]
-        if not all(map(self.trainings.has_ended, searched)):
-            return Curve(start, labels, math.nan, [])
-        rate, points = self._best_rate(start, labels), []
-        for times in self.rule.lengths():
-            row = self._row(start, labels, times, rate)
-            if not all(map(self.trainings.has_ended, row)):
-                break
-            points.append(self._point(row))
-        goodness = self._goodness(points)
-        return Curve(start, labels, rate, points, self.rule.end(goodness), self.rule.next_length(goodness) is None)
-
-    def curves(self, labels: int) -> list[Curve]:
-        return [self.curve(start, labels) for start in self.trainings.starts]
+    def curves(self) -> list[Curve]:
+        """Of all starts, labels and seeds, as far as they have come."""
+        keys = product(self.labels, self.trainings.starts, self.seeds)
+        return [self._curve(start, count, seed) for count, start, seed in keys]
 
     def ended(self) -> list[Training]:
-        """All that have scores."""
-        longer = [
-            each
-            for start, count in self._pairs
-            for curve in [self.curve(start, count)]
+        """All trainings that have scores."""
+        longer = (
+            Training(curve.start, curve.labels, curve.seed, point.times, curve.rate)
+            for curve in self.curves()
             for point in curve.points
-            for each in self._row(start, count, point.times, curve.rate)
-        ]
+        )
         every = dict.fromkeys([*self.search(), *longer])
         return [each for each in every if self.trainings.job(each).done]
 
@@ -135,26 +117,37 @@ class UntilFlat:
         """The higher the better; an undefined score is the worst."""
         return -math.inf if math.isnan(score) else self._sign * score
 
-    def _at_chosen_rate(self, start: str, labels: int) -> list[Training]:
-        """Those of lengths that the rule wants, as far as is known."""
-        curve = self.curve(start, labels)
+    def _curve(self, start: str, labels: int, seed: int) -> Curve:
+        searched = [Training(start, labels, seed, 1, rate) for rate in RATES]
+        if not all(map(self.trainings.has_ended, searched)):
+            return Curve(start, labels, seed)
+        # Of equal rates max takes the first one, the recipe's.
+        best = max(searched, key=lambda each: self.goodness(self.trainings.held_out_score(each)))
+        points = []
+        for times in self.rule.lengths():
+            training = best._replace(times=times)
+            if not self.trainings.has_ended(training):
+                break
+            points.append(self._point(training))
+        goodness = self._goodness(points)
+        ended = self.rule.next_length(goodness) is None
+        return Curve(
+            start, labels, seed, best.rate, points, self.rule.end(goodness), self.rule.is_flat(goodness), ended
+        )
+
+    def _longer(self, curve: Curve) -> list[Training]:
+        """Those that the rule wants, as far as is known; none before a rate is chosen."""
+        if not curve.points:
+            return []
         following = self.rule.next_length(self._goodness(curve.points))
         wanted = {*self.rule.first_lengths(), *filter(None, [following])}
-        return [each for times in sorted(wanted) for each in self._row(start, labels, times, curve.rate)]
+        return [Training(curve.start, curve.labels, curve.seed, times, curve.rate) for times in sorted(wanted)]
 
-    def _best_rate(self, start: str, labels: int) -> float:
-        """By the mean over seeds at the recipe's length on held-out images; of equal ones the recipe's."""
-        points = {rate: self._point(self._row(start, labels, 1, rate)) for rate in RATES}
-        return max(RATES, key=lambda rate: self.goodness(points[rate].held_out))
-
-    def _row(self, start: str, labels: int, times: int, rate: float) -> list[Training]:
-        return [Training(start, labels, seed, times, rate) for seed in self.seeds]
-
-    def _point(self, row: Sequence[Training]) -> Point:
-        scores = [self.trainings.test_score(each) for each in row]
-        held_out = statistics.fmean(self.trainings.held_out_score(each) for each in row)
-        seconds = statistics.fmean(self.trainings.seconds(each) for each in row)
-        return Point(row[0].times, scores, held_out, seconds)
+    def _point(self, training: Training) -> Point:
+        known = self.trainings
+        return Point(
+            training.times, known.test_score(training), known.held_out_score(training), known.seconds(training)
+        )
 
     def _goodness(self, points: Sequence[Point]) -> list[float]:
         return [self.goodness(point.held_out) for point in points]
@@ -162,12 +155,19 @@ class UntilFlat:
     def _announce(self, left: Sequence[Training]) -> None:
         """What runs next, and how long it takes by what has ended."""
         counts = [self.trainings.iterations(each) for each in left]
-        ended = [each for each in self.search() if self.trainings.job(each).done]
         text = f"{len(left)} trainings of {min(counts):,} to {max(counts):,} iterations"
-        if ended:
-            each_takes = statistics.fmean(map(self.trainings.seconds_of_iteration, ended))
-            text += f", about {sum(counts) * each_takes / self._parallel / 60:.0f} minutes"
+        ended = {each.start: each for each in self.search() if self.trainings.job(each).done}
+        if all(each.start in ended for each in left):
+            seconds = sum(self.trainings.expected_seconds(each, ended[each.start]) for each in left)
+            text += f", about {seconds / self._parallel / 60:.0f} minutes"
         print(text, flush=True)
+
+    def _remove_networks(self) -> None:
+        """Of rates that were not chosen, and those on the way: hundreds of trainings would fill a disk."""
+        rates = {curve[:3]: curve.rate for curve in self.curves()}
+        for each in self.ended():
+            chosen = rates[each[:3]]
+            self.trainings.remove_networks(each, final=not math.isnan(chosen) and chosen != each.rate)
 
     def _go(self, jobs: list[Job]) -> None:
         """Run jobs to their end. Raises UserError where one fails for another reason than its learning rate."""

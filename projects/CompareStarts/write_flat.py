@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from projects.common.tables import csv_table, deviation, markdown_table, mean_and_spread
-from projects.CompareStarts.flat import Verdict, judge
+from projects.CompareStarts.flat import judge
 from projects.CompareStarts.label_curves import first_reaching
 from projects.CompareStarts.trainings import Training
 from projects.CompareStarts.until_flat import Curve, Point, UntilFlat
@@ -21,6 +22,50 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NONE = "–"
+
+
+class Row(NamedTuple):
+    """A start with so many labelled images: a curve for each seed, and what has made the start, s."""
+
+    start: str
+    curves: Sequence[Curve]
+    before: float
+
+    @property
+    def is_begun(self) -> bool:
+        return all(curve.points for curve in self.curves)
+
+    @property
+    def has_ended(self) -> bool:
+        return all(curve.has_ended for curve in self.curves)
+
+    @property
+    def is_flat(self) -> bool:
+        return all(curve.is_flat for curve in self.curves)
+
+    @property
+    def ends(self) -> list[float]:
+        """Scores of the seeds at their ends."""
+        return [curve.last.score for curve in self.curves]
+
+    @property
+    def cost(self) -> float:
+        """In all at the end, the mean over seeds, s."""
+        return self.before + statistics.fmean(curve.last.seconds for curve in self.curves)
+
+    def of_length(self, times: int) -> list[Point]:
+        return [point for curve in self.curves for point in curve.points if point.times == times]
+
+    def steps(self) -> list[tuple[float, list[float]]]:
+        """Seconds in all and the scores of all seeds: of lengths that all have, then at the end if that is later."""
+        lengths = dict.fromkeys(point.times for curve in self.curves for point in curve.points)
+        rows = [self.of_length(times) for times in lengths]
+        steps = [
+            (self.before + statistics.fmean(point.seconds for point in row), [point.score for point in row])
+            for row in rows
+            if len(row) == len(self.curves)
+        ]
+        return [*steps, (self.cost, self.ends)] if self.cost > steps[-1][0] else steps
 
 
 class FlatReport(NamedTuple):
@@ -37,17 +82,19 @@ class FlatReport(NamedTuple):
 
     def write(self, folder: Path) -> str:
         """Write table.md, scores.csv, results.json and curves.png; returns the Markdown."""
-        by_labels = {count: self.comparison.curves(count) for count in self.comparison.labels}
-        sentences = [self._sentence(count, curves) for count, curves in by_labels.items()]
+        curves = self.comparison.curves()
+        by_labels = {count: self._rows(count, curves) for count in self.comparison.labels}
+        sentences = [self._sentence(count, rows) for count, rows in by_labels.items()]
         parts = []
-        for (count, curves), sentence in zip(by_labels.items(), sentences, strict=True):
-            parts += [f"### {self._labels(count)}", self._table(curves), sentence]
+        for (count, rows), sentence in zip(by_labels.items(), sentences, strict=True):
+            parts += [f"### {self._labels(count)}", self._table(rows), sentence]
         markdown = "\n\n".join([*parts, self._note()])
         results = {
             "protocol": self._protocol(),
             "weights": ", ".join(self.comparison.trainings.starts),
             "sentence": " ".join(sentences),
-            "curves": [self._plain(curve) for curves in by_labels.values() for curve in curves],
+            "seconds_before": dict(self.before),
+            "curves": [curve._asdict() | {"points": [point._asdict() for point in curve.points]} for curve in curves],
         }
         texts = {"table.md": markdown, "scores.csv": self._csv(), "results.json": strict_json(results)}
         folder.mkdir(exist_ok=True)
@@ -55,9 +102,18 @@ class FlatReport(NamedTuple):
         self._plot(by_labels, folder / "curves.png")
         return markdown
 
+    def _rows(self, count: int, curves: Sequence[Curve]) -> list[Row]:
+        of_start = {
+            start: [curve for curve in curves if (curve.start, curve.labels) == (start, count)] for start in self.before
+        }
+        return [Row(start, of_seeds, self.before[start]) for start, of_seeds in of_start.items()]
+
     @property
     def _score(self) -> str:
         return "/".join(self.comparison.trainings.task.score)
+
+    def _shown(self, scores: Sequence[float]) -> str:
+        return mean_and_spread(scores, self._digits)
 
     @property
     def _digits(self) -> int:
@@ -74,86 +130,76 @@ class FlatReport(NamedTuple):
         numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
         return f"{self._score}{better}, by finetuning with {task.config} until it is flat, on {task.data}, {numbers}"
 
-    def _cost(self, curve: Curve, point: Point) -> float:
-        """Of a training and of what has made its start, s."""
-        return self.before[curve.start] + point.seconds
+    def _table(self, rows: Sequence[Row]) -> str:
+        lengths = sorted({point.times for row in rows for curve in row.curves for point in curve.points})
+        reached = self._goal(rows)
+        shown = "" if reached is None else f" ({reached:.{self._digits}f})"
+        headers = ["start", "s before", "learning rate", *(f"{times}x" for times in lengths), "end", "at", "s in all"]
+        lines = [[*self._line(row, lengths), self._time_to(row, reached)] for row in rows]
+        return markdown_table([*headers, f"s in all to the end of {self.reference}{shown}"], lines)
 
-    def _table(self, curves: Sequence[Curve]) -> str:
-        lengths = sorted({point.times for curve in curves for point in curve.points})
-        reached = self._goal(curves)
-        goal = f"s in all to {self.reference}'s end" + (f" ({reached:.{self._digits}f})" if reached is not None else "")
-        headers = ["start", "s before", "learning rate", *(f"{times}x" for times in lengths)]
-        rows = [[*self._row(curve, lengths), self._time_to(curve, reached)] for curve in curves]
-        return markdown_table([*headers, "end", "at", "s in all", goal], rows)
+    def _line(self, row: Row, lengths: Sequence[int]) -> list[str]:
+        before = "unknown" if row.start in self.unknown else f"{row.before:,.0f}"
+        cells = [self._cell(row, times) for times in lengths]
+        if not row.is_begun:
+            return [row.start, before, NONE, *cells, "not yet", NONE, NONE]
+        rates = self._each(f"{self.comparison.trainings.learning_rate(training_of(curve)):.3g}" for curve in row.curves)
+        rising = "" if row.is_flat else " (still rising)"
+        end = f"{self._shown(row.ends)}{rising}" if row.has_ended else "not yet"
+        at = self._each(f"{curve.last.times}x" for curve in row.curves)
+        return [row.start, before, rates, *cells, end, at, f"{row.cost:,.0f}"]
 
-    def _row(self, curve: Curve, lengths: Sequence[int]) -> list[str]:
-        before = "unknown" if curve.start in self.unknown else f"{self.before[curve.start]:,.0f}"
-        points = {point.times: point for point in curve.points}
-        cells = [self._cell(points.get(times)) for times in lengths]
-        if not curve.points:
-            return [curve.start, before, NONE, *cells, "not yet", NONE, NONE]
-        training = Training(curve.start, curve.labels, self.comparison.seeds[0], 1, curve.rate)
-        rate = f"{self.comparison.trainings.learning_rate(training):.3g}"
-        end = mean_and_spread(curve.last.scores, self._digits) if curve.is_settled else "still rising"
-        at = f"{curve.last.times}x"
-        return [curve.start, before, rate, *cells, end, at, f"{self._cost(curve, curve.last):,.0f}"]
+    @staticmethod
+    def _each(words: Iterable[str]) -> str:
+        """Of all seeds, once where they are the same."""
+        of_seeds = list(words)
+        return of_seeds[0] if len(set(of_seeds)) == 1 else ", ".join(of_seeds)
 
-    def _cell(self, point: Point | None) -> str:
-        return f"{mean_and_spread(point.scores, self._digits)} ({point.seconds:,.0f} s)" if point else NONE
+    def _cell(self, row: Row, times: int) -> str:
+        """Score and seconds of one training."""
+        points = row.of_length(times)
+        if not points:
+            return NONE
+        seconds = statistics.fmean(point.seconds for point in points)
+        few = f", {len(points)} of {len(row.curves)} seeds" * (len(points) < len(row.curves))
+        return f"{self._shown([point.score for point in points])} ({seconds:,.0f} s{few})"
 
-    def _goal(self, curves: Sequence[Curve]) -> float | None:
+    def _goal(self, rows: Sequence[Row]) -> float | None:
         """The reference's score at its end."""
-        (curve,) = (curve for curve in curves if curve.start == self.reference)
-        return curve.last.score if curve.points and not math.isnan(curve.last.score) else None
+        (row,) = (row for row in rows if row.start == self.reference)
+        score = statistics.fmean(row.ends) if row.is_begun else math.nan
+        return None if math.isnan(score) else score
 
-    def _time_to(self, curve: Curve, score: float | None) -> str:
+    def _time_to(self, row: Row, score: float | None) -> str:
         """After how many seconds in all the mean score reaches this one, along the logarithm of the seconds."""
-        if score is None or not curve.points:
+        if score is None or not row.is_begun:
             return NONE
         goodness = self.comparison.goodness
-        costs = [self._cost(curve, point) for point in curve.points]
-        values = [goodness(point.score) for point in curve.points]
+        costs = [cost for cost, _ in row.steps()]
+        values = [goodness(statistics.fmean(scores)) for _, scores in row.steps()]
         if values[0] >= goodness(score):
             return f"at most {costs[0]:,.0f}"
         reached = first_reaching(costs, values, goodness(score))
         return f"{reached:,.0f}" if reached else f"not within {costs[-1]:,.0f}"
 
-    def _sentence(self, count: int, curves: Sequence[Curve]) -> str:
+    def _sentence(self, count: int, rows: Sequence[Row]) -> str:
         with_labels = f"With {count:,} labelled images"
-        if not all(curve.points for curve in curves):
+        if not all(row.is_begun for row in rows):
             return f"{with_labels} not all starts have trained yet."
-        verdict = self._verdict(curves)
-        shown = {curve.start: mean_and_spread(curve.last.scores, self._digits) for curve in curves}
-        rising = [curve.start for curve in curves if not curve.is_settled]
-        unsettled = f" So far: {', '.join(rising)} still rises." if rising else ""
+        goodness = self.comparison.goodness
+        verdict = judge({row.start: list(map(goodness, row.ends)) for row in rows})
+        shown = {row.start: self._shown(row.ends) for row in rows}
+        rising = [row.start for row in rows if not row.is_flat]
+        unsettled = f" Not yet flat: {', '.join(rising)}." if rising else ""
         best = f"{with_labels} {verdict.best} is best at the end, {self._score} {shown[verdict.best]}"
         if math.isnan(verdict.limit):
             return f"{best}. One seed says nothing of chance.{unsettled}"
         limit = f"{verdict.limit:.{self._digits}f}"
         if not verdict.equal:
-            least = min(verdict.gains.values())
-            gain = f"better than all others by {least:.{self._digits}f} or more"
+            gain = f"better than all others by {min(verdict.gains.values()):.{self._digits}f} or more"
             return f"{best}: {gain}, chance alone reaches {limit}.{unsettled}"
         others = ", ".join(f"{name} ({shown[name]})" for name in verdict.equal)
         return f"{best}; equal to it: {others}, as chance alone makes differences up to {limit}.{unsettled}"
-
-    def _verdict(self, curves: Sequence[Curve]) -> Verdict:
-        goodness = self.comparison.goodness
-        return judge({curve.start: [goodness(score) for score in curve.last.scores] for curve in curves})
-
-    def _plain(self, curve: Curve) -> dict:
-        points = [
-            {
-                "times": point.times,
-                "scores": point.scores,
-                "held_out": point.held_out,
-                "seconds": point.seconds,
-                "seconds_in_all": self._cost(curve, point),
-            }
-            for point in curve.points
-        ]
-        end = curve.last.times if curve.points else None
-        return {"start": curve.start, "labels": curve.labels, "rate": curve.rate, "points": points, "end": end}
 
     def _csv(self) -> str:
         """A line for each training that has ended."""
@@ -174,8 +220,9 @@ class FlatReport(NamedTuple):
         lines = [
             f"{self._protocol()}. Seconds are {unit} of one training, without its last evaluation; in all: with those "
             "that made the start.",
-            f"Learning rates (x1/3, x1, x3 of the recipe's, at 1x) and lengths are chosen on {images}. The end is the "
-            f"last length whose mean score there rose by more than {rule.tolerance:g}; {rule.patience} longer did not.",
+            f"Each seed chooses its learning rate (x1/3, x1, x3 of the recipe's, at 1x) and its length on {images}.",
+            f"The end is the last length whose score there rose by more than {rule.tolerance:g}, with {rule.patience} "
+            "longer that did not.",
             "Starts are compared at their ends by Tukey's test over seeds, of two starts the 95 % t interval of their "
             "paired differences: of equal starts, 5 in 100 comparisons call one different.",
         ]
@@ -184,26 +231,32 @@ class FlatReport(NamedTuple):
             lines.append(f"{', '.join(self.unknown)}: {known}.")
         return " ".join(lines)
 
-    def _plot(self, by_labels: Mapping[int, Sequence[Curve]], path: Path) -> None:
+    def _plot(self, by_labels: Mapping[int, Sequence[Row]], path: Path) -> None:
         """Score against seconds in all, a line for each start, a dot for each seed; nothing before the first score."""
-        shown = {count: [curve for curve in curves if curve.points] for count, curves in by_labels.items()}
-        shown = {count: curves for count, curves in shown.items() if curves}
+        shown = {count: [row for row in rows if row.is_begun] for count, rows in by_labels.items()}
+        shown = {count: rows for count, rows in shown.items() if rows}
         if not shown:
             return
         with saved_plot(path, len(shown), size=(6, 4)) as axes:
-            for axis, (count, curves) in zip(axes, shown.items(), strict=True):
-                for number, curve in enumerate(curves):
-                    self._draw(axis, curve, f"C{number % 10}")
+            for axis, (count, rows) in zip(axes, shown.items(), strict=True):
+                for number, row in enumerate(rows):
+                    draw(axis, row, f"C{number % 10}")
                 axis.set_xscale("log")
                 axis.set_title(f"{count:,} labelled images", fontsize=9)
                 axis.set(xlabel=f"{self.comparison.trainings.unit} in all", ylabel=self._score)
 
-    def _draw(self, axis: Axes, curve: Curve, color: str) -> None:
-        """Means with their band, mean ± standard deviation, and a dot for each seed."""
-        costs = [self._cost(curve, point) for point in curve.points]
-        means = [point.score for point in curve.points]
-        edges = [[p.score + side * deviation(p.scores) for p in curve.points] for side in (-1, 1)]
-        axis.plot(costs, means, color=color, marker="o", label=curve.start)
-        axis.fill_between(costs, *edges, color=color, alpha=0.2, linewidth=0)
-        for cost, point in zip(costs, curve.points, strict=True):
-            axis.scatter([cost] * len(point.scores), point.scores, color=color, s=6, alpha=0.6)
+
+def training_of(curve: Curve) -> Training:
+    return Training(curve.start, curve.labels, curve.seed, 1, curve.rate)
+
+
+def draw(axis: Axes, row: Row, color: str) -> None:
+    """Means with their band, mean ± standard deviation, and a dot for each training."""
+    costs, scores = zip(*row.steps(), strict=True)
+    means = [statistics.fmean(of_seeds) for of_seeds in scores]
+    edges = [[statistics.fmean(s) + side * deviation(s) for s in scores] for side in (-1, 1)]
+    axis.plot(costs, means, color=color, marker="o", label=row.start)
+    axis.fill_between(costs, *edges, color=color, alpha=0.2, linewidth=0)
+    points = [point for curve in row.curves for point in curve.points]
+    seconds = [row.before + point.seconds for point in points]
+    axis.scatter(seconds, [point.score for point in points], color=color, s=6, alpha=0.6)
