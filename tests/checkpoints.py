@@ -174,3 +174,26 @@ def load_into(cfg: CfgNode, weights: Path) -> torch.nn.Module:
     model = build_model(cfg).eval()
     RevisitCheckpointer(model, cfg).resume_or_load(str(weights), resume=False)
     return model
+
+
+# By efficientnet_pytorch's names in a block, timm's in the first one, which expands nothing, and in the others.
+EFFICIENTNET = {
+    "_expand_conv": ("", "conv_pw"),
+    "_bn0": ("", "bn1"),
+    "_depthwise_conv": ("conv_dw", "conv_dw"),
+    "_bn1": ("bn1", "bn2"),
+    "_project_conv": ("conv_pw", "conv_pwl"),
+    "_bn2": ("bn2", "bn3"),
+}
+AROUND = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+
+
+def efficientnet_names(tensors: Tensors) -> Tensors:
+    """timm's tensors of tf_efficientnet_lite0, whose stages have 1, 2, 2, 3, 3, 4 and 1 blocks, as lukemelas' code
+    names them."""
+    modules = {theirs: ours for ours, theirs in AROUND.items()}
+    blocks = [(stage, block) for stage, count in enumerate((1, 2, 2, 3, 3, 4, 1)) for block in range(count)]
+    for number, (stage, block) in enumerate(blocks):
+        for ours, names in EFFICIENTNET.items():
+            modules[f"blocks.{stage}.{block}.{names[number > 0]}"] = f"_blocks.{number}.{ours}"
+    return {f"{modules[key.rpartition('.')[0]]}.{key.rpartition('.')[2]}": value for key, value in tensors.items()}

@@ -36,7 +36,8 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--config-file", required=True, metavar="FILE", help="a recipe that learns from labels, for all starts")
     starts = (
-        "random: random init. FILE: a converted backbone; {seed} in it is the seed. run:DIR: the whole network of a "
+        "random: random init. FILE: a converted backbone, {seed} in it is the seed; or a name as of MODEL.WEIGHTS, "
+        "such as imagenet:efficientnet_lite0. run:DIR: the whole network of a "
         "finetuning. zoo:FILE: a whole detector of Detectron2's. pretrain:CONFIG: what this recipe of pretraining "
         "first makes of the training images without their labels. continue:FILE: a backbone, continued on them first"
     )

@@ -15,36 +15,33 @@ known. Finetuning reads it and refuses another configuration. Then:
     python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml MODEL.WEIGHTS OUTPUT
 """
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path
 from revisit.plugins import import_modules
 
+if TYPE_CHECKING:  # Detectron2 takes a second to import: not before the command line is understood
+    from revisit.checkpoint.convert import BackboneWeights
+
 
 def main() -> None:
     args = parse_args()
-    from revisit.checkpoint.backbone_file import check_output, write_tensors
-    from revisit.checkpoint.convert import as_rgb, convert, stated_flags
-    from revisit.checkpoint.flags import write_flags
-    from revisit.checkpoint.reading import read_checkpoint
-    from revisit.engine.merging import read_keys
-    from revisit.files import local_copy
+    from revisit.checkpoint.backbone_file import check_output, load_backbone, write_backbone
+    from revisit.checkpoint.convert import as_rgb
+    from revisit.checkpoint.named_weights import is_named, weights_file
 
     import_modules(args.imports)
-    source = local_copy(args.input, "checkpoint")
+    source = weights_file(args.input, "checkpoint")
     check_output(args.output, source, (".pth", ".pkl"))
-    checkpoint = read_checkpoint(source)
-    stated = read_keys(args.config) if args.config else {}
-    if args.timm or not args.config:  # what the user typed counts, not a config.json
-        stated |= stated_flags(source, checkpoint, args.timm)
-    notes: list[str] = []
-    if args.weights_of or args.strip or args.drop:
-        from projects.Weights.choosing import chosen
-
-        checkpoint, notes = chosen(checkpoint, args.weights_of, args.strip, args.drop)
-    weights = convert(checkpoint, args.source, source.name, stated)
+    if is_named(args.input):
+        weights, notes = load_backbone(args.input), []
+    else:
+        weights, notes = converted(args, source)
     layout = weights.source
     if source.with_suffix(".md").is_file():
         from projects.Weights.export import as_card_says
@@ -57,14 +54,27 @@ def main() -> None:
     if args.rgb:
         weights = as_rgb(weights)
     make_folder(args.output.parent, "the output's folder")
-
-    def write_beside(file: Path) -> None:
-        write_flags(args.output, weights.flags, weights.origin, weights.licence, file)
-
-    # Found by name in any model.
-    beside = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}
-    write_tensors(weights.tensors | weights.parts, args.output, write_beside, **beside)
+    write_backbone(weights, args.output)
     report(args, weights, layout, notes)
+
+
+def converted(args: argparse.Namespace, source: Path) -> tuple[BackboneWeights, list[str]]:
+    """The backbone of a file, and in words what was taken of it."""
+    from revisit.checkpoint.convert import convert, stated_flags
+    from revisit.checkpoint.reading import read_checkpoint
+    from revisit.engine.merging import read_keys
+
+    checkpoint = read_checkpoint(source)
+    stated = read_keys(args.config) if args.config else {}
+    if args.timm or not args.config:  # what the user typed counts, not a config.json
+        stated |= stated_flags(source, checkpoint, args.timm)
+    notes: list[str] = []
+    if args.weights_of or args.strip or args.drop:
+        from projects.Weights.choosing import chosen
+
+        checkpoint, notes = chosen(checkpoint, args.weights_of, args.strip, args.drop)
+    weights = convert(checkpoint, args.source, source.name, stated)
+    return weights, notes
 
 
 def parse_args() -> argparse.Namespace:

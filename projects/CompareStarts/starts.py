@@ -11,6 +11,7 @@ from projects.PaperTables.paper_tables import GivenBackbone, PretrainingRun, Sou
 from projects.RunReport.collect import short_names
 from revisit.checkpoint.detectron2_layouts import backbone_in_detectron2, zoo_flags
 from revisit.checkpoint.flags import is_folded, read_flags
+from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import read_checkpoint, unwrapped
 from revisit.checkpoint.run_folder import FINAL
 from revisit.errors import expect
@@ -89,8 +90,9 @@ def _place(word: str) -> tuple[str, Path]:
     if kind in PUBLISHED and rest:
         return kind, Path(word)
     if not (colon and kind in KINDS):
-        return ("random", Path(word)) if word == "random" else ("file", Path(word).resolve())
-    path = Path(find_config(rest) if kind == "pretrain" else rest).resolve()
+        return ("random", Path(word)) if word == "random" else ("file", weights_file(word, "--starts").resolve())
+    path = Path(find_config(rest)) if kind == "pretrain" else weights_file(rest, f"--starts {kind}:")
+    path = path.resolve()
     return (kind, path / f"{FINAL}.pth" if kind == "run" and path.suffix != ".pth" else path)
 
 

@@ -46,4 +46,5 @@ declare(
     "None (by the images), 8 to 16, or 1 (floats of 0 to 1).",
     one_of(*BIT_DEPTHS),
     resolve=bit_depth_of_run,
+    after="MODEL.WEIGHTS",
 )

@@ -19,8 +19,8 @@ def load_project(args: Namespace) -> CfgNode:
 
     --weights becomes MODEL.WEIGHTS, empty for a network drawn from SEED.
     """
-    cfg = make_config(args.config_file, args.opts, seed=0)  # results are repeatable unless the seed is changed
-    cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
+    start = ("MODEL.WEIGHTS", "" if args.weights == RANDOM else args.weights)
+    cfg = make_config(args.config_file, (*args.opts, *start), seed=0)  # repeatable unless the seed is changed
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
     make_folder(args.output, "--output")

@@ -9,11 +9,12 @@ import torch
 
 from revisit.checkpoint.convert import BackboneWeights, check_backbone, convert, stated_flags
 from revisit.checkpoint.detector_parts import PARTS
-from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, flags_to_config, read_flags
+from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, flags_to_config, read_flags, write_flags
+from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package, tensors_of
 from revisit.checkpoint.sources import licence_of
 from revisit.errors import expect
-from revisit.files import is_url, local_copy, written_whole
+from revisit.files import is_url, written_whole
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import Tensors, description_of
 
@@ -27,8 +28,9 @@ def check_output(output: Path, source: Path, suffixes: tuple[str, ...]) -> None:
 
 
 def load_backbone(name: str | Path) -> BackboneWeights:
-    """Read what tools/convert_to_d2.py wrote, or anything that it could convert, a file or at a URL; else UserError."""
-    path = local_copy(str(name), "checkpoint")
+    """Read what tools/convert_to_d2.py wrote, or anything that it could convert, a file, at a URL or by a name such as
+    ``imagenet:efficientnet_lite0``; else UserError."""
+    path = weights_file(str(name), "checkpoint")
     content = read_checkpoint(path)
     weights = _converted(name, path, tensors_of(content))
     if weights is None:
@@ -54,6 +56,16 @@ def _converted(name: str | Path, path: Path, tensors: Tensors) -> BackboneWeight
     expect(flags is not None, f"{missing} it is valid: put it there")
     check_backbone(tensors, flags, description)
     return BackboneWeights(tensors, flags, description, origin, licence=licence or licence_of(origin))
+
+
+def write_backbone(weights: BackboneWeights, path: Path) -> None:
+    """Write a backbone, found by name in any model, and with it its flags. Both are whole, or refused when read."""
+
+    def write_beside(file: Path) -> None:
+        write_flags(path, weights.flags, weights.origin, weights.licence, file)
+
+    beside = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}
+    write_tensors(weights.tensors | weights.parts, path, write_beside, **beside)
 
 
 def write_tensors(

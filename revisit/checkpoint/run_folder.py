@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
 from revisit.errors import UserError
-from revisit.files import UNFINISHED, local_copy, read_yaml, strict_json, write_whole
+from revisit.files import UNFINISHED, read_yaml, strict_json, write_whole
 from revisit.keys import dotted_keys
 
 from detectron2.config import CfgNode
@@ -146,7 +147,7 @@ def trained_network(cfg: CfgNode, *, resume: bool = False) -> Trained:
     if not weights:
         return UNTRAINED
     if not content:
-        path = local_copy(weights, "MODEL.WEIGHTS")
+        path = weights_file(weights)
         content = peek(path) or read_checkpoint(path)  # which says what is wrong with it
     trainer = content.get("trainer")
     config = trainer.get("config", {}) if isinstance(trainer, dict) else {}

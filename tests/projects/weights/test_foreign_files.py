@@ -3,7 +3,7 @@
 import pytest
 import timm
 import torch
-from checkpoints import noise, under
+from checkpoints import efficientnet_names, noise, under
 from trees import refused
 
 from revisit.checkpoint.convert import convert
@@ -96,29 +96,6 @@ def test_a_vit_in_every_layout_gives_its_features(layout):
 def test_every_network_in_every_layout_gives_its_features(name, layout):
     network = random_network(name)
     check_features(name, network, files_of(network.state_dict())[layout])
-
-
-# By efficientnet_pytorch's names in a block, timm's in the first one, which expands nothing, and in the others.
-EFFICIENTNET = {
-    "_expand_conv": ("", "conv_pw"),
-    "_bn0": ("", "bn1"),
-    "_depthwise_conv": ("conv_dw", "conv_dw"),
-    "_bn1": ("bn1", "bn2"),
-    "_project_conv": ("conv_pw", "conv_pwl"),
-    "_bn2": ("bn2", "bn3"),
-}
-AROUND = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
-
-
-def efficientnet_names(tensors: Tensors) -> Tensors:
-    """timm's tensors of tf_efficientnet_lite0, whose stages have 1, 2, 2, 3, 3, 4 and 1 blocks, as lukemelas' code
-    names them."""
-    modules = {theirs: ours for ours, theirs in AROUND.items()}
-    blocks = [(stage, block) for stage, count in enumerate((1, 2, 2, 3, 3, 4, 1)) for block in range(count)]
-    for number, (stage, block) in enumerate(blocks):
-        for ours, names in EFFICIENTNET.items():
-            modules[f"blocks.{stage}.{block}.{names[number > 0]}"] = f"_blocks.{number}.{ours}"
-    return {f"{modules[key.rpartition('.')[0]]}.{key.rpartition('.')[2]}": value for key, value in tensors.items()}
 
 
 def test_efficientnets_with_their_own_names_need_a_network_that_pads_as_theirs_does():

@@ -1,0 +1,84 @@
+"""Weights by a name instead of a file, such as ``imagenet:efficientnet_lite0``: converted once, and kept for the user.
+
+Plug-ins say which names there are: whatever knows a package or a network address stands in them.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from revisit.checkpoint.flags import read_flags
+from revisit.errors import UserError
+from revisit.files import local_copy, make_folder
+from revisit.keys import Decision, Facts, of_detectron2
+from revisit.plugins import load_plugins
+
+from detectron2.config import CfgNode
+from fvcore.common.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+NAMED_WEIGHTS_REGISTRY = Registry("NAMED_WEIGHTS")
+NAMED_WEIGHTS_REGISTRY.__doc__ = """
+Functions of what follows the colon in ``imagenet:NAME``, each registered under the word before it. They return the
+converted file on this machine, with its flags next to it (``kept_file``), and raise UserError where they cannot.
+"""
+
+
+def is_named(weights: str) -> bool:
+    """Whether weights are named by a word that is registered and a colon, not by a file or a URL."""
+    load_plugins()
+    kind, colon, _ = weights.partition(":")
+    return bool(colon) and kind in NAMED_WEIGHTS_REGISTRY
+
+
+def weights_file(weights: str, what: str = "MODEL.WEIGHTS") -> Path:
+    """The file of weights on this machine, named ``imagenet:NAME``, by its path or by its URL. Raises UserError where
+    there is none, with ``what`` it is for."""
+    if not is_named(weights):
+        return local_copy(weights, what)
+    kind, _, name = weights.partition(":")
+    return NAMED_WEIGHTS_REGISTRY.get(kind)(name)
+
+
+def cache_folder() -> Path:
+    """Where converted weights are kept: XDG_CACHE_HOME or ~/.cache, then ``revisit/weights``."""
+    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    home = stated if stated.is_absolute() else Path("~/.cache").expanduser()
+    return home / "revisit/weights"
+
+
+def kept_file(name: str, write: Callable[[Path], None]) -> Path:
+    """The file ``name`` below ``cache_folder``, which ``write`` writes, with its flags, where it is missing or damaged.
+
+    Of several processes one writes it, and the others wait.
+    """
+    path = cache_folder() / name
+    if _is_whole(path):
+        return path
+    make_folder(path.parent, "the folder of converted weights (XDG_CACHE_HOME)")
+    with FileLock(f"{path}.lock"):
+        if not _is_whole(path):
+            write(path)
+            logger.info(f"wrote {path}")
+    return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether both files are there, and the checksum in the flags is that of the weights."""
+    try:
+        return path.is_file() and read_flags(path)[0] is not None
+    except UserError as error:
+        logger.warning(f"{error}: converting them again")
+        return False
+
+
+def _file_of_name(cfg: CfgNode, facts: Facts) -> Decision | None:
+    weights = cfg.MODEL.WEIGHTS
+    return Decision(str(weights_file(weights)), f"the file of {weights}") if is_named(weights) else None
+
+
+of_detectron2("MODEL.WEIGHTS", resolve=_file_of_name)

