@@ -12,7 +12,6 @@ from trees import refusal, refused
 from projects.CompareStarts import budget as module
 from projects.CompareStarts import choice
 from projects.CompareStarts.budget import PILOT, Budget, of_length
-from projects.CompareStarts.comparison import Task, read_task
 from projects.CompareStarts.probe import Interval, Probe
 from projects.CompareStarts.starts import Start, read_starts
 from projects.PaperTables.jobs import Job
@@ -20,8 +19,8 @@ from projects.PaperTables.paper_tables import GivenBackbone
 from projects.RunReport.collect import collect
 from projects.RunReport.kinds import STUDY, by_kind, study_of
 
+FULL = 400  # iterations of the task
 ITERATION, AROUND = 0.5, 10.0  # seconds, of the machine that the tests make up
-FULL = 400  # iterations
 NAMES = ("a", "b", "c", "d", "e", "f")  # the later, the better
 
 
@@ -56,22 +55,6 @@ class Machine:
             score = score and score + self.chance * (-1) ** seed * (name == "e")
             (job.result.parent / "metrics.json").write_text(json.dumps({"time": ITERATION}))
             job.result.write_text(json.dumps({"bbox": {"AP": score}}))
-
-
-@pytest.fixture
-def task(tmp_path, write_pictures) -> Task:
-    write_pictures(tmp_path / "images", 16)
-    boxes = [{"id": n + 1, "image_id": n, "category_id": 1, "bbox": [1, 1, 9, 9]} for n in range(16)]
-    pictures = [{"id": n, "file_name": f"{n:03d}.png", "height": 30, "width": 40} for n in range(16)]
-    content = {"images": pictures, "annotations": boxes, "categories": [{"id": 1, "name": "crate"}]}
-    (tmp_path / "a.json").write_text(json.dumps(content))
-    data = f"('coco:{tmp_path}/images:{tmp_path}/a.json',)"
-    options = f"DATASETS.TRAIN {data} DATASETS.TEST {data} MODEL.ROI_HEADS.NUM_CLASSES 1 SOLVER.MAX_ITER {FULL}"
-    return read_task(
-        "configs/own_images/detection.yaml",
-        options.split() + ["SOLVER.STEPS", "(300,)", "SOLVER.WARMUP_ITERS", "50"],
-        frozen=False,
-    )
 
 
 @pytest.fixture
