@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import ROOT, one_line_error, popen, run, wait_until
+from commands import ROOT, documented, one_line_error, popen, run, wait_until
 from trees import refused
 
 from projects.CompareStarts.flat import Rule
@@ -244,6 +244,13 @@ def test_mistakes_are_one_line_before_any_training(words, named, pretrained, toy
     assert not (tmp_path / "out").exists()
 
 
+def test_the_documented_command_plans_all_rates_of_all_seeds(pretrained, toy_root):
+    (command,) = (each for each in documented("projects/CompareStarts/README.md") if "--until-flat" in each)
+    narrow = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+    here = command.replace("output/demo", str(pretrained)).replace("--labels 50", "--labels 20")
+    assert "36 jobs, 0 done" in run(f"{here} --dry-run --opts {narrow}", toy_root)
+
+
 def is_free(log: Path) -> bool:
     """Whether the training that writes this log has ended."""
     with log.open() as file, contextlib.suppress(BlockingIOError):
@@ -259,8 +266,6 @@ def test_a_command_that_is_killed_twice_repeats_nothing(pretrained, toy_root, tm
         "python tools/compare_starts.py --config-file configs/toy/depth.yaml --until-flat --labels 8 --seeds 1 "
         f"--starts random {pretrained}/backbone.pth --longest 1 --parallel 1 --output {tmp_path}/out --opts {SHORT}"
     )
-    planned = run(command.replace("--until-flat", "--until-flat --dry-run"), toy_root)
-    assert "6 jobs, 0 done" in planned and not (tmp_path / "out").exists()
     times: dict[Path, int] = {}
     words = [sys.executable, *shlex.split(command)[1:]]
     for number, end in enumerate((signal.SIGKILL, signal.SIGTERM), start=1):
