@@ -118,7 +118,8 @@ def finetune(
 
     Args:
         images: the name of a data set with labels, such as ``coco:photos:boxes.json``.
-        weights: of ``pretrain``, or converted; "" starts from random weights.
+        weights: of ``pretrain``, converted, or a name such as ``imagenet:efficientnet_lite0``; "" starts from random
+            weights.
         test: the name of a data set with labels to score; none, where it is left out.
 
     >>> keys = {"MODEL.ROI_HEADS.NUM_CLASSES": 3, "SOLVER.MAX_ITER": 2}
@@ -162,7 +163,8 @@ def predict(
 
 
 def load_backbone(path: str | Path) -> Backbone:
-    """The backbone of a converted file, of a run's checkpoint, or of anything that tools/convert_to_d2.py reads.
+    """The backbone of a converted file, of a run's checkpoint, or of anything that tools/convert_to_d2.py reads; also by
+    a name such as ``imagenet:efficientnet_lite0``.
 
     Raises:
         UserError: no backbone in the file, or no flag file next to it.

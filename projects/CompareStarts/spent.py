@@ -9,6 +9,7 @@ from pathlib import Path
 from projects.CompareStarts.comparison import weights_of
 from projects.CompareStarts.starts import PublishedWeights, Start
 from projects.CompareStarts.trainings import last_metric
+from revisit.checkpoint.named_weights import cache_folder
 from revisit.errors import expect
 from revisit.files import read_yaml
 
@@ -38,7 +39,7 @@ def seconds_before(start: Start, seeds: Sequence[int], root: Path, metric: str) 
 
 def _of_file(file: Path | None, metric: str) -> float:
     """Of the run in whose folder the weights lie, and of those that it began with."""
-    if file is None:
+    if file is None or file.is_relative_to(cache_folder()):  # of others, by a name
         return 0.0
     return last_metric(file.parent, metric) + _of_file(_began_with(file.parent / "config.yaml"), metric)
 

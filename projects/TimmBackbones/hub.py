@@ -33,13 +33,14 @@ def _write(name: str, output: Path) -> None:
     import timm
 
     try:
-        tensors = timm.create_model(name, pretrained=True).state_dict()
+        network = timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever the libraries of a hub raise
         way_out = "run it once where there is a network, or convert a file that you have by --timm"
         raise UserError(f"timm:{name} cannot be fetched ({first_line(error)}): {way_out}") from error
     stated = flags_of_name(name)
     if is_plain_resnet(stated):
         stated = {key: value for key, value in stated.items() if not key.startswith("MODEL.TIMM.")}
-    weights = convert(tensors, "timm", f"{name} of timm {timm.__version__}", stated)
+    origin = f"{name} of timm {timm.__version__}"
+    weights = convert(network.state_dict(), "timm", origin, stated)
     licence = timm.models.get_pretrained_cfg(name).license
     write_backbone(weights._replace(licence=licence or weights.licence), output)

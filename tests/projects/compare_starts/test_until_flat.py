@@ -27,6 +27,7 @@ from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import GivenBackbone
 from projects.RunReport.collect import collect
 from projects.RunReport.kinds import STUDY, by_kind, study_of
+from revisit.checkpoint.named_weights import cache_folder
 from revisit.errors import UserError
 
 FULL = 400  # iterations of the task
@@ -202,6 +203,18 @@ def test_a_start_has_cost_what_its_run_and_those_before_it_say(tmp_path):
         assert seconds_before(Start(GivenBackbone(path)), [1, 2], tmp_path, "cpu_seconds") == seconds
     (tmp_path / "first/metrics.json").unlink()
     assert math.isnan(seconds_before(Start(GivenBackbone(costs[0][0])), [1], tmp_path, "cpu_seconds"))
+
+
+def test_weights_of_others_before_a_run_cost_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kept = cache_folder() / "imagenet/x.pth"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    (tmp_path / "backbone.pth").touch()
+    (tmp_path / "config.yaml").write_text(f"MODEL: {{WEIGHTS: '{kept}'}}\n")
+    (tmp_path / "metrics.json").write_text('{"iteration": 1, "cpu_seconds": 7.0}\n')
+    start = Start(GivenBackbone(f"{tmp_path}/backbone.pth"))
+    assert seconds_before(start, [1], tmp_path, "cpu_seconds") == 7
 
 
 def test_what_a_start_has_cost_may_be_given():
