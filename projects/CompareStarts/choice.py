@@ -8,6 +8,7 @@ from projects.CompareStarts.budget import Budget, Round
 from projects.CompareStarts.comparison import Task, preparation
 from projects.CompareStarts.label_curves import LabelCurve
 from projects.CompareStarts.leave_out import Interval
+from projects.CompareStarts.own_features import BACKBONE
 from projects.CompareStarts.probe import Probe, check_regions, probe_starts
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
@@ -17,10 +18,13 @@ from projects.PaperTables.jobs import Job, run_jobs, with_needs
 from revisit.errors import UserError, expect
 from revisit.files import make_folder, strict_json
 
+WHOLE = (
+    "more than a backbone, so the probe looks at what its own neck (pyramid) or box head makes of a box; features of a "
+    "backbone alone, and scores without labels, say nothing of these parts"
+)
 CANNOT_KNOW = (
-    "A probe sees frozen features below the pyramid: neither what pyramid, RPN and heads have learned, nor how far "
-    "training moves the features. It orders backbones roughly and whole detectors too low: --budget decides. In "
-    "brackets: 95 % of the bootstrap over images."
+    "A probe sees frozen features: not how far training moves them, nor what an RPN has learned. It orders starts "
+    "roughly: --budget and --until-flat decide. In brackets: 95 % of the bootstrap over images."
 )
 
 
@@ -46,15 +50,17 @@ def probe(
     unit = "rmse, m" if "depth" in names else "balanced accuracy, %"
     digits = 3 if "depth" in names else 1
     rows = [
-        [each.start, *(f"{one.value:.{digits}f} ({one.low:.{digits}f} to {one.high:.{digits}f})"
+        [each.start, each.features, *(f"{one.value:.{digits}f} ({one.low:.{digits}f} to {one.high:.{digits}f})"
                        for one in (each.score, *each.scores.values())), f"{each.seconds:.0f}"]
         for each in probes
     ]  # fmt: skip
     alike = [each.start for each in probes if overlap(each.score, probes[0].score)]
     best = probes[0].start if len(alike) == 1 else None
     sentence = f"Best: {best}." if best else f"No difference between {', '.join(alike)}: their intervals overlap."
-    table = markdown_table(["start", "mean", *names, "seconds"], rows)
-    table = f"{table}\n\n{sentence}\n\nProbe, {unit}. {CANNOT_KNOW}"
+    table = markdown_table(["start", "features of", "mean", *names, "seconds"], rows)
+    whole = ", ".join(each.start for each in probes if each.features != BACKBONE)
+    of_whole = f"{whole}: {WHOLE}.\n\n" if whole else ""
+    table = f"{table}\n\n{sentence}\n\n{of_whole}Probe, {unit}. {CANNOT_KNOW}"
     data = task.train_set(labels, seed)
     protocol = f"probe of the labelled regions of {data} for {task.config}, seed {seed}, {unit}"
     scores = {

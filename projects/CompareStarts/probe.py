@@ -1,8 +1,9 @@
 """What frozen features of the labelled regions say of a start, in seconds: a probe before anything trains.
 
 A region is a labelled box and, as often, a box of background; of masks and depth maps the surroundings of a pixel. Its
-features are means by RoIAlign over each map of the start's network below a pyramid. So the probe sees neither what a
-pyramid, an RPN or a head has learned nor how far training moves the features.
+features are means by RoIAlign over each map of the start's backbone, or what a neck or a box head of the start's own
+makes of these (``own_features``). So the probe sees neither what an RPN or another head has learned nor how far
+training moves the features.
 """
 
 import hashlib
@@ -16,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torchvision.ops import box_iou, roi_align
+from torchvision.ops import box_iou
 
 from projects.CompareStarts.comparison import Task, loaded_network, weights_of
 from projects.CompareStarts.leave_out import (
@@ -29,6 +29,7 @@ from projects.CompareStarts.leave_out import (
     root_mean_square,
     with_interval,
 )
+from projects.CompareStarts.own_features import BACKBONE, Features, own_features
 from projects.CompareStarts.starts import Start
 from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.data.finetuning.detection_mapper import DetectionMapper
@@ -41,7 +42,6 @@ from revisit.data.sources.records import Records, fingerprint, sample
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
-from revisit.modeling.backbone.fpn import below
 
 from detectron2.config import CfgNode
 from detectron2.structures import BoxMode, ImageList
@@ -68,6 +68,7 @@ class Probe(NamedTuple):
     scores: dict[str, Interval]
     score: Interval
     seconds: float
+    features: str = BACKBONE  # of which part of the network
 
 
 def check_regions(task: Task, labels: int) -> None:
@@ -117,7 +118,14 @@ def _digest(task: Task, start: Start, data: list, seed: int, root: Path) -> str:
     """Of all that a probe depends on."""
     weights = _digest_of_weights(start, seed, root)
     cfg = task.load((*task.options, *start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu"))
-    causes = (weights, cfg.MODEL.dump(), cfg.INPUT.dump(), data, (IMAGES, REGIONS, SURROUNDINGS, OVERLAP, TRIES))
+    causes = (
+        "own features",
+        weights,
+        cfg.MODEL.dump(),
+        cfg.INPUT.dump(),
+        data,
+        (IMAGES, REGIONS, SURROUNDINGS, OVERLAP, TRIES),
+    )
     return hashlib.sha256(repr(causes).encode()).hexdigest()[:16]
 
 
@@ -130,7 +138,7 @@ def _digest_of_weights(start: Start, seed: int, root: Path) -> str:
 def _read(file: Path, title: str) -> Probe:
     stored = json.loads(file.read_text())
     scores = {name: Interval(*values) for name, values in stored["scores"].items()}
-    return Probe(title, scores, Interval(*stored["score"]), stored["seconds"])
+    return Probe(title, scores, Interval(*stored["score"]), stored["seconds"], stored["features"])
 
 
 def _write(file: Path, probe: Probe) -> None:
@@ -142,11 +150,12 @@ def _write(file: Path, probe: Probe) -> None:
 def _probe(task: Task, title: str, start: Start, records: Records, seed: int, root: Path, place: str) -> Probe:
     began = time.perf_counter()
     model, cfg = loaded_network(task, weights_of(start, seed, root), start.options, seed)
-    rows, targets, images = regions_of(model.backbone.eval(), cfg, records, place)
+    features = own_features(model.eval(), loaded_network(task, None, start.options, seed)[0])
+    rows, targets, images = regions_of(model.backbone, features, cfg, records, place)
     scores, count = score_regions(rows, targets, images), int(images.max()) + 1
     named = {name: with_interval(score, count) for name, score in scores.items()}
     mean = with_interval(lambda weights: np.mean([score(weights) for score in scores.values()], axis=0), count)
-    return Probe(title, named, mean, time.perf_counter() - began)
+    return Probe(title, named, mean, time.perf_counter() - began, features.title)
 
 
 def _check_targets(targets: Tensor, data: str) -> None:
@@ -182,14 +191,15 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
 
 
 @torch.no_grad()
-def regions_of(backbone: nn.Module, cfg: CfgNode, records: Records, place: str = "") -> tuple[Tensor, Tensor, Tensor]:
+def regions_of(
+    backbone: nn.Module, features: Features, cfg: CfgNode, records: Records, place: str = ""
+) -> tuple[Tensor, Tensor, Tensor]:
     """Rows (M, C), targets (M,) and images' numbers (M,) of the regions of all records, as score_regions takes them.
 
     Images without any, of crowds or void alone, have no number. They are padded as the detector of ``backbone`` pads.
     """
     mapper = (DetectionMapper if "annotations" in records[0] else pixel_mapper_of(cfg))(cfg, is_train=False)
-    targets_of, network = _targets_of(cfg, records), below(backbone)
-    strides = {name: shape.stride for name, shape in network.output_shape().items()}
+    targets_of = _targets_of(cfg, records)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     rows, targets, images = [], [], []
     for number, record in enumerate(records):
@@ -200,20 +210,10 @@ def regions_of(backbone: nn.Module, cfg: CfgNode, records: Records, place: str =
         if not len(regions.boxes):
             continue
         padded = ImageList.from_tensors([(image - mean) / std], max(1, backbone.size_divisibility)).tensor
-        rows.append(_features(network(padded), strides, regions.boxes))
+        rows.append(features.rows(padded, regions.boxes))
         targets.append(regions.targets)
         images.append(torch.full((len(regions.boxes),), len(images)))
     return torch.cat(rows), torch.cat(targets), torch.cat(images)
-
-
-def _features(maps: dict[str, Tensor], strides: Mapping[str, int], boxes: Tensor) -> Tensor:
-    """(n, C): means of boxes (n, 4) px over every map, of unit length in each. A map's cell n begins at n ``strides``
-    px, whatever the image's size, as in a detector's RoIAlign."""
-    pooled = [
-        roi_align(maps[name], [boxes], (3, 3), 1 / stride, sampling_ratio=2, aligned=True).mean(dim=(2, 3))
-        for name, stride in strides.items()
-    ]
-    return torch.cat([F.normalize(each, dim=1) for each in pooled], dim=1)
 
 
 def _targets_of(cfg: CfgNode, records: Records) -> Callable[[dict, tuple[int, int], np.random.Generator], Regions]:

@@ -11,12 +11,13 @@ from torch import nn
 from trees import refused
 
 from projects.CompareStarts.comparison import read_task
-from projects.CompareStarts.probe import _boxes, _features, check_regions, probe_starts, regions_of, score_regions
+from projects.CompareStarts.own_features import Features, of_maps, own_features
+from projects.CompareStarts.probe import _boxes, check_regions, probe_starts, regions_of, score_regions
 from projects.CompareStarts.starts import Start
 from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.data.sources.catalog import get_records
 
-from detectron2.layers import ShapeSpec
+from detectron2.modeling import build_model
 from detectron2.structures import BoxMode
 
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
@@ -33,7 +34,7 @@ def test_a_regions_features_are_means_over_its_box_in_every_map():
     fine = torch.stack([x + 0.5, y + 0.5])[None]
     coarse = nn.functional.avg_pool2d(fine, 4)
     strides = {"fine": 1, "coarse": 4}
-    rows = _features({"fine": fine, "coarse": coarse}, strides, torch.tensor([[8.0, 4.0, 40.0, 20.0]]))
+    rows = of_maps({"fine": fine, "coarse": coarse}, strides, torch.tensor([[8.0, 4.0, 40.0, 20.0]]))
     expected = nn.functional.normalize(torch.tensor([24.0, 12.0]), dim=0)
     torch.testing.assert_close(rows, torch.cat([expected, expected])[None], rtol=1e-3, atol=1e-3)
 
@@ -41,7 +42,7 @@ def test_a_regions_features_are_means_over_its_box_in_every_map():
 def test_a_maps_places_follow_from_its_stride_where_the_sides_are_no_multiple_of_it():
     """40 px have 3 cells of 16 px: the centre of the box is at 22 px, not at 26.4 as for cells of 40 / 3 px."""
     centres = torch.tensor([8.0, 24.0, 40.0]).expand(3, 3)
-    rows = _features(
+    rows = of_maps(
         {"c": torch.stack([centres, torch.full((3, 3), 22.0)])[None]}, {"c": 16}, torch.tensor([[10.0, 10, 34, 34]])
     )
     torch.testing.assert_close(rows, torch.full((1, 2), 0.5**0.5))
@@ -111,13 +112,52 @@ def test_a_probe_is_computed_once_for_the_same_weights_images_and_labels(toy_dat
         assert "as before" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("config", "learned", "title", "channels"),
+    [
+        ("faster_rcnn_fpn", (), "backbone", 8 * (1 + 2 + 4 + 8)),
+        ("faster_rcnn_fpn", ("backbone.bottom_up.",), "backbone", 8 * (1 + 2 + 4 + 8)),
+        ("faster_rcnn_fpn", ("backbone.fpn_lateral2.weight",), "neck", 5 * 16),
+        ("faster_rcnn_fpn", ("backbone.", "roi_heads.", "proposal_generator."), "neck and box head", 8),
+        ("detection", ("backbone.", "roi_heads."), "neck and box head", 8),
+        ("retinanet_fpn", ("backbone.", "head."), "neck", 5 * 16),
+    ],
+)
+def test_a_probe_looks_at_what_a_start_brings(config, learned, title, channels, toy_datasets):
+    task = read_task(f"configs/toy/{config}.yaml", [*TINY.split(), "MODEL.FPN.OUT_CHANNELS", "16"], frozen=False)
+    cfg = task.load(task.options)
+    model, drawn = (build_model(cfg).eval() for _ in range(2))
+    drawn.load_state_dict(model.state_dict())
+    for name, value in model.state_dict().items():
+        if learned and name.startswith(learned) and value.is_floating_point():
+            value += 0.1
+    features = own_features(model, drawn)
+    boxes = torch.tensor([[4.0, 4, 40, 40], [0, 0, 64, 64], [30, 2, 50, 60]])
+    with torch.no_grad():
+        rows = features.rows(torch.rand(1, 3, 64, 64, generator=torch.manual_seed(0)), boxes)
+    assert features.title == title and rows.shape == (3, channels)
+
+
+def test_a_whole_detector_is_probed_by_its_own_parts_in_one_line(toy_root, tmp_path):
+    train = f"python tools/train_net.py --config-file configs/toy/faster_rcnn_fpn.yaml OUTPUT_DIR {tmp_path}/detector"
+    tiny = f"{TINY} MODEL.FPN.OUT_CHANNELS 16"
+    run(f"{train} SOLVER.MAX_ITER 1 SOLVER.STEPS () SOLVER.IMS_PER_BATCH 2 SOLVER.WARMUP_ITERS 0 {tiny}", toy_root)
+    text = run(
+        "python tools/compare_starts.py --config-file configs/toy/faster_rcnn_fpn.yaml --starts random "
+        f"run:{tmp_path}/detector --labels 8 --probe --output {tmp_path}/out --opts {tiny}",
+        toy_root,
+    )
+    assert "| random weights | backbone |" in text and "| detector | neck and box head |" in text
+    assert "detector: more than a backbone, so the probe looks at" in text
+
+
 def test_the_command_orders_starts_and_says_what_it_cannot_know(pretrained, toy_root, tmp_path):
     text = run(
         "python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random "
         f"{pretrained}/backbone.pth --probe --output {tmp_path}/out --opts {TINY}",
         toy_root,
     )
-    rows = [line.split("|")[1:3] for line in text.splitlines() if re.match(r"\| (random weights|backbone) ", line)]
+    rows = [line.split("|")[1:4:2] for line in text.splitlines() if re.match(r"\| (random weights|backbone) ", line)]
     means = [float(row[1].split()[0]) for row in rows]
     assert len(rows) == 2 and means == sorted(means, reverse=True) and "A probe sees frozen features" in text
     results = json.loads((tmp_path / "out/probe/results.json").read_text())
@@ -132,14 +172,9 @@ def test_regions_of_an_image_carry_its_number_and_crowds_have_none(toy_datasets)
     class Pixels(nn.Module):
         size_divisibility = 0
 
-        def output_shape(self):
-            return {"pixels": ShapeSpec(channels=3, stride=1)}
-
-        def forward(self, images):
-            return {"pixels": images}
-
     records = get_records(task.data)[:3]
     crowd = {**records[1], "annotations": [{**each, "iscrowd": 1} for each in records[1]["annotations"]]}
-    rows, targets, images = regions_of(Pixels(), task.load(task.options), [records[0], crowd, *records[1:]])
+    pixels = Features("pixels", lambda images, boxes: of_maps({"pixels": images}, {"pixels": 1}, boxes))
+    rows, targets, images = regions_of(Pixels(), pixels, task.load(task.options), [records[0], crowd, *records[1:]])
     assert rows.shape == (len(targets), 3) and images.unique().tolist() == [0, 1, 2]
     assert (targets >= 0).sum() == sum(len(record["annotations"]) for record in records)
