@@ -163,8 +163,8 @@ def predict(
 
 
 def load_backbone(path: str | Path) -> Backbone:
-    """The backbone of a converted file, of a run's checkpoint, or of anything that tools/convert_to_d2.py reads; also by
-    a name such as ``imagenet:efficientnet_lite0``.
+    """The backbone of a converted file, of a run's checkpoint, of anything that tools/convert_to_d2.py reads, or of a
+    name such as ``imagenet:efficientnet_lite0``.
 
     Raises:
         UserError: no backbone in the file, or no flag file next to it.

@@ -60,9 +60,11 @@ class GivenBackbone:
 
     def file(self, seed: int) -> Path | None:
         """Raises UserError where there is none."""
-        path = Path(self.path.replace("{seed}", str(seed))).resolve()
         if self.path == "random":
             return None
+        from revisit.checkpoint.named_weights import weights_file  # not at start-up: it takes a second
+
+        path = weights_file(self.path.replace("{seed}", str(seed)), "backbone").resolve()
         expect(path.is_file(), f"backbone {path} not found, expected what tools/convert_to_d2.py writes")
         return path
 

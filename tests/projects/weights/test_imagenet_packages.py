@@ -15,6 +15,7 @@ from trees import refusal, write
 
 import revisit
 from projects.CompareStarts.starts import RANDOM, read_starts
+from projects.PaperTables.paper_tables import GivenBackbone
 from projects.Verify.timm_difference import difference
 from projects.Weights.imagenet_packages import PACKAGED, Packaged, original_file
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -95,6 +96,10 @@ def test_comparison_starts_from_a_name_and_continues_it(packages):
     starts = read_starts(["random", NAME, f"continue:{NAME}"], cfg, "continue.yaml")
     assert list(starts) == [RANDOM, NAME, "made_up, continued"]
     assert NETWORK in starts["made_up, continued"].source.options
+
+
+def test_tables_judge_a_backbone_by_a_name(packages):
+    assert GivenBackbone(NAME).file(1) == weights_file(NAME)
 
 
 def test_other_names_missing_and_changed_packages_are_refused(packages, monkeypatch):
