@@ -10,6 +10,7 @@ from torch import nn
 
 from revisit.checkpoint.detector_parts import part_flags, parts_that_fit, report_parts, without_predictors
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
+from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
     read_checkpoint,
@@ -22,7 +23,7 @@ from revisit.checkpoint.run_layout import start_of
 from revisit.checkpoint.sources import origin_of, recognised
 from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect
-from revisit.files import local_copy, written_whole
+from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, value_of
 from revisit.modeling.backbone.description import Flags, backbone_keys, describe, description_of, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -98,9 +99,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return self.load(newest) if newest else self.load(path, checkpointables=[])
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
-        self._named = path
         if path:
-            local_copy(path, "MODEL.WEIGHTS")  # so that loading finds it on this machine
+            file = weights_file(path)  # also so that loading finds that of a URL on this machine
+            path = str(file) if is_named(path) else path
+        self._named = path
         return super().load(path, *args, **kwargs)
 
     def has_checkpoint(self) -> bool:

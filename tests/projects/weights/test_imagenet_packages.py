@@ -75,11 +75,11 @@ def test_a_package_becomes_a_backbone_with_licence_and_statistics(packages, netw
     assert (features - expected).abs().max() == 0.0 and expected.std() > 0
 
 
-def test_a_detector_starts_from_a_package(packages, toy_datasets):
+@pytest.mark.parametrize("as_file", [True, False])
+def test_a_detector_starts_from_a_package(packages, toy_datasets, as_file):
     cfg = make_config("configs/toy/faster_rcnn_fpn.yaml", [*RECIPE, "MODEL.WEIGHTS", NAME])
     model = build_model(cfg)
-    checkpointer = RevisitCheckpointer(model, cfg)
-    checkpointer.load(cfg.MODEL.WEIGHTS, checkpointables=[])
+    RevisitCheckpointer(model, cfg).load(cfg.MODEL.WEIGHTS if as_file else NAME, checkpointables=[])
     backbone = revisit.load_backbone(NAME).network.state_dict()
     loaded = model.backbone.bottom_up.state_dict()
     assert backbone and all(torch.equal(loaded[key], value) for key, value in backbone.items())
