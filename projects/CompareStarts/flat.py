@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 from scipy.stats import studentized_range
 
 ALPHA = 0.05  # probability that one of several equal starts is called different
@@ -39,12 +40,17 @@ class Rule(NamedTuple):
 
     def is_flat(self, goodness: Sequence[float]) -> bool:
         """Whether as many longer ones have not risen as it takes patience."""
-        return len(goodness) - 1 - self.end(goodness) >= self.patience
+        waited = len(goodness) - 1 - self.end(goodness)
+        return waited >= self.patience
 
     def lengths(self) -> list[int]:
         """All lengths up to the longest: 1, 3, 10, 30, 100 ..."""
-        powers = (factor * 10**power for power in range(len(str(self.longest))) for factor in (1, 3))
-        return [times for times in powers if times <= self.longest]
+        lengths = []
+        power = 1
+        while power <= self.longest:
+            lengths += [power, 3 * power]
+            power *= 10
+        return [times for times in lengths if times <= self.longest]
 
     def first_lengths(self) -> list[int]:
         """Those that every start is trained for."""
@@ -53,15 +59,19 @@ class Rule(NamedTuple):
     def next_length(self, goodness: Sequence[float]) -> int | None:
         """The length after so many scores; None where there is none, or the score is flat and all first lengths are."""
         lengths = self.lengths()
-        settled = len(goodness) >= len(self.first_lengths()) and self.is_flat(goodness)
-        return None if settled or len(goodness) == len(lengths) else lengths[len(goodness)]
+        following = lengths[len(goodness) :]
+        has_first = len(goodness) >= len(self.first_lengths())
+        if not following or (has_first and self.is_flat(goodness)):
+            return None
+        return following[0]
 
 
 class Verdict(NamedTuple):
-    """``best`` has the highest mean; ``gains`` are its means less those of the others. A gain up to ``limit`` is
+    """``best`` has the highest ``mean``; ``gains`` are this less the means of the others. A gain up to ``limit`` is
     chance; NaN: of a single seed nothing says so."""
 
     best: str
+    mean: float
     gains: dict[str, float]
     limit: float
 
@@ -80,9 +90,17 @@ def judge(goodness: Mapping[str, Sequence[float]]) -> Verdict:
     """
     means = {name: statistics.fmean(values) for name, values in goodness.items()}
     best = max(means, key=lambda name: means[name])
-    gains = {name: means[best] - mean for name, mean in means.items() if name != best}
-    defined = [values for values in goodness.values() if all(map(math.isfinite, values))]
-    return Verdict(best, gains, chance(defined) if len(defined) > 1 else 0.0)
+    gains = {}
+    for name, mean in means.items():
+        if name != best:
+            gains[name] = means[best] - mean
+    defined = [row for row in goodness.values() if is_defined(row)]
+    limit = chance(defined) if len(defined) > 1 else 0.0
+    return Verdict(best, means[best], gains, limit)
+
+
+def is_defined(row: Sequence[float]) -> bool:
+    return all(map(math.isfinite, row))
 
 
 def chance(rows: Sequence[Sequence[float]]) -> float:
@@ -91,19 +109,16 @@ def chance(rows: Sequence[Sequence[float]]) -> float:
     q s / sqrt(n), q the quantile of the studentised range of K means with (K - 1) (n - 1) degrees of freedom, s the
     root of the mean square of what start and seed do not explain. NaN for a single seed.
     """
-    count, seeds = len(rows), len(rows[0])
+    count = len(rows)
+    seeds = len(rows[0])
     freedom = (count - 1) * (seeds - 1)
     if not freedom:
         return math.nan
-    of_start = [statistics.fmean(row) for row in rows]
-    of_seed = [statistics.fmean(column) for column in zip(*rows, strict=True)]
-    middle = statistics.fmean(of_start)
-    residuals = [
-        value - mean - other + middle
-        for row, mean in zip(rows, of_start, strict=True)
-        for value, other in zip(row, of_seed, strict=True)
-    ]
-    spread = math.sqrt(sum(residual**2 for residual in residuals) / freedom)
+    table = np.array(rows)
+    of_starts = table.mean(axis=1, keepdims=True)
+    of_seeds = table.mean(axis=0, keepdims=True)
+    residuals = table - of_starts - of_seeds + table.mean()
+    spread = math.sqrt((residuals**2).sum() / freedom)
     return _quantile(count, freedom) * spread / math.sqrt(seeds)
 
 

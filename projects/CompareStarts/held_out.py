@@ -24,22 +24,30 @@ EVALUATORS = {"pascal_voc": "coco"}  # that read whole files, and the one that s
 
 def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     """See the module. Raises UserError where FEWER, MORE and SEED are no numbers in this order of size."""
-    numbers = all(text.isascii() and text.isdecimal() for text in (fewer, more, seed))
+    texts = (fewer, more, seed)
+    are_numbers = all(text.isascii() and text.isdecimal() for text in texts)
     problem = f"data set '{KIND}:{name}:{fewer}:{more}:{seed}'"
-    expect(numbers and int(fewer) < int(more), f"{problem}: expected numbers of images FEWER below MORE, and a seed")
+    expected = "expected numbers of images FEWER below MORE, and a seed"
+    expect(are_numbers and int(fewer) < int(more), f"{problem}: {expected}")
     records = get_records(name)
-    learned = {id(record) for record in nested_subset(records, int(fewer), int(seed), name)}
+    learned = nested_subset(records, int(fewer), int(seed), name)
     labelled = nested_subset(records, int(more), int(seed), name)
-    return LabelledSet([record for record in labelled if id(record) not in learned], class_metadata(name))
+    known = set(map(id, learned))
+    others = [record for record in labelled if id(record) not in known]
+    return LabelledSet(others, class_metadata(name))
 
 
 def held_out_metadata(name: str, *_: str) -> dict:
     """Detectron2's, of the whole data set, without what names its files."""
     register(name)
     whole = vars(MetadataCatalog.get(name))
-    kept = {key: value for key, value in whole.items() if key not in OF_FILES and value is not None}
+    kept = {}
+    for key, value in whole.items():
+        if key not in OF_FILES and value is not None:
+            kept[key] = value
     kind = whole.get("evaluator_type")
-    return kept | {"evaluator_type": EVALUATORS.get(kind, kind)}
+    kept["evaluator_type"] = EVALUATORS.get(kind, kind)
+    return kept
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout(KIND, "NAME:FEWER:MORE:SEED", load_held_out, held_out_metadata))

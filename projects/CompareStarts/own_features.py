@@ -6,6 +6,7 @@ Which parts are a start's own follows from its tensors: they are not those that 
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -38,32 +39,38 @@ def own_features(model: nn.Module, drawn: nn.Module) -> Features:
     whole = model.backbone
     network = below(whole)
     learned = _learned(model, drawn)
-    has_neck = whole is not network and any(_is_of_neck(name) for name in learned)
-    has_head = _has_head(model) and any(name.startswith("roi_heads.box_head.") for name in learned)
-    if has_head:
+    has_neck = whole is not network and any(map(_is_of_neck, learned))
+    if _has_head(model) and any(map(_is_of_head, learned)):
         title = "neck and box head" if has_neck else "box head"
-        return Features(title, lambda images, boxes: _of_head(model, images, boxes))
-    network = whole if has_neck else network
-    strides = {name: shape.stride for name, shape in network.output_shape().items()}
-    title = "neck" if has_neck else BACKBONE
-    return Features(title, lambda images, boxes: of_maps(network(images), strides, boxes))
+        return Features(title, partial(_of_head, model))
+    if has_neck:
+        return Features("neck", partial(_of_network, whole))
+    return Features(BACKBONE, partial(_of_network, network))
+
+
+def _of_network(network: nn.Module, images: Tensor, boxes: Tensor) -> Tensor:
+    shapes = network.output_shape()
+    strides = {name: shape.stride for name, shape in shapes.items()}
+    return of_maps(network(images), strides, boxes)
 
 
 def of_maps(maps: Mapping[str, Tensor], strides: Mapping[str, int], boxes: Tensor) -> Tensor:
     """(n, C): means of boxes (n, 4) px over every map, of unit length in each. A map's cell n begins at n ``strides``
     px, whatever the image's size, as in a detector's RoIAlign."""
-    pooled = [
-        roi_align(maps[name], [boxes], (3, 3), 1 / stride, sampling_ratio=2, aligned=True).mean(dim=(2, 3))
-        for name, stride in strides.items()
-    ]
-    return torch.cat([F.normalize(each, dim=1) for each in pooled], dim=1)
+    rows = []
+    for name, stride in strides.items():
+        cells = roi_align(maps[name], [boxes], (3, 3), 1 / stride, sampling_ratio=2, aligned=True)
+        means = cells.mean(dim=(2, 3))
+        rows.append(F.normalize(means, dim=1))
+    return torch.cat(rows, dim=1)
 
 
 def _of_head(model: nn.Module, images: Tensor, boxes: Tensor) -> Tensor:
     """(n, C) what the classifier of a two-stage detector gets for these boxes."""
     heads = model.roi_heads
     maps = model.backbone(images)
-    pooled = heads.box_pooler([maps[name] for name in heads.box_in_features], [Boxes(boxes)])
+    given = [maps[name] for name in heads.box_in_features]
+    pooled = heads.box_pooler(given, [Boxes(boxes)])
     return heads.box_head(pooled).flatten(start_dim=1)
 
 
@@ -76,8 +83,16 @@ def _has_head(model: nn.Module) -> bool:
 def _learned(model: nn.Module, drawn: nn.Module) -> set[str]:
     """Names of the tensors that are not as they were drawn."""
     before = drawn.state_dict()
-    return {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    learned = set()
+    for name, value in model.state_dict().items():
+        if not torch.equal(value, before[name]):
+            learned.add(name)
+    return learned
 
 
 def _is_of_neck(name: str) -> bool:
     return name.startswith("backbone.") and not name.startswith("backbone.bottom_up.")
+
+
+def _is_of_head(name: str) -> bool:
+    return name.startswith("roi_heads.box_head.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from projects.CompareStarts.comparison import weights_of
 from projects.CompareStarts.starts import PublishedWeights, Start
 from projects.CompareStarts.trainings import last_metric
-from revisit.checkpoint.named_weights import cache_folder
+from revisit.checkpoint.named_weights import cache_folder, is_named
 from revisit.errors import expect
 from revisit.files import read_yaml
 
@@ -41,10 +41,13 @@ def _of_file(file: Path | None, metric: str) -> float:
     """Of the run in whose folder the weights lie, and of those that it began with."""
     if file is None or file.is_relative_to(cache_folder()):  # of others, by a name
         return 0.0
-    return last_metric(file.parent, metric) + _of_file(_began_with(file.parent / "config.yaml"), metric)
+    return last_metric(file.parent, metric) + _of_start(file.parent / "config.yaml", metric)
 
 
-def _began_with(config: Path) -> Path | None:
-    """The weights that a run says it began with, if they are a file."""
+def _of_start(config: Path, metric: str) -> float:
+    """Of the weights that a run says it began with; NaN where they are gone."""
     weights = read_yaml(config)["MODEL"]["WEIGHTS"] if config.is_file() else ""
-    return Path(weights) if Path(weights).suffix and Path(weights).is_file() else None
+    if not weights or is_named(weights):
+        return 0.0
+    file = Path(weights)
+    return _of_file(file, metric) if file.is_file() else math.nan

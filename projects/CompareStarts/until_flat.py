@@ -105,12 +105,10 @@ class UntilFlat:
 
     def ended(self) -> list[Training]:
         """All trainings that have scores."""
-        longer = (
-            Training(curve.start, curve.labels, curve.seed, point.times, curve.rate)
-            for curve in self.curves()
-            for point in curve.points
-        )
-        every = dict.fromkeys([*self.search(), *longer])
+        every = dict.fromkeys(self.search())
+        for curve in self.curves():
+            for point in curve.points:
+                every[training_of(curve, point.times)] = None
         return [each for each in every if self.trainings.job(each).done]
 
     def goodness(self, score: float) -> float:
@@ -121,8 +119,11 @@ class UntilFlat:
         searched = [Training(start, labels, seed, 1, rate) for rate in RATES]
         if not all(map(self.trainings.has_ended, searched)):
             return Curve(start, labels, seed)
-        # Of equal rates max takes the first one, the recipe's.
-        best = max(searched, key=lambda each: self.goodness(self.trainings.held_out_score(each)))
+
+        def held_out(training: Training) -> float:
+            return self.goodness(self.trainings.held_out_score(training))
+
+        best = max(searched, key=held_out)  # of equal ones the first, at the recipe's rate
         points = []
         for times in self.rule.lengths():
             training = best._replace(times=times)
@@ -139,15 +140,17 @@ class UntilFlat:
         """Those that the rule wants, as far as is known; none before a rate is chosen."""
         if not curve.points:
             return []
+        wanted = set(self.rule.first_lengths())
         following = self.rule.next_length(self._goodness(curve.points))
-        wanted = {*self.rule.first_lengths(), *filter(None, [following])}
-        return [Training(curve.start, curve.labels, curve.seed, times, curve.rate) for times in sorted(wanted)]
+        if following is not None:
+            wanted.add(following)
+        return [training_of(curve, times) for times in sorted(wanted)]
 
     def _point(self, training: Training) -> Point:
         known = self.trainings
-        return Point(
-            training.times, known.test_score(training), known.held_out_score(training), known.seconds(training)
-        )
+        test = known.test_score(training)
+        held_out = known.held_out_score(training)
+        return Point(training.times, test, held_out, known.seconds(training))
 
     def _goodness(self, points: Sequence[Point]) -> list[float]:
         return [self.goodness(point.held_out) for point in points]
@@ -156,10 +159,11 @@ class UntilFlat:
         """What runs next, and how long it takes by what has ended."""
         counts = [self.trainings.iterations(each) for each in left]
         text = f"{len(left)} trainings of {min(counts):,} to {max(counts):,} iterations"
-        ended = {each.start: each for each in self.search() if self.trainings.job(each).done}
+        ended = {each.start: each for each in self.ended()}
         if all(each.start in ended for each in left):
-            seconds = sum(self.trainings.expected_seconds(each, ended[each.start]) for each in left)
-            text += f", about {seconds / self._parallel / 60:.0f} minutes"
+            expected = [self.trainings.expected_seconds(each, ended[each.start]) for each in left]
+            minutes = sum(expected) / self._parallel / 60
+            text += f", about {minutes:.0f} minutes"
         print(text, flush=True)
 
     def _remove_networks(self) -> None:
@@ -167,7 +171,8 @@ class UntilFlat:
         rates = {curve[:3]: curve.rate for curve in self.curves()}
         for each in self.ended():
             chosen = rates[each[:3]]
-            self.trainings.remove_networks(each, final=not math.isnan(chosen) and chosen != each.rate)
+            is_needed = math.isnan(chosen) or chosen == each.rate
+            self.trainings.remove_networks(each, final=not is_needed)
 
     def _go(self, jobs: list[Job]) -> None:
         """Run jobs to their end. Raises UserError where one fails for another reason than its learning rate."""
@@ -176,3 +181,8 @@ class UntilFlat:
         except UserError:
             if not all(job.done or has_diverged(job) for job in jobs):
                 raise
+
+
+def training_of(curve: Curve, times: int) -> Training:
+    """One at the rate of a curve."""
+    return Training(curve.start, curve.labels, curve.seed, times, curve.rate)
