@@ -231,8 +231,8 @@ class FlatReport(NamedTuple):
         """Scores against seconds in all, an axis for each number of labels; nothing before the first score."""
         shown = {}
         for count, rows in by_labels.items():
-            if begun := [row for row in rows if row.is_begun]:
-                shown[count] = begun
+            if scored := [row for row in rows if score_at_end(row) is not None]:
+                shown[count] = scored
         if not shown:
             return
         with saved_plot(path, len(shown), size=(6, 4)) as axes:

@@ -94,8 +94,8 @@ class Throughput(HookBase):
 
 
 class Cost(HookBase):
-    """Log what the run has cost since its first process began, s: ``cpu_seconds`` of all its processes, user and system
-    time, and ``wall_seconds``. A resumed run continues from metrics.json.
+    """Log what the run has cost, s: ``cpu_seconds`` of all its processes, user and system time since they began, and
+    ``wall_seconds`` since this was made. A resumed run continues from metrics.json.
 
     The evaluation after the last step is not counted if this precedes it. Of several processes of a training all are
     taken to cost what the main one does.

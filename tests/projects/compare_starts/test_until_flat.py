@@ -47,6 +47,7 @@ class Machine:
     def __init__(self, task, fails_at: int | None = None):
         self.ran, self.fails_at = [], fails_at
         self.rate = task.load(task.options).SOLVER.BASE_LR
+        self.diverges = lambda name, factor: (name, factor) == ("b", 3)
 
     def __call__(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -61,7 +62,7 @@ class Machine:
             factor = round(float(options["SOLVER.BASE_LR"]) / self.rate, 1)
             name = job.name[0]
             self.ran.append((name, iterations // FULL, factor, seed))
-            if name == "b" and factor == 3:
+            if self.diverges(name, factor):
                 job.log.write_text(DIVERGED)
                 continue
             self.write(job, options, name, iterations // FULL, factor, seed)
@@ -113,11 +114,10 @@ def test_each_start_is_trained_at_its_best_rate_until_it_is_flat(compare, task, 
     assert [curve.last.times for curve in curves] == [30, 30, 100, 100]
     assert [curve.is_flat for curve in curves] == [True, True, False, False]  # b has reached the longest
     assert all(curve.has_ended for curve in curves)
-    folders = [file.parent for file in (tmp_path / "out/evaluate").rglob("evaluation.json")]
-    kept = [folder for folder in folders if [*folder.glob("*.pth")]]
-    assert len(kept) == 20 and all(
-        [file.name for file in folder.glob("*.pth")] == ["model_final.pth"] for folder in kept
-    )
+    networks = [file.relative_to(tmp_path).parts for file in tmp_path.rglob("out/**/model_*.pth")]
+    ends = {(name[0], place.split("_")[5], seed) for *_, name, place, seed, _ in networks}
+    assert ends == {(*end, seed) for end in (("a", "30x"), ("b", "100x")) for seed in ("seed1", "seed2")}
+    assert {name for *_, name in networks} == {"model_final.pth"}
 
 
 def test_all_trainings_of_a_seed_learn_from_and_choose_by_the_same_images(compare, task):
@@ -215,6 +215,16 @@ def test_weights_of_others_before_a_run_cost_nothing(tmp_path, monkeypatch):
     (tmp_path / "metrics.json").write_text('{"iteration": 1, "cpu_seconds": 7.0}\n')
     start = Start(GivenBackbone(f"{tmp_path}/backbone.pth"))
     assert seconds_before(start, [1], tmp_path, "cpu_seconds") == 7
+
+
+def test_starts_that_all_diverge_have_no_score(compare, task, tmp_path):
+    machine = Machine(task)
+    machine.diverges = lambda name, factor: True
+    comparison = compare(machine, longest=3)
+    trained(comparison)
+    text = written(comparison, tmp_path)
+    assert "With 16 labelled images no start has a bbox/AP." in text and "undefined (" in text
+    assert not (tmp_path / "comparison/curves.png").exists()
 
 
 def test_what_a_start_has_cost_may_be_given():
