@@ -173,28 +173,6 @@ class UntilFlat:
             end = ends.get(each[:3], each)
             self.trainings.remove_networks(each, final=each != end)
 
-    def _goodness(self, points: Sequence[Point]) -> list[float]:
-        return [self.goodness(point.held_out) for point in points]
-
-    def _announce(self, left: Sequence[Training]) -> None:
-        """What runs next, and how long it takes by what has ended."""
-        counts = [self.trainings.iterations(each) for each in left]
-        text = f"{len(left)} trainings of {min(counts):,} to {max(counts):,} iterations"
-        ended = {each.start: each for each in self.ended()}
-        if all(each.start in ended for each in left):
-            expected = [self.trainings.expected_seconds(each, ended[each.start]) for each in left]
-            minutes = sum(expected) / self._parallel / 60
-            text += f", about {minutes:.0f} minutes"
-        print(text, flush=True)
-
-    def _remove_networks(self) -> None:
-        """Of rates that were not chosen, and those on the way: hundreds of trainings would fill a disk."""
-        rates = {curve[:3]: curve.rate for curve in self.curves()}
-        for each in self.ended():
-            chosen = rates[each[:3]]
-            is_needed = math.isnan(chosen) or chosen == each.rate
-            self.trainings.remove_networks(each, final=not is_needed)
-
     def _go(self, jobs: list[Job]) -> None:
         """Run jobs to their end. Raises UserError where one fails for another reason than its learning rate."""
         try:
