@@ -24,7 +24,7 @@ def load_project(args: Namespace) -> CfgNode:
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
     make_folder(args.output, "--output")
-    open_log(str(args.output), ["projects"])
+    open_log(str(args.output))
     write_whole(args.output / "config.yaml", cfg.dump())
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")

@@ -4,13 +4,13 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Iterable
 from logging.handlers import MemoryHandler
 
 from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 
 LIBRARIES = ("detectron2", "fvcore")
+OWN = ("revisit", "projects")
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
 # Starts of what Detectron2 logs and a run's own lines say already, or what names a temporary file.
 SUPERFLUOUS = (
@@ -60,14 +60,14 @@ class News(logging.Filter):
         return True
 
 
-def open_log(folder: str, names: Iterable[str] = ()) -> None:
-    """Send what the libraries and the packages of these names log to the console and to FOLDER/log.txt.
+def open_log(folder: str) -> None:
+    """Send what the libraries, the core and the projects log to the console and to FOLDER/log.txt.
 
     Other processes than the main one write log.txt.rankN alone. Colours are for terminals, and messages at level DEBUG,
     which are tracebacks (``revisit.errors.translated``), for the file.
     """
     logging.raiseExceptions = False  # a terminal that is closed or a disk that is full ends no run
-    for name in (*LIBRARIES, "revisit", *names):
+    for name in (*LIBRARIES, *OWN):
         for handler in setup_logger(folder, distributed_rank=comm.get_rank(), name=name).handlers:
             if isinstance(handler.stream, io.TextIOWrapper):
                 handler.stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
@@ -80,19 +80,21 @@ def open_log(folder: str, names: Iterable[str] = ()) -> None:
 
 
 class LogBeforeTheLog:
-    """Keeps what Revisit logs from INFO on until there is a log: a context."""
+    """Keeps what the core and the projects log from INFO on until there is a log: a context."""
 
     def __enter__(self) -> "LogBeforeTheLog":
         self._handler = MemoryHandler(capacity=2**20, flushLevel=logging.CRITICAL + 1)
-        self._logger = logging.getLogger("revisit")
-        self._level = self._logger.level
-        self._logger.addHandler(self._handler)
-        self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
+        self._levels = {}
+        for logger in map(logging.getLogger, OWN):
+            self._levels[logger] = logger.level
+            logger.addHandler(self._handler)
+            logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._logger.removeHandler(self._handler)
-        self._logger.setLevel(self._level)
+        for logger, level in self._levels.items():
+            logger.removeHandler(self._handler)
+            logger.setLevel(level)
 
     def records(self) -> list[logging.LogRecord]:
         """What was logged, as plain text, so that it can be sent to other processes."""

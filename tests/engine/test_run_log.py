@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from revisit.engine.run_log import News
+from revisit.engine.run_log import LogBeforeTheLog, News
 
 
 def kept(name: str, *messages: str, level: int = logging.INFO) -> list[str]:
@@ -34,3 +34,13 @@ def test_what_each_loader_says_about_data_comes_once():
 
 def test_warnings_pass():
     assert kept("detectron2.data", "Loaded nothing", "Loaded nothing", level=logging.WARNING) == ["Loaded nothing"] * 2
+
+
+@pytest.mark.parametrize("package", ["revisit", "projects"])
+def test_lines_before_the_log_are_kept_for_it(package):
+    logger = logging.getLogger(package)
+    before = (logger.level, list(logger.handlers))
+    with LogBeforeTheLog() as log:
+        logging.getLogger(f"{package}.some.module").info("found %d", 3)
+    assert [record.getMessage() for record in log.records()] == ["found 3"]
+    assert (logger.level, list(logger.handlers)) == before
