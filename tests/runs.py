@@ -1,5 +1,6 @@
 """Whole training runs inside the test's process."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import torch
 from commands import ROOT
 from tiny import tiny_config
 
+from revisit.engine.dry_run import dry_run
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.trainer import RevisitTrainer
 from revisit.keys import Facts, resolve_auto_values
@@ -27,6 +29,12 @@ def run_config(output: Path, *options: object) -> CfgNode:
     resolve_auto_values(cfg, Facts(images=60, processes=comm.get_world_size()))
     cfg.freeze()
     return cfg
+
+
+def dry_recipe(output: Path, *options: object, num_images: int = 60, num_processes: int = 1) -> dict:
+    """What a dry run of ``run_config`` writes."""
+    dry_run(run_config(output, *options), Facts(images=num_images, processes=num_processes))
+    return json.loads((output / "dry_run.json").read_text())
 
 
 def run(

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from projects.common.tables import markdown_table
+from projects.Planning.run_cost import GIB
+from projects.Planning.step_cost import step_cost
 from revisit.engine.command import natural, parse_with_pairs, run_command
-from revisit.engine.dry_run import GIB
+from revisit.engine.dry_run import build_meta_model
 from revisit.engine.setup import make_config
-from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import expect
 from revisit.modeling.meta_arch.moco import MoCo
 from revisit.modeling.meta_arch.pretraining import method_of

@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 from projects.Benchmarks.input_pipeline import files_or_photographs
 from projects.Benchmarks.measuring import compare, now, peak_memory, timer
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, textbook_losses
+from projects.Planning.step_cost import random_views, step_cost
 from revisit.data.loading.loader import ResumableLoader, finish
 from revisit.data.sources.catalog import get_records
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.solver import build_optimizer
-from revisit.engine.step_cost import random_views, step_cost
 from revisit.engine.train_step import TrainStep
 from revisit.errors import expect
 from revisit.modeling import momentum

@@ -1,7 +1,6 @@
 """Names that torch, Detectron2 and yacs keep to themselves and that no public name replaces.
 
-No other file uses such names (tests/test_house.py), so what a new release renames is mended here. ``simulation`` has
-those by which a step is simulated.
+No other file of the core uses such names (tests/test_house.py), so what a new release renames is mended here.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""What a run would do, without training: the resolved recipe, what a step costs, a sheet of its views."""
+"""What a run would do, without training: the resolved recipe, what projects add to it, a sheet of its views."""
 
 import json
 import logging
@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -14,14 +15,11 @@ from revisit.checkpoint.run_folder import VIEWS
 from revisit.compat.private_names import BatchNorm
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.data.images.deep_images import bit_depth
-from revisit.data.images.image_bytes import UnreadableImageError
-from revisit.data.loading.loader import core_rate
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.soundness import look_at
 from revisit.engine.data_checks import MOST_LISTED
 from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import build_optimizer
-from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import UserError
 from revisit.files import write_whole
 from revisit.keys import KEYS, PIXELWISE, PRETRAINING, Facts, is_read, value_of
@@ -30,13 +28,8 @@ from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode
+from detectron2.modeling import build_model
 from fvcore.common.registry import Registry
-
-GIB = 2**30
-# What GPU-hours, and the images that a GPU takes, are stated for: a GPU's peak in dense bfloat16, and the share of it
-# that is assumed. It is low because batch norm and small maps wait for memory, not for arithmetic.
-GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
-
 
 DRY_RUN_REGISTRY = Registry("DRY_RUN")
 DRY_RUN_REGISTRY.__doc__ = """
@@ -67,6 +60,15 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
         save_view_sheet(cfg, output / VIEWS)
         print(f"wrote {output / VIEWS}: anchor, positive and small crops of some images")
     return recipe
+
+
+def build_meta_model(cfg: CfgNode) -> nn.Module:
+    """The model of a config without memory for its weights."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.MODEL.DEVICE = "meta"
+    with torch.device("meta"):
+        return build_model(cfg)
 
 
 def check_weights(cfg: CfgNode, model: nn.Module) -> None:
@@ -190,54 +192,6 @@ def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
 def data(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     names = {"train": list(cfg.DATASETS.TRAIN), "images": facts.images, "test": list(cfg.DATASETS.TEST)}
     return {"data": {**names, "bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}}
-
-
-@DRY_RUN_REGISTRY.register()
-def cost(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
-    """Shapes, memory and operations of a step of a pretraining, and what the run takes on GPUs."""
-    return _cost(cfg, facts.processes) if method_of(cfg) else {}
-
-
-@DRY_RUN_REGISTRY.register()
-def minutes(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
-    """A length in time, which is measured when the run begins."""
-    return {"minutes": cfg.SOLVER.MINUTES} if cfg.SOLVER.MINUTES else {}
-
-
-def _cost(cfg: CfgNode, num_processes: int) -> dict:
-    """Of the run only where its length is decided."""
-    cost = step_cost(cfg, num_processes)
-    gib = {kind: round(size / GIB, 4) for kind, size in cost.memory.items()}
-    step = num_processes * (cost.forward_flops + cost.backward_flops)
-    assumed = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
-    entries = {
-        "shapes": cost.shapes,
-        "memory_gib_per_process": {**gib, "total": round(sum(cost.memory.values()) / GIB, 4)},
-        "tflop_per_step": {
-            "forward": num_processes * cost.forward_flops / 1e12,
-            "backward": num_processes * cost.backward_flops / 1e12,
-            "total": step / 1e12,
-        },
-        **_feeding(cfg, UTILISATION * PEAK_FLOPS * cfg.SOLVER.IMS_PER_BATCH / step, assumed),
-    }
-    if cfg.SOLVER.MAX_ITER:
-        operations = step * cfg.SOLVER.MAX_ITER
-        hours = operations / (UTILISATION * PEAK_FLOPS) / 3600
-        entries["tflop_of_run"] = operations / 1e12
-        entries["gpu_hours"] = {"total": round(hours, 2), "assumed": assumed}
-    return entries
-
-
-def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
-    """How many cores load what one GPU takes, ``gpu_rate`` images a second; nothing where there are no images."""
-    try:
-        rate, count = core_rate(cfg)
-    except (UserError, UnreadableImageError):  # said where the data are checked
-        return {}
-    cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
-    measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
-    how = {"measured": measured, "assumed": f"a GPU's rate: {assumed}"}
-    return {"loading": {"cores_per_gpu": cores, "images_per_second": rates, **how}}
 
 
 def _dilations(module: nn.Module) -> list[int]:

@@ -17,11 +17,11 @@ from torch import nn
 from true_steps import take_steps
 
 from projects.LargeData.looks_on_device import apply_looks, record_of
+from projects.Planning.step_cost import random_views as views_of_recipe
+from projects.Planning.step_cost import step_cost
 from revisit.data.views.looks import LOOK_REGISTRY
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
-from revisit.engine.step_cost import random_views as views_of_recipe
-from revisit.engine.step_cost import step_cost
 from revisit.engine.train_step import TrainStep
 from revisit.evaluation.classifiers import knn_classify
 from revisit.evaluation.features import Features

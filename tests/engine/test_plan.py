@@ -1,77 +1,35 @@
 """What a run will do: its length, its learning rates and optimiser, and what a dry run says of it."""
 
-import json
 import math
-import time
-from itertools import count, repeat
 
 import pytest
-import timm
 import torch
-from runs import run_config
+from runs import dry_recipe
 from tiny import tiny_config, tiny_model
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 from trees import logged, refusal, refused
 
 from revisit.engine.config_checks import check_schedule
-from revisit.engine.dry_run import dry_run
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
-from revisit.engine.step_cost import LiveMemory, flop_counter, random_views, step_cost
-from revisit.engine.train_step import TrainStep
 from revisit.keys import Facts, resolve_auto_values
 
-from detectron2.modeling import build_model
 
-
-@pytest.fixture
-def recipe(tmp_path, monkeypatch):
-    """What a dry run writes, without data unless the test asks for some."""
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
-
-    def recipe(*options: object, num_images: int = 60, num_processes: int = 1) -> dict:
-        dry_run(run_config(tmp_path, *options), Facts(images=num_images, processes=num_processes))
-        return json.loads((tmp_path / "dry_run.json").read_text())
-
-    return recipe
-
-
-def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path, monkeypatch):
-    monkeypatch.setattr(time, "thread_time", count(step=0.25).__next__)
+def test_a_dry_run_writes_what_the_run_would_do(toy_datasets, tmp_path):
     options = ("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, "NEIGHBORS.WARMUP_EPOCHS", 2, "SOLVER.WEIGHT_DECAY_NORM", 0.0)
-    plan = recipe(*options, num_processes=2)
+    plan = dry_recipe(tmp_path, *options, num_processes=2)
     assert (plan["iterations_per_epoch"], plan["iterations"], plan["epochs"]) == (7, 70, 10)
     assert (plan["lambda"], plan["k"], plan["policy"]) == (0.4, 5, "standard_or_autoaugment")
     assert (plan["keys"]["MOCO.MOMENTUM"], plan["keys"]["NEIGHBORS.WARMUP_EPOCHS"]) == (0.995, 2)
     assert not [key for key in plan["keys"] if not key.startswith(("MOCO.", "NEIGHBORS."))]
     assert plan["weight_decays"] == {"other": 1e-4, "norm": 0.0, "bias": 1e-4}
     assert plan["crops"]["small"] == {"count": 4, "size": 16, "scale": [0.05, 0.14]}
-    assert plan["shapes"]["small"] == [4, 4, 3, 16, 16]
-    assert plan["shapes"]["queue.features"] == [50, 64]
-    assert plan["shapes"]["backbone.res5"] == [[4, 64, 1, 1], [16, 64, 1, 1]]
-    assert plan["tflop_of_run"] == pytest.approx(70 * plan["tflop_per_step"]["total"])
-    assert plan["gpu_hours"]["total"] >= 0
-    loading, per_image = plan["loading"], plan["tflop_per_step"]["total"] * 1e12 / 8
-    of_a_gpu = pytest.approx(0.1 * 312e12 / per_image, abs=0.05)
-    assert loading["images_per_second"] == {"of_a_core": 4, "of_a_gpu": of_a_gpu}  # by the core's own seconds
-    assert loading["cores_per_gpu"] == pytest.approx(0.1 * 312e12 / per_image / 4, abs=0.05)
-    assert " 5 of the run's images" in loading["measured"]
     assert plan["data"]["found"] and (tmp_path / "views.png").is_file()
 
 
-def test_weights_that_a_training_would_refuse_are_refused(recipe, tmp_path):
+def test_a_dry_run_refuses_the_weights_that_training_refuses(toy_datasets, tmp_path):
     torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "others.pth")
-    refused("only 0 of .* backbone tensors have a value", recipe, "MODEL.WEIGHTS", str(tmp_path / "others.pth"))
-
-
-def test_accumulation_needs_the_memory_of_one_part(recipe):
-    whole = recipe("SOLVER.IMS_PER_BATCH", 48)
-    parts = recipe("SOLVER.IMS_PER_BATCH", 48, "SOLVER.ACCUMULATION_STEPS", 4)
-    more, less = (plan["memory_gib_per_process"] for plan in (whole, parts))
-    assert less["activations"] < 0.4 * more["activations"]  # at the peak gradients count too
-    assert less["batch"] == more["batch"]
-    assert "loading" not in whole  # of which there are no images
-    assert (parts["accumulation_steps"], parts["shapes"]["projection_head"][0]) == (4, [12, 16])
+    weights = ("MODEL.WEIGHTS", str(tmp_path / "others.pth"))
+    refused("only 0 of .* backbone tensors have a value", dry_recipe, tmp_path, *weights)
 
 
 @pytest.mark.parametrize(
@@ -112,90 +70,6 @@ def test_a_rate_that_never_comes_near_its_base_is_refused_or_said(tmp_path):
     refused(
         "FILL_QUEUE_FIRST .* for 7 iterations, and the run has 7", check_schedule, tiny_config(*ALONE, *queue, 7), 60
     )
-
-
-MEASURED = {
-    "KNNMoCo": (),
-    "DenseCL": ("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 96),
-    "SimCLR": ("SOLVER.IMS_PER_BATCH", 64, "NEIGHBORS.WEIGHT", 0.0),
-    "BYOL": ("NEIGHBORS.WEIGHT", 0.4, "NEIGHBORS.QUEUE_SIZE", 64, "SOLVER.OPTIMIZER", "AdamW"),
-    "MoCo": ("SOLVER.ACCUMULATION_STEPS", 2),
-    "SwAV": ("SWAV.QUEUE_SIZE", 8, "NEIGHBORS.WEIGHT", 0.0),
-}
-
-
-@pytest.mark.parametrize("method", MEASURED)
-def test_memory_and_operations_are_those_of_a_real_step(method):
-    """Of tensors that have numbers, after two other steps."""
-    cfg = tiny_config("MODEL.META_ARCHITECTURE", method, *MEASURED[method], "SOLVER.METRICS_PERIOD", 1000)
-    cost = step_cost(cfg, 1)
-    torch.manual_seed(0)
-    model, batch = build_model(cfg).train(), random_views(cfg, cfg.SOLVER.IMS_PER_BATCH)
-    optimizer, parts = build_optimizer(cfg, model), cfg.SOLVER.ACCUMULATION_STEPS
-    step = TrainStep(model, repeat(batch), optimizer, metrics_period=1000, accumulation_steps=parts)
-    step.register_hooks(model.hooks(cfg, 0))
-    step.train(0, 2)
-    own = [*model.parameters(), *model.buffers(), *batch.values()]
-    own += [value for state in optimizer.state.values() for value in state.values()]
-    gradients = (p.grad for p in model.parameters() if p.grad is not None)
-    with FlopCounterMode(display=False) as counter, LiveMemory({"own": own, "gradients": gradients}) as memory:
-        step.train(2, 3)
-    assert sum(cost.memory.values()) == pytest.approx(sum(memory.peak().values()), rel=0.02)
-    assert cost.forward_flops + cost.backward_flops == counter.get_total_flops()
-
-
-def test_operations_of_resnet50_are_the_published_ones():
-    """4.09 G multiply-adds at 224 px, of the anchor once and of the positive once in the forward."""
-    widths = ("MODEL.RESNETS.RES2_OUT_CHANNELS", 256, "MODEL.RESNETS.STEM_OUT_CHANNELS", 64)
-    views = ("VIEWS.LARGE_SIZE", 224, "VIEWS.NUM_SMALL", 0)
-    cost = step_cost(tiny_config("MODEL.RESNETS.DEPTH", 50, *widths, *views, "MODEL.META_ARCHITECTURE", "MoCo"), 1)
-    assert cost.forward_flops == pytest.approx(8 * 2 * 2 * 4.09e9, rel=0.02)
-    assert cost.backward_flops == pytest.approx(8 * 2 * 2 * 4.09e9, rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("resnet26", {}),
-        ("convnext_atto", {}),  # 7 x 7 convolutions of one channel each
-        ("efficientnet_b0", {}),
-        ("vit_tiny_patch16_224", {"img_size": 64, "depth": 2}),
-    ],
-)
-def test_operations_are_those_of_a_count_by_hand(name, options):
-    """Of each layer two for every weight that a number of its output is made of; twice as many backward, but for the
-    pixels, which have no gradient. Attention multiplies (tokens, tokens) by (tokens, width) twice, five times backward:
-    flash attention computes the scores again."""
-    network = timm.create_model(name, num_classes=3, **options).train()
-    layers, attention = [], []
-
-    def count_layer(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        layers.append(2 * output.numel() * layer.weight[0].numel())
-
-    def count_attention(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        images, tokens, width = output.shape
-        attention.append(2 * images * tokens * tokens * width)
-
-    for layer in network.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            layer.register_forward_hook(count_layer)
-        elif type(layer).__name__ == "Attention":
-            layer.register_forward_hook(count_attention)
-    with flop_counter() as counter:
-        loss = network(torch.randn(2, 3, 64, 64)).sum()
-        forward = counter.get_total_flops()
-        loss.backward()
-    assert len(attention) == options.get("depth", 0)
-    assert forward == sum(layers) + 2 * sum(attention)
-    assert counter.get_total_flops() - forward == 2 * sum(layers) - layers[0] + 5 * sum(attention)
-
-
-def test_several_processes_share_a_step_and_keep_a_copy_of_the_gradients():
-    one, four = (step_cost(tiny_config("SOLVER.IMS_PER_BATCH", 32), count) for count in (1, 4))
-    assert four.shapes["anchor"] == [8, 3, 32, 32] and four.shapes["queue.features"] == [50, 64]
-    assert four.memory["gradients"] - one.memory.get("gradients", 0) >= one.memory["optimizer"]  # as many numbers
-    assert four.memory["activations"] < one.memory["activations"] / 2
-    assert 4 * four.forward_flops == pytest.approx(one.forward_flops)
 
 
 def resolved(num_images: int, *options: object):

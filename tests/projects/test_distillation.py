@@ -15,9 +15,9 @@ from true_steps import take_steps
 
 from projects.Distillation.distillation import divergence, paired_cells, relations
 from projects.Distillation.teacher import Teacher, load_teacher
+from projects.Planning.step_cost import step_cost
 from revisit.checkpoint.flags import flags_of, flags_path, write_flags
 from revisit.engine.setup import make_config
-from revisit.engine.step_cost import step_cost
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import describe
 

@@ -1,6 +1,5 @@
 """The loader of pretraining, restartable at any iteration: uint8 batches of views."""
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypedDict
@@ -13,9 +12,9 @@ from revisit.compat.private_names import shared_bytes
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
-from revisit.data.loading.workers import SignalSafeLoader, one_thread
+from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.records import fingerprint, sample
+from revisit.data.sources.records import fingerprint
 from revisit.data.views.mapper import ViewMapper, Views, training_mapper
 
 from detectron2.config import CfgNode
@@ -92,23 +91,6 @@ def finish(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
     if deferred := batch.pop("deferred", None):
         batch.update(deferred(batch, device))
     return batch
-
-
-def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
-    """Images that a worker makes views of in a second of its core, and of how many images of DATASETS.TRAIN that is.
-
-    Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
-    """
-    records = sample([record for name in cfg.DATASETS.TRAIN for record in get_records(name)], 64)
-    dataset = ViewDataset(records, training_mapper(cfg), bit_depth=bit_depth(cfg))
-    with one_thread():
-        dataset.__getitems__([(0, 0)])  # the first one takes longer
-        start = time.thread_time()
-        for index in range(len(records)):
-            dataset.__getitems__([(0, index)])
-            if (spent := time.thread_time() - start) > seconds:
-                break
-    return (index + 1) / spent, index + 1
 
 
 class ResumableLoader:

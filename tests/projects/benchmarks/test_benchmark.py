@@ -20,10 +20,11 @@ from projects.Benchmarks import check_gpu, scaling
 from projects.Benchmarks.input_pipeline import measure_input, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
+from projects.Planning.step_cost import step_cost
 from revisit.data.loading.loader import ViewDataset, finish
 from revisit.data.views.boxes import overlap_share
 from revisit.data.views.mapper import training_mapper
-from revisit.engine.step_cost import build_meta_model, step_cost
+from revisit.engine.dry_run import build_meta_model
 
 BENCHMARK = "python projects/Benchmarks/benchmark.py"
 TOY = "--config-file configs/toy/pretrain.yaml"

@@ -25,7 +25,7 @@ from torch.nn.functional import normalize
 from trees import refused
 
 from projects.Objects.object_moco import ObjectMoCo
-from revisit.engine.step_cost import step_cost
+from projects.Planning.step_cost import step_cost
 from revisit.errors import UserError
 from revisit.modeling.queue_size import default_queue_size
 

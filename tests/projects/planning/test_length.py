@@ -7,7 +7,7 @@ from commands import run
 from runs import load
 from trees import refusal, refused
 
-from revisit.engine import measuring
+from projects.Planning import measuring
 from revisit.engine.merging import stated_keys
 from revisit.engine.same_experiment import plain_config
 from revisit.engine.setup import make_config

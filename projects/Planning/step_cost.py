@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
-from revisit.compat.simulation import (
+from projects.Planning.simulation import (
     CPU_ATTENTION,
     CPU_ATTENTION_BACKWARD,
     FakeStore,
@@ -30,11 +30,11 @@ from revisit.compat.simulation import (
     unset_fake_temporarily,
 )
 from revisit.data.views.mapper import ViewMapper
+from revisit.engine.dry_run import build_meta_model
 from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
 
 from detectron2.config import CfgNode
-from detectron2.modeling import build_model
 from detectron2.utils.events import EventStorage
 
 aten = torch.ops.aten
@@ -70,15 +70,6 @@ def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
             batch = random_views(cfg, cfg.SOLVER.IMS_PER_BATCH // num_processes)
             model.to_empty(device="cpu").train()
             return _run(_ready_step(cfg, model, batch), batch, num_processes)
-
-
-def build_meta_model(cfg: CfgNode) -> nn.Module:
-    """The model of a config without memory for its weights."""
-    cfg = cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.DEVICE = "meta"
-    with torch.device("meta"):
-        return build_model(cfg)
 
 
 def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:

@@ -1,0 +1,90 @@
+"""What a dry run adds to the recipe: the cost of a step and of the run, and a length in time."""
+
+import time
+
+from torch import nn
+
+from projects.Planning.step_cost import step_cost
+from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.loading.loader import ViewDataset
+from revisit.data.loading.workers import one_thread
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import sample
+from revisit.data.views.mapper import training_mapper
+from revisit.engine.dry_run import DRY_RUN_REGISTRY
+from revisit.errors import UserError
+from revisit.keys import Facts
+from revisit.modeling.meta_arch.pretraining import method_of
+
+from detectron2.config import CfgNode
+
+GIB = 2**30
+# What GPU-hours, and the images that a GPU takes, are stated for: a GPU's peak in dense bfloat16, and the share of it
+# that is assumed. It is low because batch norm and small maps wait for memory, not for arithmetic.
+GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
+
+
+@DRY_RUN_REGISTRY.register()
+def cost(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """Shapes, memory and operations of a step of a pretraining, and what the run takes on GPUs."""
+    return _cost(cfg, facts.processes) if method_of(cfg) else {}
+
+
+@DRY_RUN_REGISTRY.register()
+def minutes(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """A length in time, which is measured when the run begins."""
+    return {"minutes": cfg.SOLVER.MINUTES} if cfg.SOLVER.MINUTES else {}
+
+
+def _cost(cfg: CfgNode, num_processes: int) -> dict:
+    """Of the run only where its length is decided."""
+    cost = step_cost(cfg, num_processes)
+    gib = {kind: round(size / GIB, 4) for kind, size in cost.memory.items()}
+    step = num_processes * (cost.forward_flops + cost.backward_flops)
+    assumed = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
+    entries = {
+        "shapes": cost.shapes,
+        "memory_gib_per_process": {**gib, "total": round(sum(cost.memory.values()) / GIB, 4)},
+        "tflop_per_step": {
+            "forward": num_processes * cost.forward_flops / 1e12,
+            "backward": num_processes * cost.backward_flops / 1e12,
+            "total": step / 1e12,
+        },
+        **_feeding(cfg, UTILISATION * PEAK_FLOPS * cfg.SOLVER.IMS_PER_BATCH / step, assumed),
+    }
+    if cfg.SOLVER.MAX_ITER:
+        operations = step * cfg.SOLVER.MAX_ITER
+        hours = operations / (UTILISATION * PEAK_FLOPS) / 3600
+        entries["tflop_of_run"] = operations / 1e12
+        entries["gpu_hours"] = {"total": round(hours, 2), "assumed": assumed}
+    return entries
+
+
+def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
+    """How many cores load what one GPU takes, ``gpu_rate`` images a second; nothing where there are no images."""
+    try:
+        rate, count = core_rate(cfg)
+    except (UserError, UnreadableImageError):  # said where the data are checked
+        return {}
+    cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
+    measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
+    how = {"measured": measured, "assumed": f"a GPU's rate: {assumed}"}
+    return {"loading": {"cores_per_gpu": cores, "images_per_second": rates, **how}}
+
+
+def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
+    """Images that a worker makes views of in a second of its core, and of how many images of DATASETS.TRAIN that is.
+
+    Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
+    """
+    records = sample([record for name in cfg.DATASETS.TRAIN for record in get_records(name)], 64)
+    dataset = ViewDataset(records, training_mapper(cfg), bit_depth=bit_depth(cfg))
+    with one_thread():
+        dataset.__getitems__([(0, 0)])  # the first one takes longer
+        start = time.thread_time()
+        for index in range(len(records)):
+            dataset.__getitems__([(0, index)])
+            if (spent := time.thread_time() - start) > seconds:
+                break
+    return (index + 1) / spent, index + 1
