@@ -33,7 +33,7 @@ from detectron2.config import CfgNode, get_cfg
 
 # The core's modules that declare keys, or bring in those that do.
 OWNERS = ("modeling", "data", "data.loading.loader", "data.finetuning.pixel_mapper", "evaluation")
-OWNERS += ("engine.merging", "engine.machine", "engine.precision", "engine.data_checks")
+OWNERS += ("engine.merging", "engine.machine", "engine.precision", "engine.data_checks", "engine.pretrain_trainer")
 OWNERS += ("checkpoint.named_weights",)
 # Keys of earlier versions, and what to do instead.
 REMOVED = {
