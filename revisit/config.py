@@ -64,7 +64,6 @@ of_detectron2("MODEL.PIXEL_MEAN", rule=_on_the_scale_of_pixels(0, "in the order 
 of_detectron2("MODEL.PIXEL_STD", rule=_on_the_scale_of_pixels(1, "in the order of INPUT.FORMAT"))
 of_detectron2("INPUT.FORMAT", rule=one_of("RGB", "BGR"))
 of_detectron2("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", rule=one_of(255), read_by=PIXELWISE)
-of_detectron2("MODEL.*.NUM_CLASSES", rule=COUNT)
 of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=integer(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
 of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=number())
 of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", may_change=True, scope=RUN)
@@ -115,8 +114,6 @@ of_detectron2("SOLVER.WEIGHT_DECAY", rule=number(), may_change=True)
 of_detectron2(
     "SOLVER.MAX_ITER", rule=integer(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True, decides="length", off=0
 )
-of_detectron2("SOLVER.WARMUP_ITERS", rule=integer(), may_change=True)
-of_detectron2("SOLVER.STEPS", rule=list_of(integer(), rising=True), may_change=True, decides="steps")
 of_detectron2("SOLVER.WEIGHT_DECAY_*", rule=optional(number()), may_change=True)
 of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.GAMMA", "SOLVER.WARMUP_FACTOR", rule=number(), may_change=True)
 of_detectron2("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", rule=POSITIVE)  # a negative one turns gradients round

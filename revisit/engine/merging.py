@@ -58,6 +58,7 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
             left = f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint"
             logger.warning(f"{left}; give the key to use it")
         _merge(defaults, taken, trained.weights)
+        in_file = {key: value for key, value in in_file.items() if key not in taken or value != declaration(key).off}
     _merge(defaults, in_file, config_file)
     _merge(defaults, decisive(typed), COMMAND_LINE)
     defaults.OUTPUT_DIR = str(output_path(defaults.OUTPUT_DIR, "OUTPUT_DIR"))

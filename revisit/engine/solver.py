@@ -14,6 +14,7 @@ from revisit.keys import (
     COUNT,
     Decision,
     Facts,
+    Rule,
     alternatives,
     counted,
     declare,
@@ -28,6 +29,10 @@ from detectron2.config import CfgNode
 from detectron2.solver import LRMultiplier
 from detectron2.solver.build import get_default_optimizer_params, maybe_add_gradient_clipping
 from fvcore.common.param_scheduler import CompositeParamScheduler, ConstantParamScheduler
+
+_SHARE = Rule("a share of the run, between 0 and 1", lambda v: type(v) is float and 0 < v < 1)
+_SHARES = list_of(_SHARE, least=1, rising=True)
+_STEPS = list_of(integer(), rising=True)
 
 
 def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
@@ -86,12 +91,23 @@ def checkpoint_period(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 
 def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
-    """SOLVER.STEP_EPOCHS in iterations."""
+    """SOLVER.STEP_EPOCHS, or SOLVER.STEPS that are shares of the run, in iterations."""
+    length = cfg.SOLVER.MAX_ITER
+    if length > 0 and not cfg.SOLVER.STEP_EPOCHS and _SHARES.holds(cfg.SOLVER.STEPS):
+        return Decision(tuple(int(share * length) for share in cfg.SOLVER.STEPS), f"shares of {length} iterations")
     if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
         return None
     per_epoch = iterations_per_epoch(cfg, facts.images)
     values = tuple(epoch * per_epoch for epoch in cfg.SOLVER.STEP_EPOCHS)
     return Decision(values, f"SOLVER.STEP_EPOCHS of {per_epoch} iterations each")
+
+
+def warmup(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """A tenth of the run for SOLVER.WARMUP_ITERS -1."""
+    length = cfg.SOLVER.MAX_ITER
+    if cfg.SOLVER.WARMUP_ITERS >= 0 or length <= 0:
+        return None
+    return Decision(length // 10, f"a tenth of {length} iterations")
 
 
 def evaluation_epochs(cfg: CfgNode, facts: Facts) -> Decision | None:
@@ -117,7 +133,22 @@ def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
 of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT, resolve=fit_batch)
 of_detectron2("SOLVER.MAX_ITER", resolve=length, after="SOLVER.IMS_PER_BATCH")
 of_detectron2("SOLVER.CHECKPOINT_PERIOD", resolve=checkpoint_period, after="SOLVER.MAX_ITER")
-of_detectron2("SOLVER.STEPS", resolve=steps, after="SOLVER.IMS_PER_BATCH")
+of_length_of_run = ("SOLVER.MAX_ITER", "SOLVER.MINUTES")
+of_detectron2(
+    "SOLVER.STEPS",
+    rule=Rule(f"{_STEPS.expected}; or {_SHARES.expected}", lambda v: _STEPS.holds(v) or _SHARES.holds(v)),
+    may_change=True,
+    decides="steps",
+    resolve=steps,
+    after=of_length_of_run,
+)
+of_detectron2(
+    "SOLVER.WARMUP_ITERS",
+    rule=integer(-1, unit="(-1: a tenth of the run)"),
+    may_change=True,
+    resolve=warmup,
+    after=of_length_of_run,
+)
 of_detectron2("TEST.EVAL_PERIOD", resolve=evaluation_period, after=("TEST.EVAL_EPOCHS", "SOLVER.IMS_PER_BATCH"))
 declare(
     "SOLVER.EPOCHS",

@@ -4,11 +4,12 @@ import logging
 from pathlib import Path
 
 from revisit.data.sources.box_inspection import check_masks, inspect_boxes
-from revisit.data.sources.catalog import get_records
+from revisit.data.sources.catalog import MissingDataError, get_records
+from revisit.data.sources.class_names import names_of
 from revisit.data.sources.mask_inspection import inspect_masks
 from revisit.data.sources.records import Records
 from revisit.errors import UserError, expect, first_few, translated
-from revisit.keys import DETECTORS, value_of
+from revisit.keys import DETECTORS, NETWORK, Decision, Facts, integer, of_detectron2, value_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -23,6 +24,29 @@ LEARNT_FROM = {
     "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
     "DepthEstimator": ("depth_file_name", "depth maps", None, None),
 }
+
+
+def classes_of_data(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """As many classes as the first data set to learn from has, where a model's number of classes is 0."""
+    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
+    if facts.key != key or value_of(cfg, key) or not cfg.DATASETS.TRAIN:
+        return None
+    name = cfg.DATASETS.TRAIN[0]
+    try:
+        get_records(name)
+    except MissingDataError:
+        return None  # a dry run needs no data
+    classes = names_of(name)
+    return Decision(len(classes), f"classes of {name}: {first_few(classes)}") if classes else None
+
+
+of_detectron2(
+    *(key for *_, key in LEARNT_FROM.values() if key),
+    rule=integer(0, unit="classes; 0: as many as the data have"),
+    resolve=classes_of_data,
+    off=0,
+    scope=NETWORK,
+)
 
 
 def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> Records:

@@ -105,6 +105,18 @@ def test_what_stands_nearer_to_the_user_decides_by_whatever_key(tmp_path):
     refused("MINUTES 3: GeneralizedRCNN", make_config, "configs/toy/detection.yaml", ["SOLVER.MINUTES", "3"])
 
 
+def test_steps_and_warmup_follow_the_length_as_shares():
+    def lengths(*options: object) -> tuple:
+        solver = make_config("configs/own_images/detection.yaml", ["SOLVER.MAX_ITER", *options]).SOLVER
+        return solver.STEPS, solver.WARMUP_ITERS
+
+    assert lengths(1000, "SOLVER.WARMUP_ITERS", -1) == ((700, 900), 100)
+    assert lengths(50, "SOLVER.WARMUP_ITERS", 7) == ((35, 45), 7)
+    assert lengths(50, "SOLVER.STEPS", "(20, 30)")[0] == (20, 30)
+    for steps in ("(0.5, 20)", "(0.9, 0.7)", "(1.0,)", "('x',)"):
+        assert "between 0 and 1" in refusal(make_config, RECIPE, ["SOLVER.STEPS", steps])
+
+
 def test_a_run_of_minutes_is_measured_once_and_resumes_to_its_own_length(toy_root, tmp_path):
     command = f"python tools/train_net.py --config-file {RECIPE} OUTPUT_DIR {tmp_path} SOLVER.MINUTES 0.2"
     command += f" DATASETS.TEST () KNN_EVAL.BANK '' {' '.join(map(str, TINY))}"
