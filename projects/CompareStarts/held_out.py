@@ -4,9 +4,8 @@ They are those of subset:MORE:SEED:NAME that subset:FEWER:SEED:NAME does not hav
 records, as COCO's evaluator does it, whatever file they are from.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from projects.CompareStarts.comparison import Task
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
@@ -14,6 +13,9 @@ from revisit.data.sources.subsets import nested_subset
 from revisit.errors import expect
 
 from detectron2.data import MetadataCatalog
+
+if TYPE_CHECKING:  # every command registers the layout, and only a comparison needs what compares
+    from projects.CompareStarts.comparison import Task
 
 KIND = "held_out"
 SHARE = 0.2  # of the labelled images
@@ -65,7 +67,7 @@ class HeldOut(NamedTuple):
             return 0
         return min(max(round(self.share * labels), LEAST), labels // 2)
 
-    def data_set(self, task: Task, labels: int, seed: int) -> str:
+    def data_set(self, task: "Task", labels: int, seed: int) -> str:
         """The name of the held-out images, the same for all starts."""
         learned = labels - self.count(labels)
         return self.name or f"{KIND}:{task.data}:{learned}:{labels}:{seed}"
