@@ -30,6 +30,7 @@ from detectron2.solver import LRMultiplier
 from detectron2.solver.build import get_default_optimizer_params, maybe_add_gradient_clipping
 from fvcore.common.param_scheduler import CompositeParamScheduler, ConstantParamScheduler
 
+LEAST_WITH_STEPS = 10  # iterations, below which shares of a run give no steps
 _SHARE = Rule("a share of the run, between 0 and 1", lambda v: type(v) is float and 0 < v < 1)
 _SHARES = list_of(_SHARE, least=1, rising=True)
 _STEPS = list_of(integer(), rising=True)
@@ -94,7 +95,10 @@ def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
     """SOLVER.STEP_EPOCHS, or SOLVER.STEPS that are shares of the run, in iterations."""
     length = cfg.SOLVER.MAX_ITER
     if length > 0 and not cfg.SOLVER.STEP_EPOCHS and _SHARES.holds(cfg.SOLVER.STEPS):
-        return Decision(tuple(int(share * length) for share in cfg.SOLVER.STEPS), f"shares of {length} iterations")
+        if length < LEAST_WITH_STEPS:
+            return Decision((), f"{length} iterations are too few for steps")
+        values = tuple(int(share * length) for share in cfg.SOLVER.STEPS)
+        return Decision(values, f"shares of {length} iterations")
     if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
         return None
     per_epoch = iterations_per_epoch(cfg, facts.images)

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from revisit.data.sources.box_inspection import check_masks, inspect_boxes
-from revisit.data.sources.catalog import MissingDataError, get_records
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.mask_inspection import inspect_masks
 from revisit.data.sources.records import Records
@@ -34,8 +34,8 @@ def classes_of_data(cfg: CfgNode, facts: Facts) -> Decision | None:
     name = cfg.DATASETS.TRAIN[0]
     try:
         get_records(name)
-    except MissingDataError:
-        return None  # a dry run needs no data
+    except UserError:
+        return None  # what inspects the data says what is wrong
     classes = names_of(name)
     return Decision(len(classes), f"classes of {name}: {first_few(classes)}") if classes else None
 
