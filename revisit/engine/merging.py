@@ -1,7 +1,7 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import Trained
@@ -9,7 +9,7 @@ from revisit.compat.private_names import decode_value
 from revisit.config import REMOVED, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import is_url, output_path, read_yaml
-from revisit.keys import RUN, alternatives, declaration, declare, dotted_keys, short_repr
+from revisit.keys import NETWORK, RUN, alternatives, declaration, declare, dotted_keys, short_repr
 from revisit.plugins import find_config, import_modules
 
 from detectron2.config import CfgNode, get_cfg
@@ -51,18 +51,29 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
     add_revisit_config(defaults)
     in_file = _over_each_other(levels)
     if trained:
-        shared = dotted_keys(defaults).keys() & trained.config.keys()
-        taken = {key: trained.config[key] for key in shared if declaration(key).scope != RUN}
-        stated = in_file.keys() | typed.keys()
-        for key in [key for key, value in taken.items() if is_url(str(value)) and key not in stated]:
-            left = f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint"
-            logger.warning(f"{left}; give the key to use it")
-        _merge(defaults, taken, trained.weights)
-        in_file = {key: value for key, value in in_file.items() if key not in taken or value != declaration(key).off}
+        _merge_checkpoint(defaults, trained, in_file.keys() | typed.keys())
+        in_file = {key: value for key, value in in_file.items() if not _leaves_open(key, value, trained)}
     _merge(defaults, in_file, config_file)
     _merge(defaults, decisive(typed), COMMAND_LINE)
     defaults.OUTPUT_DIR = str(output_path(defaults.OUTPUT_DIR, "OUTPUT_DIR"))
     return defaults
+
+
+def _merge_checkpoint(cfg: CfgNode, trained: Trained, stated: Collection[str]) -> None:
+    """Set what a checkpoint's config has, in place, but for keys of its run and URLs that nobody has stated."""
+    shared = dotted_keys(cfg).keys() & trained.config.keys()
+    taken = {key: trained.config[key] for key in shared if declaration(key).scope != RUN}
+    for key in [key for key, value in taken.items() if is_url(str(value)) and key not in stated]:
+        left = f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint"
+        logger.warning(f"{left}; give the key to use it")
+    _merge(cfg, taken, trained.weights)
+
+
+def _leaves_open(key: str, value: object, trained: Trained) -> bool:
+    """Whether a file leaves a part of the network to the data, such as its classes: the checkpoint has it already."""
+    declared = declaration(key)
+    is_open = declared.off is not None and value == declared.off
+    return is_open and declared.scope == NETWORK and key in trained.config
 
 
 def _import(value: object, where: str) -> None:

@@ -257,6 +257,15 @@ def test_a_recipe_may_disagree_with_a_checkpoint_in_nothing_that_makes_the_netwo
     assert use(detector, config_file="configs/toy/pretrain.yaml").MODEL.META_ARCHITECTURE == "KNNMoCo"  # its backbone
 
 
+def test_a_file_leaves_classes_alone_to_the_checkpoint(detector, tmp_path):
+    """What a file switches off by another key, as EPOCHS does MAX_ITER, stays off."""
+    assert torch.load(detector)["trainer"]["config"]["SOLVER.MAX_ITER"] > 0
+    file = tmp_path / "own.yaml"
+    file.write_text("MODEL: {ROI_HEADS: {NUM_CLASSES: 0}}\nSOLVER: {EPOCHS: 4}\n")
+    cfg = use(detector, config_file=str(file))
+    assert (cfg.MODEL.ROI_HEADS.NUM_CLASSES, cfg.SOLVER.EPOCHS, cfg.SOLVER.MAX_ITER) == (3, 4, 0)
+
+
 @pytest.mark.parametrize(("names", "found"), [("c a b", [2, 0]), ("c b", [2, 1]), ("c zebra", "only .* has zebra")])
 def test_boxes_are_scored_by_the_names_that_the_checkpoint_has(names, found, detector, tmp_path):
     Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")

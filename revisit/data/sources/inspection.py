@@ -9,7 +9,7 @@ from revisit.data.sources.class_names import names_of
 from revisit.data.sources.mask_inspection import inspect_masks
 from revisit.data.sources.records import Records
 from revisit.errors import UserError, expect, first_few, translated
-from revisit.keys import DETECTORS, NETWORK, Decision, Facts, integer, of_detectron2, value_of
+from revisit.keys import DETECTORS, Decision, Facts, integer, of_detectron2, value_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -28,8 +28,7 @@ LEARNT_FROM = {
 
 def classes_of_data(cfg: CfgNode, facts: Facts) -> Decision | None:
     """As many classes as the first data set to learn from has, where a model's number of classes is 0."""
-    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
-    if facts.key != key or value_of(cfg, key) or not cfg.DATASETS.TRAIN:
+    if facts.key != _key_of_classes(cfg) or num_classes(cfg) or not cfg.DATASETS.TRAIN:
         return None
     name = cfg.DATASETS.TRAIN[0]
     try:
@@ -45,7 +44,6 @@ of_detectron2(
     rule=integer(0, unit="classes; 0: as many as the data have"),
     resolve=classes_of_data,
     off=0,
-    scope=NETWORK,
 )
 
 
@@ -72,8 +70,13 @@ def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> Records:
 
 def num_classes(cfg: CfgNode) -> int | None:
     """The number of the model's classes; None of a model without classes, or of an unknown one."""
-    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
+    key = _key_of_classes(cfg)
     return value_of(cfg, key) if key else None
+
+
+def _key_of_classes(cfg: CfgNode) -> str | None:
+    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
+    return key
 
 
 def check_records(cfg: CfgNode, name: str, records: Records) -> None:
