@@ -1,4 +1,4 @@
-"""The command --until-flat: what is refused before anything runs, what runs, and what is written of it."""
+"""The command --until-flat: what is refused before anything runs, what runs, and what is written."""
 
 import argparse
 import math

@@ -34,8 +34,8 @@ def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     records = get_records(name)
     learned = nested_subset(records, int(fewer), int(seed), name)
     labelled = nested_subset(records, int(more), int(seed), name)
-    known = set(map(id, learned))
-    others = [record for record in labelled if id(record) not in known]
+    of_learned = set(map(id, learned))
+    others = [record for record in labelled if id(record) not in of_learned]
     return LabelledSet(others, class_metadata(name))
 
 
@@ -52,7 +52,8 @@ def held_out_metadata(name: str, *_: str) -> dict:
     return kept
 
 
-LABEL_LAYOUT_REGISTRY.register(LabelLayout(KIND, "NAME:FEWER:MORE:SEED", load_held_out, held_out_metadata))
+TEXTS = ("NAME", "FEWER", "MORE", "SEED")
+LABEL_LAYOUT_REGISTRY.register(LabelLayout(KIND, ":".join(TEXTS), load_held_out, held_out_metadata, TEXTS))
 
 
 class HeldOut(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from projects.CompareStarts.comparison import weights_of
 from projects.CompareStarts.starts import PublishedWeights, Start
 from projects.CompareStarts.trainings import last_metric
-from revisit.checkpoint.named_weights import cache_folder, is_named
+from revisit.checkpoint.named_weights import cache_folder
 from revisit.errors import expect
 from revisit.files import read_yaml
 
@@ -47,7 +47,7 @@ def _of_file(file: Path | None, metric: str) -> float:
 def _of_start(config: Path, metric: str) -> float:
     """Of the weights that a run says it began with; NaN where they are gone."""
     weights = read_yaml(config)["MODEL"]["WEIGHTS"] if config.is_file() else ""
-    if not weights or is_named(weights):
+    if not weights:
         return 0.0
     file = Path(weights)
     return _of_file(file, metric) if file.is_file() else math.nan

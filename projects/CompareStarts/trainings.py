@@ -23,7 +23,7 @@ from revisit.viz.curves import read_metrics
 from detectron2.config import CfgNode
 
 DIVERGED = "Lower SOLVER.BASE_LR"  # in the line with which such a training ends
-# Only the end is scored: what is scored on the way costs time, and is no reason to choose a network of it.
+# Only the last network is scored: other scores would cost time, and none of them chooses a network.
 FIXED = {
     "TEST.EVAL_PERIOD": 0,
     "TEST.EVAL_EPOCHS": 0,

@@ -1,4 +1,4 @@
-"""What this machine does, measured as a pretraining begins: SOLVER.PRECISION auto, and SOLVER.MINUTES as iterations."""
+"""What this machine does, measured as a pretraining begins: for SOLVER.MEASURE_PRECISION and SOLVER.MINUTES."""
 
 import logging
 import tempfile

@@ -65,7 +65,7 @@ def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
     """How many cores load what one GPU takes, ``gpu_rate`` images a second; nothing where there are no images."""
     try:
         rate, count = core_rate(cfg)
-    except (UserError, UnreadableImageError):  # said where the data are checked
+    except (UserError, UnreadableImageError):  # the section of the data reports it
         return {}
     cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
     measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"

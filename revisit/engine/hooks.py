@@ -1,7 +1,6 @@
 """What happens around a training step, one small hook per concern; a method's own hooks stand in its file."""
 
 import contextlib
-import json
 import logging
 import math
 import multiprocessing
@@ -20,6 +19,7 @@ from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 from revisit.keys import SWITCH, declare, integer, list_of, registered
+from revisit.viz.curves import read_metrics
 
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, hooks
@@ -114,12 +114,9 @@ class Cost(HookBase):
 
     def _read(self, iteration: int) -> tuple[float, ...]:
         """The last numbers of steps before this one."""
-        last = self._before
-        for line in self._metrics.read_text().splitlines():
-            with contextlib.suppress(ValueError, KeyError):  # a line that a killed run left torn, or without them
-                values = json.loads(line)
-                last = tuple(values[name] for name in self.NAMES) if values["iteration"] < iteration else last
-        return last
+        series = read_metrics(self._metrics)
+        of_names = ([value for n, value in series.get(name, ()) if n < iteration] for name in self.NAMES)
+        return tuple(values[-1] if values else 0.0 for values in of_names)
 
     def after_step(self) -> None:
         used = (cpu_seconds() * comm.get_world_size(), time.time() - self._began)

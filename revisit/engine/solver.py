@@ -137,21 +137,21 @@ def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
 of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT, resolve=fit_batch)
 of_detectron2("SOLVER.MAX_ITER", resolve=length, after="SOLVER.IMS_PER_BATCH")
 of_detectron2("SOLVER.CHECKPOINT_PERIOD", resolve=checkpoint_period, after="SOLVER.MAX_ITER")
-of_length_of_run = ("SOLVER.MAX_ITER", "SOLVER.MINUTES")
+_LENGTH_OF_RUN = ("SOLVER.MAX_ITER", "SOLVER.MINUTES")
 of_detectron2(
     "SOLVER.STEPS",
     rule=Rule(f"{_STEPS.expected}; or {_SHARES.expected}", lambda v: _STEPS.holds(v) or _SHARES.holds(v)),
     may_change=True,
     decides="steps",
     resolve=steps,
-    after=of_length_of_run,
+    after=_LENGTH_OF_RUN,
 )
 of_detectron2(
     "SOLVER.WARMUP_ITERS",
     rule=integer(-1, unit="(-1: a tenth of the run)"),
     may_change=True,
     resolve=warmup,
-    after=of_length_of_run,
+    after=_LENGTH_OF_RUN,
 )
 of_detectron2("TEST.EVAL_PERIOD", resolve=evaluation_period, after=("TEST.EVAL_EPOCHS", "SOLVER.IMS_PER_BATCH"))
 declare(

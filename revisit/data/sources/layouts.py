@@ -18,8 +18,6 @@ from fvcore.common.registry import Registry
 
 LABEL_LAYOUT_REGISTRY = Registry("LABEL_LAYOUT")
 
-TEXTS = ("SPLIT", "URL", "NAME", "FEWER", "MORE", "SEED")  # forms of parts that are no paths
-
 # A part of a name between colons. Those of s3:// and http://host:80/ are its own, and that of a drive, C:/ or C:\.
 _BETWEEN_COLONS = re.compile(r"(?:[A-Za-z][\w+.-]*://[^/:]*(?::\d+(?=/))?|[A-Za-z]:(?=[/\\]))?[^:]*:?")
 
@@ -37,16 +35,18 @@ class LabelLayout:
 
     Attributes:
         kind: the word before the first colon.
-        form: what follows, between colons: one of TEXTS, FILE... or a folder; in brackets what may be left out, in
+        form: what follows, between colons: one of ``texts``, FILE... or a folder; in brackets what may be left out, in
             small letters a word that is meant as it stands.
-        load: of these parts: texts for TEXTS and words, else paths. Raises UserError for files of another layout.
+        load: of these parts: texts for ``texts`` and words, else paths. Raises UserError for files of another layout.
         metadata: Detectron2's, known without loading, or what gives it for the same parts.
+        texts: forms of parts that are no paths.
     """
 
     kind: str
     form: str
     load: Callable[..., Records | LabelledSet]
     metadata: dict | Callable[..., dict] = field(default_factory=dict)
+    texts: tuple[str, ...] = ("SPLIT", "URL")
 
     @property
     def __name__(self) -> str:
@@ -64,7 +64,8 @@ class LabelLayout:
         required = len(forms) - self.form.count("[")
         is_complete = required <= len(texts) <= len(forms) and all(texts)
         expect(is_complete, f"data set {name!r}: expected {self.kind}:{self.form}")
-        return [_part(name, form, text) for form, text in zip(forms, texts, strict=False)]
+        pairs = zip(forms, texts, strict=False)
+        return [text if form in self.texts else _part(name, form, text) for form, text in pairs]
 
     def metadata_of(self, parts: list[str | Path]) -> dict:
         return self.metadata(*parts) if callable(self.metadata) else self.metadata
@@ -80,8 +81,6 @@ def split_parts(rest: str, count: int) -> list[str]:
 def _part(name: str, form: str, text: str) -> str | Path:
     if form.islower():
         expect(text == form, f"data set {name!r} ends in {text}: expected {form}, or nothing")
-        return text
-    if form in TEXTS:
         return text
     may_be_url = form.startswith("FILE")
     problem = f"data set {name!r}: {text} is a URL"

@@ -80,11 +80,11 @@ def simulated_ends(rng: np.random.Generator, seeds: int, final: float) -> list[f
 def test_equal_starts_are_called_equal_in_95_percent(starts, seeds):
     """Of 1,500 comparisons; their standard error is 0.6 %."""
     rng = np.random.default_rng(0)
-    found = [judge({str(n): simulated_ends(rng, seeds, 50) for n in range(starts)}) for _ in range(1500)]
-    assert np.mean([len(verdict.equal) == starts - 1 for verdict in found]) > 0.94
+    verdicts = [judge({str(n): simulated_ends(rng, seeds, 50) for n in range(starts)}) for _ in range(1500)]
+    assert np.mean([len(verdict.equal) == starts - 1 for verdict in verdicts]) > 0.94
 
 
 def test_a_start_that_ends_higher_is_called_better():
     rng = np.random.default_rng(0)
-    found = [judge({"a": simulated_ends(rng, 5, 50), "b": simulated_ends(rng, 5, 58)}) for _ in range(300)]
-    assert np.mean([verdict.best == "b" and not verdict.equal for verdict in found]) > 0.8
+    verdicts = [judge({"a": simulated_ends(rng, 5, 50), "b": simulated_ends(rng, 5, 58)}) for _ in range(300)]
+    assert np.mean([verdict.best == "b" and not verdict.equal for verdict in verdicts]) > 0.8

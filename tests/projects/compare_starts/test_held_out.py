@@ -1,7 +1,5 @@
 """Images to choose by: which they are, what scores them, what is refused."""
 
-import json
-
 import pytest
 from trees import refused
 
@@ -28,13 +26,8 @@ def test_held_out_images_are_those_that_the_smaller_subset_lacks(toy_datasets):
     assert metadata.thing_classes == MetadataCatalog.get("toy_voc_trainval").thing_classes
 
 
-def test_boxes_are_scored_against_held_out_images_alone(tmp_path, write_pictures):
-    write_pictures(tmp_path / "images", 6)
-    boxes = [{"id": n + 1, "image_id": n, "category_id": 7, "bbox": [1, 1, 9, 9]} for n in range(6)]
-    pictures = [{"id": n, "file_name": f"{n:03d}.png", "height": 30, "width": 40} for n in range(6)]
-    content = {"images": pictures, "annotations": boxes, "categories": [{"id": 7, "name": "crate"}]}
-    (tmp_path / "a.json").write_text(json.dumps(content))
-    name = f"held_out:coco:{tmp_path}/images:{tmp_path}/a.json:4:6:1"
+def test_boxes_are_scored_against_held_out_images_alone(tmp_path, crates):
+    name = f"held_out:{crates(6)}:4:6:1"
     assert len(get_records(name)) == 2
     cfg = CfgNode({"TEST": {"DETECTIONS_PER_IMAGE": 10}, "MODEL": {"META_ARCHITECTURE": "RetinaNet"}})
     cfg.OUTPUT_DIR = str(tmp_path)

@@ -270,8 +270,8 @@ def test_mistakes_are_one_line_before_any_training(words, named, pretrained, toy
 def test_the_documented_command_plans_all_rates_of_all_seeds(pretrained, toy_root):
     (command,) = (each for each in documented("projects/CompareStarts/README.md") if "--until-flat" in each)
     narrow = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
-    here = command.replace("output/demo", str(pretrained)).replace("--labels 50", "--labels 20")
-    assert "36 jobs, 0 done" in run(f"{here} --dry-run --opts {narrow}", toy_root)
+    short = command.replace("output/demo", str(pretrained)).replace("--labels 50", "--labels 20")
+    assert "36 jobs, 0 done" in run(f"{short} --dry-run --opts {narrow}", toy_root)
 
 
 def is_free(log: Path) -> bool:
@@ -283,8 +283,8 @@ def is_free(log: Path) -> bool:
 
 
 def test_a_command_that_is_killed_twice_repeats_nothing(pretrained, toy_root, tmp_path):
-    here = {"DETECTRON2_DATASETS": str(toy_root), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environment = os.environ | here
+    own = {"DETECTRON2_DATASETS": str(toy_root), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | own
     command = (
         "python tools/compare_starts.py --config-file configs/toy/depth.yaml --until-flat --labels 8 --seeds 1 "
         f"--starts random {pretrained}/backbone.pth --longest 1 --parallel 1 --output {tmp_path}/out --opts {SHORT}"
