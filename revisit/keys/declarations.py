@@ -48,7 +48,7 @@ class Key(NamedTuple):
     owner: str = "detectron2"  # module that declares it
 
 
-UNSTATED = Key._field_defaults  # what a field is that a declaration does not state; 0 and False may be stated
+UNSTATED = Key("")  # its fields are as in a declaration that does not state them; None is not 0
 KEYS: dict[str, Key] = {}  # ours, by full name
 OF_DETECTRON2: list[Key] = []  # in order: of two that speak of one thing, the first counts
 
@@ -133,8 +133,8 @@ def declaration(name: str) -> Key:
     merged = KEYS.get(name, Key(name))
     for key in OF_DETECTRON2:
         if fnmatchcase(name, key.name):
-            fields = key._asdict().items()
-            open_fields = {field: value for field, value in fields if getattr(merged, field) == UNSTATED.get(field)}
+            is_open = {field for field in Key._fields if getattr(merged, field) == getattr(UNSTATED, field)}
+            open_fields = {field: value for field, value in key._asdict().items() if field in is_open}
             merged = merged._replace(**open_fields | {"default": merged.default, "paper": merged.paper})
     return merged
 
