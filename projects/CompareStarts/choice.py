@@ -46,30 +46,39 @@ def probe(
     if before := preparation(starts, [seed], root, gpus):
         run_claimed(before, parallel)
     probes = probe_starts(task, starts, labels, seed, root)
-    names = list(probes[0].scores)
-    unit = "rmse, m" if "depth" in names else "balanced accuracy, %"
-    digits = 3 if "depth" in names else 1
-    rows = [
-        [each.start, each.features, *(f"{one.value:.{digits}f} ({one.low:.{digits}f} to {one.high:.{digits}f})"
-                       for one in (each.score, *each.scores.values())), f"{each.seconds:.0f}"]
-        for each in probes
-    ]  # fmt: skip
+    unit, digits = ("rmse, m", 3) if "depth" in probes[0].scores else ("balanced accuracy, %", 1)
     alike = [each.start for each in probes if overlap(each.score, probes[0].score)]
     best = probes[0].start if len(alike) == 1 else None
     sentence = f"Best: {best}." if best else f"No difference between {', '.join(alike)}: their intervals overlap."
-    table = markdown_table(["start", "features of", "mean", *names, "seconds"], rows)
     whole = ", ".join(each.start for each in probes if each.features != BACKBONE)
     of_whole = f"{whole}: {WHOLE}.\n\n" if whole else ""
-    table = f"{table}\n\n{sentence}\n\n{of_whole}Probe, {unit}. {CANNOT_KNOW}"
+    text = f"{_probe_table(probes, digits)}\n\n{sentence}\n\n{of_whole}Probe, {unit}. {CANNOT_KNOW}"
     data = task.train_set(labels, seed)
     protocol = f"probe of the labelled regions of {data} for {task.config}, seed {seed}, {unit}"
-    scores = {
-        each.start: {"mean": each.score._asdict()} | {n: s._asdict() for n, s in each.scores.items()} for each in probes
-    }
+    scores = {each.start: _scores_by_name(each) for each in probes}
     results = {"protocol": protocol, "sentence": sentence, "best": best, "scores": scores}
-    _write(root / "probe", table, results)
-    print(f"\n{table}\n\nwritten to {root / 'probe'}", flush=True)
+    _write(root / "probe", text, results)
+    print(f"\n{text}\n\nwritten to {root / 'probe'}", flush=True)
     return probes
+
+
+def _probe_table(probes: Sequence[Probe], digits: int) -> str:
+    """Every start's scores with their intervals, to so many ``digits`` after the point."""
+    rows = []
+    for each in probes:
+        intervals = [_interval_text(interval, digits) for interval in (each.score, *each.scores.values())]
+        rows.append([each.start, each.features, *intervals, f"{each.seconds:.0f}"])
+    return markdown_table(["start", "features of", "mean", *probes[0].scores, "seconds"], rows)
+
+
+def _interval_text(interval: Interval, digits: int) -> str:
+    """``61.2 (58.0 to 64.1)``."""
+    value, low, high = (f"{number:.{digits}f}" for number in interval)
+    return f"{value} ({low} to {high})"
+
+
+def _scores_by_name(probe: Probe) -> dict[str, dict[str, float]]:
+    return {name: score._asdict() for name, score in {"mean": probe.score, **probe.scores}.items()}
 
 
 def overlap(one: Interval, other: Interval) -> bool:

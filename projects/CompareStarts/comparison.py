@@ -81,30 +81,62 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     file = Path(find_config(config)).resolve()
     by_features = any(file.is_relative_to(home / "projects") for home in HOMES)
     expect(frozen or not by_features, f"{config} classifies by frozen features: add --frozen")
-    config = next((str(file.relative_to(home)) for home in HOMES if file.is_relative_to(home)), str(file))
     if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
         options = (*options, "LINEAR.VALIDATION", "")
-    task = Task(config, tuple(options), frozen, "", 0, (), ())
+    task = Task(_portable_name(file), tuple(options), frozen, "", 0, (), ())
     cfg = task.load(task.options)
-    train, test = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
+    _check_recipe(cfg, task.config)
+    (train,), (test,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
+    records = {name: get_records(name) for name in (train, test)}
+    tested = sum(map(is_labelled, records[test]))
+    expect(tested, f"DATASETS.TEST {test} has no labelled image: expected truth to score against")
+    offered = _scores_of_features(cfg, records[train]) if frozen else tuple(score.name for score in scores_of(cfg))
+    score = _choose_score(score, offered, cfg.MODEL.META_ARCHITECTURE, of_classes=not frozen)
+    facts = tuple(fact for name, of_set in records.items() for fact in _facts(name, of_set))
+    total = sum(map(is_labelled, records[train]))
+    return replace(task, data=train, total=total, score=tuple(score.split("/")), facts=facts)
+
+
+def _portable_name(file: Path) -> str:
+    """A recipe of ours as it lies below the checkout or the package, which no other machine's path tells apart."""
+    for home in HOMES:
+        if file.is_relative_to(home):
+            return str(file.relative_to(home))
+    return str(file)
+
+
+def _check_recipe(cfg: CfgNode, config: str) -> None:
+    """Raises UserError for a recipe that does not learn from one labelled set, is not scored on one, or names its
+    start itself."""
+    weights, train, test = cfg.MODEL.WEIGHTS, cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
     expect(not method_of(cfg), f"{config} is a recipe of pretraining: expected one that learns from labels")
-    weights = cfg.MODEL.WEIGHTS
     expect(weights == "", f"MODEL.WEIGHTS is {weights!r}, also of a random start: expected '', and files in --starts")
     expect(len(train) == 1, f"DATASETS.TRAIN is {tuple(train)}: expected one data set, of which the subsets are drawn")
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
-    records = {name: get_records(name) for name in (*train, *test)}
-    total, tested = (sum(map(is_labelled, records[name])) for name in (train[0], test[0]))
-    expect(tested, f"DATASETS.TEST {test[0]} has no labelled image: expected truth to score against")
-    offered = tuple(score.name for score in scores_of(cfg))
-    if frozen:
-        one_class = ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
-        offered = ("mAP",) if "labels" in records[train[0]][0] else one_class
-    expect(offered or score, f"{cfg.MODEL.META_ARCHITECTURE} has no known main score: give --score NAME")
+
+
+def _scores_of_features(cfg: CfgNode, records: Records) -> tuple[str, ...]:
+    """The scores of a linear classifier of frozen features, the main one first."""
+    if "labels" in records[0]:
+        return ("mAP",)
+    return ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
+
+
+def _choose_score(score: str, offered: tuple[str, ...], architecture: str, *, of_classes: bool) -> str:
+    """The score that was asked for, or the first that is offered; of none that is known, any may be asked for.
+
+    ``of_classes``: a score may be of one class, whose name stands after a dash.
+
+    Raises:
+        UserError: neither asked for nor known, or not offered.
+    """
+    if not offered:
+        expect(score, f"{architecture} has no known main score: give --score NAME")
+        return score
     score = score or offered[0]
-    of_class = "-" in score and not frozen
-    expect(not offered or of_class or score in offered, f"--score {score}: expected one of {', '.join(offered)}")
-    facts = tuple(fact for name, of_set in records.items() for fact in _facts(name, of_set))
-    return replace(task, data=train[0], total=total, score=tuple(score.split("/")), facts=facts)
+    of_class = of_classes and "-" in score
+    expect(of_class or score in offered, f"--score {score}: expected one of {', '.join(offered)}")
+    return score
 
 
 def _facts(name: str, records: Records) -> list[str]:

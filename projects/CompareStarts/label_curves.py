@@ -90,22 +90,31 @@ def sentence(start: str, other: str, cases: Sequence[Equivalence], *, seeds: int
     """
     if not cases:
         return f"{start} and {other} cannot be compared yet: no number of labels is finished for both."
-    by_verdict = {kind: [case for case in cases if case.verdict == kind] for kind in (BETTER, WORSE, NO_DIFFERENCE)}
-    differences = [case for kind in (BETTER, WORSE) for case in sorted(by_verdict[kind], key=lambda e: e.same is None)]
-    if not differences:
-        text = [f"No difference between {start} and {other} at {_listed(cases)} labelled images: their bands overlap."]
+    differences = [case for case in cases if case.verdict != NO_DIFFERENCE]
+    if differences:
+        text = _differences(start, other, cases)
     else:
-        shown = differences[0]
-        text = [f"With {start} {worth(shown, other, [case.labels for case in cases])}."]
-        if shown.verdict == BETTER and by_verdict[WORSE]:
-            text.append(f"At {_listed(by_verdict[WORSE])} it is worse than {other}.")
-        if by_verdict[NO_DIFFERENCE]:
-            text.append(f"No difference at {_listed(by_verdict[NO_DIFFERENCE])}.")
+        text = [f"No difference between {start} and {other} at {_listed(cases)} labelled images: their bands overlap."]
     if len(differences) == 1 < len(cases):
         text.append(f"One of {len(cases)} numbers of labels shows a difference, which chance alone often does.")
     if seeds == 1:
         text.append("One seed: nothing says how much of it is chance.")
     return " ".join(text)
+
+
+def _differences(start: str, other: str, cases: Sequence[Equivalence]) -> list[str]:
+    """Of cases some of which differ: the one to show, then the losses that it does not speak of, and where there is
+    none."""
+    better, worse, same = (
+        [case for case in cases if case.verdict == verdict] for verdict in (BETTER, WORSE, NO_DIFFERENCE)
+    )
+    shown = min(better or worse, key=lambda case: case.same is None)  # the first of those whose worth was measured
+    text = [f"With {start} {worth(shown, other, [case.labels for case in cases])}."]
+    if better and worse:
+        text.append(f"At {_listed(worse)} it is worse than {other}.")
+    if same:
+        text.append(f"No difference at {_listed(same)}.")
+    return text
 
 
 def worth(case: Equivalence, other: str, measured: Sequence[int]) -> str:

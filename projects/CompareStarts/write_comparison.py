@@ -6,7 +6,7 @@ from pathlib import Path
 
 from projects.common.tables import csv_table, markdown_table
 from projects.CompareStarts.comparison import Task
-from projects.CompareStarts.label_curves import LabelCurve, equivalences, sentence, worth
+from projects.CompareStarts.label_curves import Equivalence, LabelCurve, equivalences, sentence, worth
 from projects.CompareStarts.starts import RANDOM
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.result_table import ours
@@ -29,38 +29,58 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
         name: equivalences(curve, other, lower_is_better=lower) for name, curve in curves.items() if curve is not other
     }
     sentences = [sentence(name, other.start, points, seeds=len(seeds)) for name, points in compared.items()]
-    lines = [
-        [name, point.labels, worth(point, other.start, [one.labels for one in points])]
-        for name, points in compared.items()
-        for point in points
-    ]
-    better = ", lower is better" if lower else ""
-    numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    how = f"{'frozen features' if task.frozen else 'finetuning'} with {task.config}"
-    protocol = f"{score}{better}, by {how} on labelled images of {task.data}, {numbers}"
-    unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
-    undefined = sum(any(map(math.isnan, cell.values())) for cell in cells)
-    if undefined:
-        why = "the test set has nothing that it scores, or a training failed"
-        sentences.append(f"{undefined} of {len(cells)} cells have no {score}: {why}. They are not compared.")
-    if unfinished:
-        sentences.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
+    sentences += _what_lacks(cells, score)
+    worths = _worths(compared, other.start)
+    listed = "\n".join(f"- {each['start']}: {each['worth']}" for each in worths)
+    protocol = _protocol(task, seeds, lower_is_better=lower)
     note = (
         f"{protocol}. Bands are mean ± standard deviation over seeds. In brackets: where the two bands begin and end "
         "to overlap. Between the measured numbers of labels, scores are interpolated over their logarithm."
     )
-    listed = "\n".join(f"- {name}: {text}" for name, _, text in lines)
-    markdown = "\n\n".join(filter(None, [_table(cells, 3 if lower else 1, task.total), *sentences, listed, note]))
+    table = _table(cells, 3 if lower else 1, task.total)
+    markdown = "\n\n".join(filter(None, [table, *sentences, listed, note]))
     results = {
         "protocol": protocol,
         "weights": ", ".join(curves),
         "sentence": " ".join(sentences),
-        "worth": [{"start": name, "labels": labels, "worth": text} for name, labels, text in lines],
+        "worth": worths,
     }
     texts = {"table.md": markdown, "scores.csv": _csv(cells), "results.json": strict_json(results)}
     write_texts(folder, texts)
     plot_scores(list(curves.values()), score, "labelled images", folder / "labels.png")
     return markdown
+
+
+def _protocol(task: Task, seeds: Sequence[int], *, lower_is_better: bool) -> str:
+    """How the scores were made, in words."""
+    better = ", lower is better" if lower_is_better else ""
+    features = "frozen features" if task.frozen else "finetuning"
+    numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    how = f"{features} with {task.config} on labelled images of {task.data}"
+    return f"{'/'.join(task.score)}{better}, by {how}, {numbers}"
+
+
+def _what_lacks(cells: Sequence[Cell], score: str) -> list[str]:
+    """A sentence on the cells without a defined score, and one on those that are not finished, where there are any."""
+    sentences = []
+    undefined = sum(any(map(math.isnan, cell.values())) for cell in cells)
+    if undefined:
+        why = "the test set has nothing that it scores, or a training failed"
+        sentences.append(f"{undefined} of {len(cells)} cells have no {score}: {why}. They are not compared.")
+    unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
+    if unfinished:
+        sentences.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
+    return sentences
+
+
+def _worths(compared: Mapping[str, Sequence[Equivalence]], other: str) -> list[dict[str, str | int]]:
+    """Of every start and number of labels, what they are worth against the other start, in words."""
+    worths: list[dict[str, str | int]] = []
+    for name, points in compared.items():
+        measured = [point.labels for point in points]
+        for point in points:
+            worths.append({"start": name, "labels": point.labels, "worth": worth(point, other, measured)})
+    return worths
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
