@@ -74,26 +74,41 @@ def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missi
     Raises:
         UserError: a data set that is unknown, not on disk, or without what is asked of it.
     """
-    sets = {}
-    for name in evaluation_sets(cfg):
-        try:
-            sets[name] = inspect(cfg, name, to_learn=False) if name in cfg.DATASETS.TEST else get_records(name)
-        except MissingDataError:
-            if not assume_missing:
-                raise
-            continue
-        resolve_auto_values(cfg, replace(facts or Facts(), records=sets[name]))
-        if method_of(cfg):
-            check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
-    scored = {*cfg.DATASETS.TEST}
-    for evaluation in evaluations_on(cfg):
-        scored.update([] if evaluation.REPLACES else evaluation.data_sets(cfg))
-    inspected = set() if facts is None or facts.images is None else {*cfg.DATASETS.TRAIN}  # by inspect_training
+    facts = facts or Facts()
+    sets = _evaluated_records(cfg, facts, assume_missing)
+    scored = _scored_sets(cfg)
+    inspected = () if facts.images is None else cfg.DATASETS.TRAIN  # by inspect_training
     for name, records in sets.items():
         if name in scored or name not in inspected:
             look_at_images(cfg, name, records, to_learn=name not in scored)
     for evaluation in evaluations_on(cfg):
         evaluation.check(cfg, sets)
+
+
+def _evaluated_records(cfg: CfgNode, facts: Facts, assume_missing: bool) -> dict[str, Records]:
+    """The records that an evaluation reads, by data set, each set inspected as far as it is scored."""
+    sets = {}
+    for name in evaluation_sets(cfg):
+        is_tested = name in cfg.DATASETS.TEST
+        try:
+            sets[name] = inspect(cfg, name, to_learn=False) if is_tested else get_records(name)
+        except MissingDataError:
+            if not assume_missing:
+                raise
+            continue
+        resolve_auto_values(cfg, replace(facts, records=sets[name]))
+        if method_of(cfg):
+            check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
+    return sets
+
+
+def _scored_sets(cfg: CfgNode) -> set[str]:
+    """Names of the data sets that numbers are given for, so that none of their images may be replaced."""
+    scored = {*cfg.DATASETS.TEST}
+    for evaluation in evaluations_on(cfg):
+        if not evaluation.REPLACES:
+            scored.update(evaluation.data_sets(cfg))
+    return scored
 
 
 def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool) -> None:

@@ -52,9 +52,7 @@ def check_same_experiment(
     Raises:
         UserError: keys that differ and are not ``accepted``, all of them.
     """
-    for key in sorted(REMOVED.keys() & saved["config"].keys()):
-        if value := saved["config"][key]:
-            logger.warning(f"the checkpoint had {key} {value}, which was removed: from here on it has no effect")
+    _warn_of_removed_keys(saved["config"])
     differences = _compare(cfg, images, saved, other_processes)
     refused = [d for d in differences if d.key == DATA or not may_change(cfg, d.key)]
     listed = ", ".join(map(str, refused))
@@ -68,6 +66,12 @@ def check_same_experiment(
         logger.warning(f"resuming as another experiment, by --accept: {listed}")
     if applied := [str(d) for d in differences if d not in refused and is_read(cfg, d.key)]:
         logger.info(f"resuming with other values, which apply from here on: {', '.join(applied)}")
+
+
+def _warn_of_removed_keys(saved: Mapping[str, Value]) -> None:
+    for key in sorted(REMOVED.keys() & saved.keys()):
+        if saved[key]:
+            logger.warning(f"the checkpoint had {key} {saved[key]}, which was removed: from here on it has no effect")
 
 
 def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: bool) -> list[Difference]:
