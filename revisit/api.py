@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from revisit.checkpoint.backbone_file import load_backbone as read_backbone
 from revisit.checkpoint.convert import as_rgb
-from revisit.checkpoint.flags import BIT_DEPTH, flags_to_config
-from revisit.data.images.deep_images import find_bit_depth
+from revisit.checkpoint.flags import flags_to_config
+from revisit.data.images.deep_images import depth_key, find_bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, expect
@@ -182,7 +182,7 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
 
     Args:
         images: a folder, in the order of its sorted paths, files, or the name of a data set.
-            Of more than 8 bits a sample as the backbone was trained with, else by the images (INPUT.BIT_DEPTH auto).
+            Of more than 8 bits a sample as the backbone was trained with, else by the images.
         size: of the square that is cut from the middle of an image, px, after its short side became 256/224 of that.
             Rows say most at the size of the views that the backbone has seen: 64 of own_images/pretrain.yaml.
 
@@ -199,7 +199,7 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
         expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
     device = backbone.mean.device
     rows = []
-    bits: Any = backbone.flags.get(BIT_DEPTH)
+    bits: Any = backbone.flags.get(depth_key())
     if bits is None and (asked := find_bit_depth(records)):
         bits = asked[0]
     for start in range(0, len(records), BATCH):

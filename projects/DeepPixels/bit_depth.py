@@ -1,7 +1,7 @@
 """The key INPUT.BIT_DEPTH, and how it decides itself."""
 
-from projects.DeepPixels.deep_pixels import find_bit_depth
-from revisit.checkpoint.flags import BIT_DEPTH, read_flags
+from projects.DeepPixels.deep_pixels import GreyLevels, find_bit_depth
+from revisit.checkpoint.flags import read_flags
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.data.images.deep_images import bit_depth
 from revisit.errors import expect
@@ -9,6 +9,8 @@ from revisit.files import local_copy
 from revisit.keys import Decision, Facts, declare, one_of
 
 from detectron2.config import CfgNode
+
+BIT_DEPTH = GreyLevels.KEY
 
 
 def bit_depth_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:

@@ -45,6 +45,8 @@ _WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
 class GreyLevels(DeepImages):
     """Reads images with more than 8 bits a sample as INPUT.BIT_DEPTH says."""
 
+    KEY = "INPUT.BIT_DEPTH"
+
     def bit_depth(self, cfg: CfgNode) -> int | None:
         """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
         value = cfg.INPUT.BIT_DEPTH

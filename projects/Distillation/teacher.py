@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from revisit.checkpoint.backbone_file import load_backbone
 from revisit.checkpoint.convert import BackboneWeights, as_rgb
-from revisit.checkpoint.flags import BIT_DEPTH, flags_of, flags_to_config
+from revisit.checkpoint.flags import flags_to_config
 from revisit.checkpoint.sources import source_layouts
+from revisit.data.images.deep_images import bit_depth, depth_key
 from revisit.errors import expect
 from revisit.modeling.losses.queue_scores import at_least_float32
 
@@ -54,8 +55,9 @@ def load_teacher(cfg: CfgNode) -> Teacher:
     """Of DISTILLATION.TEACHER. Raises UserError for a file without a whole backbone, or of another bit depth."""
     with torch.device("cpu"):  # also in a dry run, which builds all else without values
         weights = load_backbone(cfg.DISTILLATION.TEACHER)
-        ours, theirs = flags_of(cfg, None).get(BIT_DEPTH, 8), weights.flags.get(BIT_DEPTH)
-        expect(theirs in (None, ours), f"DISTILLATION.TEACHER wants {BIT_DEPTH} {theirs}, and images have {ours}")
+        key = depth_key()
+        ours, theirs = bit_depth(cfg) or 8, weights.flags.get(key)
+        expect(theirs in (None, ours), f"DISTILLATION.TEACHER wants {key} {theirs}, and images have {ours}")
         teacher = Teacher(as_rgb(weights))
     mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (teacher.mean, teacher.std))
     logger.info(f"the teacher, {cfg.DISTILLATION.TEACHER}: {teacher.title}; less {mean}, over {std}; {teacher.origin}")

@@ -16,7 +16,7 @@ from revisit.keys import POSITIVE, declare, integer, number
 from revisit.modeling.bn_groups import whole_batch
 from revisit.modeling.distributed import gather_rows, own_share, unwrap
 from revisit.modeling.grouped_batch_norm import group_batch_norm
-from revisit.modeling.neighbors import late_start
+from revisit.modeling.neighbors import warn_of_late_start
 from revisit.modeling.projection_head import BNProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
@@ -106,16 +106,15 @@ class SwAV(AllViews):
         expect(mining == "before_head", f"NEIGHBORS.MINING {mining}: SwAV's queue holds codes; expected before_head")
 
     @classmethod
-    def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
-        notes = super().notes(cfg, num_images, share)
+    def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
+        super().warn(cfg, num_images, share)
         per_epoch = num_images // cfg.SOLVER.IMS_PER_BATCH
         consequences = {"FROZEN_EPOCHS": "prototypes never learn"}
         if cfg.SWAV.QUEUE_SIZE:
             consequences["QUEUE_FROM_EPOCH"] = "its queue is never used"
         for name, consequence in consequences.items():
             epochs = cfg.SWAV[name]
-            notes += late_start(f"SWAV.{name}", epochs, epochs * per_epoch, cfg, consequence)
-        return notes
+            warn_of_late_start(f"SWAV.{name} {epochs}", epochs * per_epoch, cfg.SOLVER.MAX_ITER, consequence)
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         frozen = cfg.SWAV.FROZEN_EPOCHS * iterations_per_epoch

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from revisit.config import add_revisit_config
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import bit_depth, depth_key
 from revisit.errors import UserError, expect
 from revisit.files import is_url, local_copy, read_yaml, write_whole
 from revisit.keys import value_of
@@ -26,8 +26,6 @@ IMAGENET: Flags = {
     "INPUT.FORMAT": "RGB",
 }
 
-BIT_DEPTH = "INPUT.BIT_DEPTH"
-
 
 def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
     """Config keys that weights depend on: the pixels', after those of the backbone's description."""
@@ -38,7 +36,7 @@ def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
     flags = {key: _plain(value_of(cfg, key)) for key in flag_keys(description)}
     depth = bit_depth(cfg)
-    return {**flags, BIT_DEPTH: depth} if depth else flags  # weights of images of 8 bits say nothing
+    return {**flags, depth_key(): depth} if depth else flags  # weights of images of 8 bits say nothing
 
 
 def _plain(value: object) -> object:

@@ -68,8 +68,7 @@ def check_schedule(cfg: CfgNode, num_images: int, num_processes: int = 1) -> Non
     solver, method = cfg.SOLVER, method_of(cfg)
     length = solver.MAX_ITER
     if method:
-        for note in method.notes(cfg, num_images, solver.IMS_PER_BATCH // num_processes):
-            logger.warning(note)
+        method.warn(cfg, num_images, solver.IMS_PER_BATCH // num_processes)
         length -= method.iterations_before_learning(cfg)
     if schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.STEPS"):
         _check_steps(cfg, length)

@@ -31,8 +31,8 @@ MOST_LISTED = 20  # unreadable images
 def inspect_training(
     cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False, looked_at: bool = True
 ) -> int:
-    """How many images of DATASETS.TRAIN are learned from; what there is to say of them is logged. INPUT.BIT_DEPTH is
-    resolved.
+    """How many images of DATASETS.TRAIN are learned from; what there is to say of them is logged. Keys that
+    go by the images themselves are resolved.
 
     Args:
         assume_missing: for a data set that is not on disk take its published size, where that is known.
@@ -66,7 +66,7 @@ def _number_to_learn(cfg: CfgNode, records: Records) -> int:
 
 
 def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False) -> None:
-    """Look at the data sets of an evaluation, and resolve INPUT.BIT_DEPTH where DATASETS.TRAIN has not.
+    """Look at the data sets of an evaluation, and resolve keys that go by the images themselves.
 
     Args:
         assume_missing: leave out data sets that are not on disk.

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from revisit.checkpoint.run_folder import Trained
 from revisit.compat.private_names import decode_value
@@ -31,32 +32,50 @@ _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: 
 logger = logging.getLogger(__name__)
 
 
-def merged_config(config_file: str, opts: Sequence[object] = (), trained: Trained | None = None) -> CfgNode:
-    """The defaults, under a checkpoint's config and a config file where there are any, under KEY VALUE pairs.
+class Stated(NamedTuple):
+    """What config files and a command line state by themselves, by full key: values as they are written."""
 
-    What they name in IMPORTS is imported first, because it may declare config keys. Raises UserError for a file or key
-    that does not exist, or a value of another type.
+    file: str  # the last of the files; "" without any
+    levels: list[dict[str, object]]  # of each file, those that others are based on first
+    typed: dict[str, object]  # on the command line
+
+    @property
+    def keys(self) -> list[list[str]]:
+        """The keys of each place, those of the command line last."""
+        return [list(place) for place in (*self.levels, self.typed)]
+
+
+def read_stated(config_file: str, opts: Sequence[object] = ()) -> Stated:
+    """Read a config file where there is one, with those that it is based on, and KEY VALUE pairs.
+
+    Raises UserError for a file that does not exist, and for words that are no pairs.
     """
-    if late := [str(word) for word in opts[::2] if str(word).startswith("--")]:
+    names = [str(word) for word in opts[::2]]
+    if late := [name for name in names if name.startswith("--")]:
         raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
     expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
     levels = list(_levels(config_file, [])) if config_file else []
-    typed = dict(zip(map(str, opts[::2]), opts[1::2], strict=True))
-    imports_in_file = [level["IMPORTS"] for level in levels if "IMPORTS" in level][-1:]
-    for value in imports_in_file:
-        _import(value, config_file)
-    if "IMPORTS" in typed:
-        _import(typed["IMPORTS"], COMMAND_LINE)
-    defaults = get_cfg()
-    add_revisit_config(defaults)
-    in_file = _over_each_other(levels)
+    typed = dict(zip(names, opts[1::2], strict=True))
+    return Stated(config_file, levels, typed)
+
+
+def merged_config(stated: Stated, trained: Trained | None = None) -> CfgNode:
+    """The defaults, under a checkpoint's config where there is one, under what files and command line state.
+
+    What they name in IMPORTS is imported first, because it may declare config keys. Raises UserError for a key that
+    does not exist, or a value of another type.
+    """
+    _import_stated(stated)
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    in_file = _over_each_other(stated.levels)
     if trained:
-        _merge_checkpoint(defaults, trained, in_file.keys() | typed.keys())
+        _merge_checkpoint(cfg, trained, in_file.keys() | stated.typed.keys())
         in_file = {key: value for key, value in in_file.items() if not _leaves_open(key, value, trained)}
-    _merge(defaults, in_file, config_file)
-    _merge(defaults, decisive(typed), COMMAND_LINE)
-    defaults.OUTPUT_DIR = str(output_path(defaults.OUTPUT_DIR, "OUTPUT_DIR"))
-    return defaults
+    _merge(cfg, in_file, stated.file)
+    _merge(cfg, decisive(stated.typed), COMMAND_LINE)
+    cfg.OUTPUT_DIR = str(output_path(cfg.OUTPUT_DIR, "OUTPUT_DIR"))
+    return cfg
 
 
 def _merge_checkpoint(cfg: CfgNode, trained: Trained, stated: Collection[str]) -> None:
@@ -76,6 +95,14 @@ def _leaves_open(key: str, value: object, trained: Trained) -> bool:
     return is_open and declared.scope == NETWORK and key in trained.config
 
 
+def _import_stated(stated: Stated) -> None:
+    in_files = [level["IMPORTS"] for level in stated.levels if "IMPORTS" in level]
+    for value in in_files[-1:]:
+        _import(value, stated.file)
+    if "IMPORTS" in stated.typed:
+        _import(stated.typed["IMPORTS"], COMMAND_LINE)
+
+
 def _import(value: object, where: str) -> None:
     """Import what IMPORTS names, which may declare config keys."""
     imports = CfgNode({"IMPORTS": ()})
@@ -93,12 +120,6 @@ def _over_each_other(levels: Iterable[Mapping[str, object]]) -> dict[str, object
     for level in levels:
         values |= decisive(level)
     return values
-
-
-def stated_keys(config_file: str, opts: Sequence[object]) -> list[list[str]]:
-    """The keys that each place states: files, those that others are based on first, then the command line."""
-    levels = _levels(find_config(config_file), []) if config_file else ()
-    return [*map(list, levels), list(map(str, opts[::2]))]
 
 
 def decisive(level: Mapping[str, object]) -> dict[str, object]:

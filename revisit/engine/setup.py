@@ -23,14 +23,14 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
     trained_network,
 )
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import bit_depth, depth_key
 from revisit.data.sources.catalog import register
 from revisit.data.sources.inspection import num_classes
 from revisit.engine.config_checks import check_config, check_evaluation, check_schedule
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
-from revisit.engine.merging import merged_config, stated_keys
+from revisit.engine.merging import Stated, merged_config, read_stated
 from revisit.engine.precision import check_precision
 from revisit.engine.run_lock import run_lock
 from revisit.engine.run_log import LogBeforeTheLog, open_log
@@ -110,7 +110,7 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and trains
         seed_all_rng(cfg.SEED + comm.get_rank())
         bits = bit_depth(cfg)
-        depth = f", INPUT.BIT_DEPTH {bits}" if bits else ""
+        depth = f", {depth_key()} {bits}" if bits else ""
         logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
         yield cfg
 
@@ -150,12 +150,13 @@ def _resolved(
     if config_file and not Path(config_file).is_file():
         meant = did_you_mean(config_file.removeprefix("configs/"), recipe_names(), most=3)
         raise UserError(f"config file {config_file} not found (MODEL_ZOO.md){meant}")
-    cfg = merged_config(config_file, opts)
+    stated = read_stated(config_file, opts)
+    cfg = merged_config(stated)
     if trained:
-        cfg = _under_checkpoint(cfg, config_file, opts, resume)
+        cfg = _under_checkpoint(cfg, stated, resume)
     with translated("checking the config"):
         before = settings_of_run(Path(cfg.OUTPUT_DIR)) if resume else {}
-        facts = replace(facts, before=before, stated=stated_keys(config_file, opts))
+        facts = replace(facts, before=before, stated=stated.keys)
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes)
         if facts.for_here:
@@ -168,16 +169,16 @@ def _used_network(cfg: CfgNode, args: argparse.Namespace) -> Trained:
     return trained_network(cfg, resume=args.resume) if args.eval_only else UNTRAINED
 
 
-def _under_checkpoint(cfg: CfgNode, config_file: str, opts: Sequence[str], resume: bool) -> CfgNode:
-    """The config of the file and the pairs, with what its checkpoint says where these say nothing."""
+def _under_checkpoint(cfg: CfgNode, stated: Stated, resume: bool) -> CfgNode:
+    """The config that is stated, with what its checkpoint says where nothing is."""
     network = trained_network(cfg, resume=resume)
-    if not config_file and not network.config:
+    if not stated.file and not network.config:
         problem = f"{network.weights} holds no config" if network.weights else "no weights are given"
         raise UserError(f"{problem}: expected a run's checkpoint, such as model_final.pth, or --config-file FILE")
     kind = network.config.get("MODEL.META_ARCHITECTURE", "")
     if method_of(cfg) and kind != cfg.MODEL.META_ARCHITECTURE:
         return cfg  # a pretraining judges the backbone of any checkpoint, whose flags are compared
-    cfg = merged_config(config_file, opts, network)
+    cfg = merged_config(stated, network)
     check_same_network(cfg, network)
     return cfg
 

@@ -5,7 +5,7 @@ cfg = model_zoo.get_config("own_images/continue.yaml")
 """
 
 import revisit.modeling  # noqa: F401  methods add their keys
-from revisit.engine.merging import merged_config
+from revisit.engine.merging import merged_config, read_stated
 from revisit.errors import expect
 from revisit.plugins import CONFIGS
 
@@ -26,4 +26,4 @@ def get_config_file(name: str) -> str:
 
 def get_config(name: str) -> CfgNode:
     """A recipe's config over all defaults, as it is written: no schedule is resolved, nothing is checked."""
-    return merged_config(get_config_file(name))
+    return merged_config(read_stated(get_config_file(name)))

@@ -3,6 +3,7 @@
 ``grouped_batch_norm.py`` has the layers that normalise by them.
 """
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from detectron2.modeling import build_backbone
 from detectron2.utils import comm
 
 FEW_VALUES = 8  # too few for a mean and a variance: of one the normalised value is 0, of two 1 and -1
+
+logger = logging.getLogger(__name__)
 
 moco = partial(declare, read_by="MoCo")
 moco(
@@ -107,22 +110,20 @@ def check_groups(cfg: CfgNode, share: int) -> None:
     expect(groups is None or values_of_group(cfg, groups.images) > 1, wrong)
 
 
-def notes_of_groups(cfg: CfgNode, share: int) -> list[str]:
-    """Warnings of groups of few values, and of a single group, by whose statistics a key and its positive may know each
+def warn_of_groups(cfg: CfgNode, share: int) -> None:
+    """Warn of groups of few values, or of a single group, by whose statistics a key and its positive may know each
     other."""
     groups = bn_groups(cfg, share)
     if groups is None:
-        return []
+        return
     name = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP}"
     if values_of_group(cfg, groups.images) < FEW_VALUES:
         few = f"{name} normalises the smallest map by fewer than {FEW_VALUES} values, which tell images apart poorly"
-        return [f"{few}: take larger groups, or larger views"]
-    if not cfg.MOCO.SHUFFLE_BN or groups.count > 1:
-        return []
-    return [
-        f"{name} is all that runs at a time, so MOCO.SHUFFLE_BN has no other group, and batch statistics may tell "
-        f"which key belongs to which positive: take {_advice(cfg, groups.images)}"
-    ]
+        logger.warning(f"{few}: take larger groups, or larger views")
+    elif cfg.MOCO.SHUFFLE_BN and groups.count == 1:
+        alone = f"{name} is all that runs at a time, so MOCO.SHUFFLE_BN has no other group"
+        told = "batch statistics may tell which key belongs to which positive"
+        logger.warning(f"{alone}, and {told}: take {_advice(cfg, groups.images)}")
 
 
 def _advice(cfg: CfgNode, images: int) -> str:

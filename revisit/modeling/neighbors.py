@@ -68,13 +68,12 @@ class MinesNeighbors:
         expect(not in_parts, "NEIGHBORS.ENQUEUE_FIRST mines among all keys: expected SOLVER.ACCUMULATION_STEPS 1")
 
     @classmethod
-    def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
-        notes = super().notes(cfg, num_images, share)
-        if not cfg.NEIGHBORS.WEIGHT:
-            return notes
-        wait = _iterations_to_wait(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH)
-        key, epochs = "NEIGHBORS.WARMUP_EPOCHS", cfg.NEIGHBORS.WARMUP_EPOCHS
-        return notes + late_start(key, epochs, wait, cfg, "L_nn never joins")
+    def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
+        super().warn(cfg, num_images, share)
+        if cfg.NEIGHBORS.WEIGHT:
+            wait = _iterations_to_wait(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH)
+            waiting = f"NEIGHBORS.WARMUP_EPOCHS {cfg.NEIGHBORS.WARMUP_EPOCHS}"
+            warn_of_late_start(waiting, wait, cfg.SOLVER.MAX_ITER, "L_nn never joins")
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         schedule = NeighborLossSchedule(cfg.NEIGHBORS.WEIGHT, _iterations_to_wait(cfg, iterations_per_epoch))
@@ -125,8 +124,7 @@ def _iterations_to_wait(cfg: CfgNode, iterations_per_epoch: int) -> int:
     return 0 if cfg.NEIGHBORS.ENQUEUE_FIRST else cfg.NEIGHBORS.WARMUP_EPOCHS * iterations_per_epoch
 
 
-def late_start(key: str, epochs: int, iterations: int, cfg: CfgNode, consequence: str) -> list[str]:
-    """A warning if the ``iterations`` that ``key`` waits for are no fewer than the run's."""
-    if iterations < cfg.SOLVER.MAX_ITER:
-        return []
-    return [f"{key} {epochs}: {iterations} iterations, and the run has {cfg.SOLVER.MAX_ITER}, so {consequence}"]
+def warn_of_late_start(setting: str, iterations: int, length: int, consequence: str) -> None:
+    """Warn if the ``iterations`` that a ``setting`` waits for are no fewer than a run's ``length``."""
+    if iterations >= length:
+        logger.warning(f"{setting}: {iterations} iterations, and the run has {length}, so {consequence}")

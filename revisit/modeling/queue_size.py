@@ -1,5 +1,6 @@
 """How long MoCo's queue is, and what follows from its length."""
 
+import logging
 import math
 from functools import partial
 
@@ -10,6 +11,8 @@ from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 
 PAPERS_QUEUE = 65536  # rows
+
+logger = logging.getLogger(__name__)
 
 
 def default_queue_size(cfg: CfgNode, images: int) -> int:
@@ -55,8 +58,8 @@ def iterations_to_fill(cfg: CfgNode) -> int:
     return math.ceil(cfg.MOCO.QUEUE_SIZE / (cfg.SOLVER.IMS_PER_BATCH * keys_of_image(cfg)))
 
 
-def notes_of_queue_size(cfg: CfgNode, num_images: int) -> list[str]:
-    """A warning of a queue that holds a whole epoch or more; the paper's holds 0.55.
+def warn_of_queue_size(cfg: CfgNode, num_images: int) -> None:
+    """Warn of a queue that holds a whole epoch or more; the paper's holds 0.55.
 
     Raises:
         UserError: MOCO.FILL_QUEUE_FIRST, and the run does not fill the queue.
@@ -65,9 +68,7 @@ def notes_of_queue_size(cfg: CfgNode, num_images: int) -> list[str]:
     never = f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}"
     expect(wait < length, f"{never}: expected a longer run, or a smaller MOCO.QUEUE_SIZE")
     size, keys = cfg.MOCO.QUEUE_SIZE, num_images * keys_of_image(cfg)
-    if size < keys:
-        return []
-    return [
-        f"MOCO.QUEUE_SIZE {size} is {size / keys:.1f} times the {num_images} images, so an image's own older keys are "
-        f"among its negatives: take about {default_queue_size(cfg, num_images)}"
-    ]
+    if size >= keys:
+        long = f"MOCO.QUEUE_SIZE {size} is {size / keys:.1f} times the {num_images} images"
+        better = f"take about {default_queue_size(cfg, num_images)}"
+        logger.warning(f"{long}, so an image's own older keys are among its negatives: {better}")

@@ -12,6 +12,7 @@ from tiny import random_views, tiny_config, tiny_model
 from torch import nn
 from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
+from trees import logged
 from true_steps import take_steps
 
 from revisit.errors import UserError
@@ -238,7 +239,7 @@ def test_groups_that_tell_nothing_are_refused_and_those_that_tell_keys_are_warne
     share = cfg.SOLVER.IMS_PER_BATCH // processes
     try:
         method_of(cfg).check(cfg, share)
-        (note,) = method_of(cfg).notes(cfg, 1000, share) or [""]
+        ((_, note),) = logged(method_of(cfg).warn, cfg, 1000, share) or [(0, "")]
     except UserError as error:
         assert "alone" in said
         note = str(error)

@@ -18,6 +18,7 @@ from tiny import (
     tiny_model,
 )
 from torch.nn.functional import normalize
+from trees import logged
 
 from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.meta_arch.moco import MoCo
@@ -126,8 +127,9 @@ def test_evaluation_returns_unit_features_of_g(model):
     [(65536, 118287, None), (99, 100, None), (1024, 200, "5.1 times the 200 images.*about 96"), (10, 10, "about 8")],
 )
 def test_a_queue_of_more_than_an_epoch_is_warned_of(size, images, advice):
-    notes = "; ".join(MoCo.notes(tiny_config("MOCO.QUEUE_SIZE", size), images, 8))
-    assert re.search(advice, notes) if advice else "MOCO.QUEUE_SIZE" not in notes
+    notes = logged(MoCo.warn, tiny_config("MOCO.QUEUE_SIZE", size), images, 8)
+    warnings = "; ".join(text for _, text in notes)
+    assert re.search(advice, warnings) if advice else "MOCO.QUEUE_SIZE" not in warnings
 
 
 def test_contrast_accuracy_counts_the_rows_that_are_closer_than_the_own_anchor():
@@ -162,24 +164,24 @@ def test_feature_std_is_the_channels_deviation_times_the_root_of_their_number(ro
     assert feature_std(torch.cat([x, -x])).item() == pytest.approx(1)
 
 
-def logged(model: torch.nn.Module, views: dict) -> dict[str, float]:
+def scalars_of(model: torch.nn.Module, views: dict) -> dict[str, float]:
     return {name: value for name, (value, _) in step(model, views)[1].latest().items()}
 
 
 def test_a_run_logs_the_monitors_and_purity_only_where_there_are_classes():
     model, views = tiny_model().train(), random_views(8)
     names = {"contrast_top1", "contrast_top5", "feature_std", "embedding_std", "queue_fill", "encoder_momentum"}
-    without = logged(model, views)
+    without = scalars_of(model, views)
     assert names <= set(without) and "neighbor_purity" not in without
     assert without["queue_fill"] == 0 and without["encoder_momentum"] == 0.995
     model.enqueue_pending_keys()
     labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
-    with_classes = logged(model, {**views, "label": labels})
+    with_classes = scalars_of(model, {**views, "label": labels})
     assert with_classes["queue_fill"] == pytest.approx(16)
     assert with_classes["neighbor_purity"] == 0  # the queue's keys had no classes
     model.enqueue_pending_keys()
     assert model.queue.labels[8:16].tolist() == labels.tolist()
-    assert logged(model, {**views, "label": torch.zeros(8, dtype=torch.int64)})["neighbor_purity"] > 0
+    assert scalars_of(model, {**views, "label": torch.zeros(8, dtype=torch.int64)})["neighbor_purity"] > 0
 
 
 @pytest.mark.parametrize("mining", ["before_head", "after_head"])
@@ -194,9 +196,9 @@ def test_purity_looks_at_the_neighbours_that_the_loss_would_mine(mining):
         model.queue.enqueue(keys=near_h.flip(0), features=near_g, labels=torch.arange(8))
     else:
         model.queue.enqueue(keys=near_h, labels=torch.arange(8))
-    assert logged(model, {**views, "label": torch.arange(8)})["neighbor_purity"] == 100
+    assert scalars_of(model, {**views, "label": torch.arange(8)})["neighbor_purity"] == 100
     model.pending_keys.clear()
-    assert logged(model, {**views, "label": torch.arange(8) % 6})["neighbor_purity"] == 75
+    assert scalars_of(model, {**views, "label": torch.arange(8) % 6})["neighbor_purity"] == 75
 
 
 def test_a_step_in_parts_logs_its_monitors_once_and_no_spread_of_a_single_image():

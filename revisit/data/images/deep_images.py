@@ -25,6 +25,8 @@ class DeepImageError(UnreadableImageError):
 class DeepImages:
     """Refuses images with more than 8 bits a sample. A plug-in registers a subclass that reads them."""
 
+    KEY = ""  # of a config, that says ``bit_depth``; the flags of weights have it where they learned from such images
+
     def bit_depth(self, cfg: CfgNode) -> int | None:
         """What ``decode`` needs to know, by a config."""
         return None
@@ -67,6 +69,11 @@ def deep_images() -> DeepImages:
 def bit_depth(cfg: CfgNode) -> int | None:
     """What the values of images with more than 8 bits a sample mean in a run of ``cfg``."""
     return deep_images().bit_depth(cfg)
+
+
+def depth_key() -> str:
+    """The config key that says it, by which the flags of weights have it too."""
+    return deep_images().KEY
 
 
 def find_bit_depth(records: Sequence[dict]) -> tuple[int, str] | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from revisit.keys import POSITIVE, declare, integer, number, one_of
-from revisit.modeling.bn_groups import bn_groups, check_groups, notes_of_groups
+from revisit.modeling.bn_groups import bn_groups, check_groups, warn_of_groups
 from revisit.modeling.distributed import own_share
 from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.losses.contrastive import contrastive_losses
@@ -18,7 +18,7 @@ from revisit.modeling.momentum import MomentumUpdate, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue, KeepsKeys, QueueUpdate
-from revisit.modeling.queue_size import check_queue_size, iterations_to_fill, notes_of_queue_size
+from revisit.modeling.queue_size import check_queue_size, iterations_to_fill, warn_of_queue_size
 from revisit.modeling.shuffle_bn import shuffle_permutation, start_keys
 
 from detectron2.config import CfgNode
@@ -89,8 +89,9 @@ class MoCo(KeepsKeys, Pretraining):
         check_groups(cfg, share)
 
     @classmethod
-    def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
-        return [*notes_of_queue_size(cfg, num_images), *notes_of_groups(cfg, share)]
+    def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
+        warn_of_queue_size(cfg, num_images)
+        warn_of_groups(cfg, share)
 
     @classmethod
     def iterations_before_learning(cls, cfg: CfgNode) -> int:

@@ -71,14 +71,13 @@ class Pretraining(nn.Module):
         """Raise UserError where a run would be silently wrong; ``share`` images are a process's batch."""
 
     @classmethod
-    def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
-        """Warnings, one line each, about keys that have less effect than they state.
+    def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
+        """Log a warning about each key that has less effect than it states.
 
         Args:
             num_images: images of the training.
             share: images of a process's batch.
         """
-        return []
 
     @classmethod
     def iterations_before_learning(cls, cfg: CfgNode) -> int:

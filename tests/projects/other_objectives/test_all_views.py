@@ -11,7 +11,7 @@ from runs import assert_numbers_are_explained, assert_resumes, train
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 from torch import Tensor
 from torch.nn.functional import normalize
-from trees import refusal, refused
+from trees import logged, refusal, refused
 from true_steps import take_steps
 
 from projects.OtherObjectives.swav import sinkhorn
@@ -219,8 +219,8 @@ def test_the_queue_of_swav_counts_once_it_is_full():
 def test_what_swav_waits_for_has_to_come_before_the_end(key, never):
     cfg = tiny_config(*options_of("SwAV", f"SWAV.{key}", 2, "SOLVER.MAX_ITER", 10))
     method = type(tiny_model(*options_of("SwAV")))
-    assert not [note for note in method.notes(cfg, 4 * 8, 8) if key in note]
-    (note,) = [note for note in method.notes(cfg, 5 * 8, 8) if key in note]
+    assert not [note for _, note in logged(method.warn, cfg, 4 * 8, 8) if key in note]
+    (note,) = [note for _, note in logged(method.warn, cfg, 5 * 8, 8) if key in note]
     assert note.startswith(f"SWAV.{key} 2: 10 iterations") and never in note
 
 

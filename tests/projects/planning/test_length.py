@@ -8,10 +8,11 @@ from runs import load
 from trees import refusal, refused
 
 from projects.Planning import measuring
-from revisit.engine.merging import stated_keys
+from revisit.engine.merging import read_stated
 from revisit.engine.same_experiment import plain_config
 from revisit.engine.setup import make_config
 from revisit.keys import Facts, resolve_auto_values
+from revisit.plugins import find_config
 
 RECIPE = "configs/toy/pretrain.yaml"
 TINY = ["SOLVER.IMS_PER_BATCH", 8, "VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 24, "MODEL.DEVICE", "cpu"]
@@ -54,7 +55,7 @@ def test_only_what_stands_nearer_than_the_minutes_is_kept(tmp_path):
     (tmp_path / "a.yaml").write_text("_BASE_: own_images/pretrain.yaml\nSOLVER: {WARMUP_ITERS: 7}\n")
 
     def stated(config_file: str, *opts: object) -> set[str]:
-        return Facts(stated=stated_keys(config_file, opts)).stated_nearer("SOLVER.MINUTES")
+        return Facts(stated=read_stated(find_config(config_file), opts).keys).stated_nearer("SOLVER.MINUTES")
 
     assert stated(str(tmp_path / "a.yaml"), "SEED", 1) == {"SOLVER.WARMUP_ITERS", "SEED"}
     assert stated("own_images/pretrain.yaml") == set()
