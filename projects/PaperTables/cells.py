@@ -26,8 +26,8 @@ from projects.PaperTables.paper_tables import (
 from projects.PaperTables.snapshots import checkpoint_file, snapshot_file
 from revisit.checkpoint.run_folder import BEST
 from revisit.data.sources.catalog import datasets_root
+from revisit.engine.run_length import evaluates_on_the_way
 from revisit.engine.setup import make_config
-from revisit.engine.solver import evaluates_on_the_way
 from revisit.errors import expect
 
 from detectron2.evaluation.testing import flatten_results_dict

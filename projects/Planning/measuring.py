@@ -12,7 +12,7 @@ import torch
 from projects.Planning.step_cost import random_views
 from revisit.engine.precision import PARTS, check_precision
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.solver import evaluates_on_the_way
+from revisit.engine.run_length import evaluates_on_the_way
 from revisit.engine.train_step import TrainStep
 from revisit.errors import UserError, expect, translated
 from revisit.evaluation.main_score import nothing_to_evaluate

@@ -5,8 +5,7 @@ import os
 
 from revisit.checkpoint.named_weights import expected_weights
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
-from revisit.engine.schedules import schedule_reads
-from revisit.engine.solver import share_of_rate
+from revisit.engine.schedules import schedule_reads, share_of_rate
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import nothing_to_evaluate
 from revisit.files import is_url

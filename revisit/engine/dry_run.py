@@ -22,7 +22,7 @@ from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
 from revisit.files import write_whole
-from revisit.keys import KEYS, PIXELWISE, PRETRAINING, Facts, is_read, value_of
+from revisit.keys import KEYS, PIXELWISE, PRETRAINING, Facts, is_read, value_of, with_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
@@ -64,11 +64,8 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
 
 def build_meta_model(cfg: CfgNode) -> nn.Module:
     """The model of a config without memory for its weights."""
-    cfg = cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.DEVICE = "meta"
     with torch.device("meta"):
-        return build_model(cfg)
+        return build_model(with_values(cfg, {"MODEL.DEVICE": "meta"}))
 
 
 def check_weights(cfg: CfgNode, model: nn.Module) -> None:

@@ -12,7 +12,7 @@ from revisit.engine.hooks import Checkpoints, Cost, FreshPreciseBN
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
-from revisit.keys import PIXELWISE
+from revisit.keys import PIXELWISE, with_values
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
@@ -48,9 +48,7 @@ class FinetuneTrainer(RevisitTrainer):
 
     def _precise_bn(self) -> FreshPreciseBN | None:
         """TEST.PRECISE_BN, on batches of a loader of its own, whose workers would only take memory."""
-        cfg = self.cfg.clone()
-        cfg.defrost()
-        cfg.DATALOADER.NUM_WORKERS = 0
+        cfg = with_values(self.cfg, {"DATALOADER.NUM_WORKERS": 0})
         if not cfg.TEST.PRECISE_BN.ENABLED or not get_bn_modules(self.model):
             return None
         loader = self.build_train_loader(cfg)

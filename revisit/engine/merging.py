@@ -10,7 +10,7 @@ from revisit.compat.private_names import decode_value
 from revisit.config import REMOVED, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import is_url, output_path, read_yaml
-from revisit.keys import NETWORK, RUN, alternatives, declaration, declare, dotted_keys, short_repr
+from revisit.keys import NETWORK, RUN, alternatives, assign, declaration, declare, dotted_keys, short_repr
 from revisit.plugins import find_config, import_modules
 
 from detectron2.config import CfgNode, get_cfg
@@ -28,6 +28,7 @@ declare(
 COMMAND_LINE = "command line"
 MOST_FILES = 30  # that a config is made of
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+_OF_NONE = {type(None), *_WORDS, list, tuple}  # types of values that a key whose default is None may have
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def merged_config(stated: Stated, trained: Trained | None = None) -> CfgNode:
         in_file = {key: value for key, value in in_file.items() if not _leaves_open(key, value, trained)}
     _merge(cfg, in_file, stated.file)
     _merge(cfg, decisive(stated.typed), COMMAND_LINE)
-    cfg.OUTPUT_DIR = str(output_path(cfg.OUTPUT_DIR, "OUTPUT_DIR"))
+    assign(cfg, "OUTPUT_DIR", str(output_path(cfg.OUTPUT_DIR, "OUTPUT_DIR")))
     return cfg
 
 
@@ -170,20 +171,24 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
             hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(key, current)
             raise UserError(f"{where}: unknown config key {key}{hint}")
         with translated(where):
-            cfg.merge_from_list([key, _fitted(key, value, current[key], where)])
+            assign(cfg, key, _fitted(key, value, current[key], where))
 
 
 def _fitted(key: str, value: object, default: object, where: str) -> object:
-    """The value with a whole number as a float where the default is one. Raises UserError for one of another type."""
+    """What a value, as it is typed or as such, is as the default's type: a whole number may be a float, a list a tuple.
+
+    Raises UserError for one of another type.
+    """
     decoded = decode_value(value)
     if type(default) is float and type(decoded) is int and abs(decoded) < 1e300:
         return float(decoded)
-    kinds = {type(default), *((list, tuple) if isinstance(default, list | tuple) else ())}
-    if default is not None and type(decoded) not in kinds:
+    is_list = isinstance(default, list | tuple)
+    kinds = {list, tuple} if is_list else _OF_NONE if default is None else {type(default)}
+    if type(decoded) not in kinds:
         rule = declaration(key).rule
         words = rule.expected if rule else _WORDS.get(type(default), "a list")
-        if isinstance(decoded, str) and list in kinds:
+        if isinstance(decoded, str) and is_list:
             path = key.startswith("DATASETS.") and "/" in decoded and ":" not in decoded
             words += f"; did you mean \"('{'folder:' * path}{decoded}',)\"?"
         raise UserError(f"{where}: {key} is {short_repr(decoded)}: expected {words}")
-    return value
+    return type(default)(decoded) if is_list else decoded

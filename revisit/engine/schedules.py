@@ -1,4 +1,4 @@
-"""Learning rates over a run, by SOLVER.LR_SCHEDULER_NAME.
+"""Learning rates over a run, by SOLVER.LR_SCHEDULER_NAME; their steps and their warm-up in iterations.
 
 An entry of LR_SCHEDULE_REGISTRY is a function of the config. It returns fvcore's ParamScheduler: the rate as a share of
 SOLVER.BASE_LR, from the beginning of the run, 0, to its end, 1. ``reads`` says which keys it goes by.
@@ -10,7 +10,20 @@ import torch
 from torch import nn, optim
 
 from revisit.compat.private_names import schedule_of
-from revisit.keys import POSITIVE, declare, of_detectron2, registered
+from revisit.engine.run_length import iterations_per_epoch
+from revisit.keys import (
+    COUNT,
+    POSITIVE,
+    Decision,
+    Facts,
+    Rule,
+    declare,
+    integer,
+    list_of,
+    of_detectron2,
+    registered,
+    with_values,
+)
 
 from detectron2.config import CfgNode
 from detectron2.solver import build_lr_scheduler
@@ -19,6 +32,11 @@ from fvcore.common.registry import Registry
 
 LR_SCHEDULE_REGISTRY = Registry("LR_SCHEDULE")
 Schedule = Callable[[CfgNode], ParamScheduler]
+
+LEAST_WITH_STEPS = 10  # iterations, below which shares of a run give no steps
+_SHARE = Rule("a share of the run, between 0 and 1", lambda v: type(v) is float and 0 < v < 1)
+_SHARES = list_of(_SHARE, least=1, rising=True)
+_STEPS = list_of(integer(), rising=True)
 
 of_detectron2(
     "SOLVER.LR_SCHEDULER_NAME", rule=registered(LR_SCHEDULE_REGISTRY, "LR_SCHEDULE_REGISTRY"), may_change=True
@@ -42,9 +60,16 @@ def reads(*keys: str) -> Callable[[Schedule], Schedule]:
     return mark
 
 
-def build_schedule(cfg: CfgNode) -> ParamScheduler:
-    """The rate of a run of SOLVER.MAX_ITER iterations, as a share of SOLVER.BASE_LR."""
-    return LR_SCHEDULE_REGISTRY.get(cfg.SOLVER.LR_SCHEDULER_NAME)(cfg)
+def build_schedule(cfg: CfgNode, length: int) -> ParamScheduler:
+    """The rate of a run of ``length`` iterations, as a share of SOLVER.BASE_LR."""
+    schedule = LR_SCHEDULE_REGISTRY.get(cfg.SOLVER.LR_SCHEDULER_NAME)
+    return schedule(with_values(cfg, {"SOLVER.MAX_ITER": length}))
+
+
+def share_of_rate(cfg: CfgNode, length: int) -> Callable[[int], float]:
+    """The learning rate of a schedule of ``length`` iterations, those of no rate left out, as a share of BASE_LR."""
+    schedule = build_schedule(cfg, length)
+    return lambda iteration: schedule(iteration / length)
 
 
 def schedule_reads(name: str, key: str) -> bool:
@@ -76,3 +101,53 @@ def PolynomialLR(cfg: CfgNode) -> ParamScheduler:
 def _of_detectron2(cfg: CfgNode) -> ParamScheduler:
     unused = optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     return schedule_of(build_lr_scheduler(cfg, unused))
+
+
+def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """SOLVER.STEP_EPOCHS, or SOLVER.STEPS that are shares of the run, in iterations."""
+    length = cfg.SOLVER.MAX_ITER
+    if length > 0 and not cfg.SOLVER.STEP_EPOCHS and _SHARES.holds(cfg.SOLVER.STEPS):
+        if length < LEAST_WITH_STEPS:
+            return Decision((), f"{length} iterations are too few for steps")
+        values = tuple(int(share * length) for share in cfg.SOLVER.STEPS)
+        return Decision(values, f"shares of {length} iterations")
+    if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
+        return None
+    per_epoch = iterations_per_epoch(cfg, facts.images)
+    values = tuple(epoch * per_epoch for epoch in cfg.SOLVER.STEP_EPOCHS)
+    return Decision(values, f"SOLVER.STEP_EPOCHS of {per_epoch} iterations each")
+
+
+def warmup(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """A tenth of the run for SOLVER.WARMUP_ITERS -1."""
+    length = cfg.SOLVER.MAX_ITER
+    if cfg.SOLVER.WARMUP_ITERS >= 0 or length <= 0:
+        return None
+    return Decision(length // 10, f"a tenth of {length} iterations")
+
+
+_LENGTH_OF_RUN = ("SOLVER.MAX_ITER", "SOLVER.MINUTES")
+of_detectron2(
+    "SOLVER.STEPS",
+    rule=Rule(f"{_STEPS.expected}; or {_SHARES.expected}", lambda v: _STEPS.holds(v) or _SHARES.holds(v)),
+    may_change=True,
+    decides="steps",
+    resolve=steps,
+    after=_LENGTH_OF_RUN,
+)
+of_detectron2(
+    "SOLVER.WARMUP_ITERS",
+    rule=integer(-1, unit="(-1: a tenth of the run)"),
+    may_change=True,
+    resolve=warmup,
+    after=_LENGTH_OF_RUN,
+)
+declare(
+    "SOLVER.STEP_EPOCHS",
+    (),
+    "SOLVER.STEPS in epochs; wins over it.",
+    list_of(COUNT, rising=True),
+    may_change=True,
+    decides="steps",
+    off=(),
+)

@@ -14,6 +14,7 @@ from revisit.keys.declarations import (
     Key,
     add_declared_keys,
     alternatives,
+    assign,
     check_values,
     declaration,
     declare,
@@ -21,6 +22,7 @@ from revisit.keys.declarations import (
     is_read,
     of_detectron2,
     value_of,
+    with_values,
 )
 from revisit.keys.facts import Decision, Facts
 from revisit.keys.values import (
@@ -60,6 +62,7 @@ __all__ = [
     "TRAINING",
     "add_declared_keys",
     "alternatives",
+    "assign",
     "check_values",
     "counted",
     "declaration",
@@ -78,4 +81,5 @@ __all__ = [
     "resolve_auto_values",
     "short_repr",
     "value_of",
+    "with_values",
 ]

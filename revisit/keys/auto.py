@@ -8,7 +8,6 @@ import logging
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import reduce
 from graphlib import TopologicalSorter
 
 from revisit.keys.declarations import (
@@ -16,11 +15,13 @@ from revisit.keys.declarations import (
     OF_DETECTRON2,
     Key,
     alternatives,
+    assign,
     declaration,
     dotted_keys,
     is_among,
     is_read,
     value_of,
+    with_values,
 )
 from revisit.keys.facts import Decision, Facts
 
@@ -48,8 +49,7 @@ def resolve_auto_values(cfg: CfgNode, facts: Facts) -> list[str]:
         values, why = _values(key.name, value_of(cfg, key.name), decision, facts)
         changed = {name: value for name, value in values.items() if value_of(cfg, name) != value}
         for name, value in changed.items():
-            *nodes, last = name.split(".")
-            setattr(reduce(getattr, nodes, cfg), last, value)
+            assign(cfg, name, value)
         if changed:
             decided.append(key.name)
             logger.log(decision.level, f"{', '.join(f'{name} {value!r}' for name, value in changed.items())}: {why}")
@@ -94,9 +94,8 @@ def is_open(cfg: CfgNode) -> bool:
 
 def counted(cfg: CfgNode, images: int) -> CfgNode:
     """A copy in which the keys that wait for the number of images go by so many."""
-    cfg = cfg.clone()
     for name, key in KEYS.items():
         decision = key.resolve(cfg, Facts(name, images)) if key.by_images else None
         if decision:
-            cfg.merge_from_list([name, decision.value])
+            cfg = with_values(cfg, {name: decision.value})
     return cfg

@@ -5,7 +5,7 @@ the values that decide themselves, and the page docs/config.md all follow from t
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import reduce
 from typing import Any, NamedTuple
@@ -157,6 +157,21 @@ def add_declared_keys(cfg: CfgNode) -> None:
 def value_of(cfg: CfgNode, key: str) -> Any:
     """The value of a full key."""
     return reduce(getattr, key.split("."), cfg)
+
+
+def assign(cfg: CfgNode, key: str, value: object) -> None:
+    """Set a full key, in place: all that changes a config once it is made comes through here."""
+    *nodes, last = key.split(".")
+    setattr(reduce(getattr, nodes, cfg), last, value)
+
+
+def with_values(cfg: CfgNode, values: Mapping[str, object]) -> CfgNode:
+    """A copy, not frozen, with other values of full keys."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    for key, value in values.items():
+        assign(cfg, key, value)
+    return cfg
 
 
 def dotted_keys(node: dict, prefix: str = "") -> dict[str, Any]:

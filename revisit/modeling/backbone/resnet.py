@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.errors import UserError
-from revisit.keys import PIXELWISE, SWITCH, declare, of_detectron2, one_of
+from revisit.keys import PIXELWISE, SWITCH, declare, of_detectron2, one_of, with_values
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
 from detectron2.config import CfgNode
@@ -130,12 +130,8 @@ class ResNetDescription(BackboneDescription):
     FOLDED = {"MODEL.RESNETS.NORM": "FrozenBN"}
 
     def build(self, cfg: CfgNode) -> ResNet:
-        cfg = cfg.clone()
-        cfg.defrost()
-        cfg.MODEL.RESNETS.OUT_FEATURES = ["res5"]
-        cfg.MODEL.RESNETS.NORM = "BN"
-        cfg.MODEL.BACKBONE.FREEZE_AT = 0
-        return build_revisit_resnet_backbone(cfg, ShapeSpec(channels=3))
+        trained = {"MODEL.RESNETS.OUT_FEATURES": ["res5"], "MODEL.RESNETS.NORM": "BN", "MODEL.BACKBONE.FREEZE_AT": 0}
+        return build_revisit_resnet_backbone(with_values(cfg, trained), ShapeSpec(channels=3))
 
     def parts(self, module: nn.Module) -> list[str]:
         """In a C4 detector res5 belongs to the RoI heads, without the normalisation that MoCo adds after it."""

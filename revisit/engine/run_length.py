@@ -1,0 +1,128 @@
+"""How long a run is, and what recurs in it: the batch, epochs in iterations, checkpoints and evaluations on the way."""
+
+import logging
+from functools import partial
+
+from revisit.errors import UserError, expect
+from revisit.evaluation.main_score import nothing_to_evaluate
+from revisit.keys import (
+    COUNT,
+    Decision,
+    Facts,
+    alternatives,
+    counted,
+    declare,
+    integer,
+    of_detectron2,
+    value_of,
+    with_values,
+)
+from revisit.modeling.meta_arch.pretraining import method_of
+
+from detectron2.config import CfgNode
+
+
+def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """All images of a pretraining, where they are fewer than a batch and its method can do with them."""
+    batch, method = cfg.SOLVER.IMS_PER_BATCH, method_of(cfg)
+    if method is None or facts.images is None:
+        return None
+    processes = facts.processes or 1
+    share = facts.images // processes
+    fitting = share * processes
+    if not 1 < fitting < batch or share % cfg.SOLVER.ACCUMULATION_STEPS:
+        return None
+    smaller = with_values(cfg, {"SOLVER.IMS_PER_BATCH": fitting})
+    try:
+        method.check(counted(smaller, facts.images), share)
+    except UserError:
+        return None  # iterations_per_epoch says what to change
+    return Decision(fitting, f"{facts.images} images are fewer than a batch of {batch}", level=logging.WARNING)
+
+
+def iterations_per_epoch(cfg: CfgNode, images: int) -> int:
+    """Whole batches of so many images. Raises UserError where there is none."""
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    few = f"{', '.join(cfg.DATASETS.TRAIN)} has {images} images, fewer than one batch of {batch}"
+    expect(images >= batch, f"{few}: lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)")
+    return images // batch
+
+
+def in_iterations(cfg: CfgNode, facts: Facts, epochs: int) -> Decision:
+    """A number of epochs as iterations."""
+    per_epoch = iterations_per_epoch(cfg, facts.images)
+    return Decision(epochs * per_epoch, f"{epochs} epochs of {per_epoch} iterations")
+
+
+def length(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """SOLVER.EPOCHS in iterations, unless another key says how long the run is."""
+    if facts.images is None:
+        return None
+    iterations_per_epoch(cfg, facts.images)
+    if cfg.SOLVER.MAX_ITER <= 0 and cfg.SOLVER.EPOCHS > 0:
+        return in_iterations(cfg, facts, cfg.SOLVER.EPOCHS)
+    is_said = any(value_of(cfg, key.name) for key in alternatives()["length"])
+    expect(is_said, "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
+    return None
+
+
+def checkpoint_period(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """SOLVER.CHECKPOINT_EPOCHS in iterations, or the whole run."""
+    solver = cfg.SOLVER
+    if facts.images is None or solver.CHECKPOINT_PERIOD > 0:
+        return None
+    if solver.CHECKPOINT_EPOCHS > 0:
+        return in_iterations(cfg, facts, solver.CHECKPOINT_EPOCHS)
+    return Decision(solver.MAX_ITER, "one checkpoint, at the end") if solver.MAX_ITER > 0 else None
+
+
+def evaluation_epochs(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """0 where there is nothing to evaluate."""
+    lacking = nothing_to_evaluate(cfg)
+    if facts.images is None or not lacking or cfg.TEST.EVAL_EPOCHS <= 0:
+        return None
+    return Decision(0, f"nothing is evaluated: {lacking}", level=logging.WARNING)
+
+
+def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """TEST.EVAL_EPOCHS in iterations; 0 where there is nothing to evaluate."""
+    if facts.images is None:
+        return None
+    if cfg.TEST.EVAL_PERIOD > 0:
+        lacking = nothing_to_evaluate(cfg)
+        return Decision(0, f"nothing is evaluated: {lacking}", level=logging.WARNING) if lacking else None
+    if cfg.TEST.EVAL_EPOCHS <= 0:
+        return None
+    return in_iterations(cfg, facts, cfg.TEST.EVAL_EPOCHS)
+
+
+of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT, resolve=fit_batch)
+of_detectron2("SOLVER.MAX_ITER", resolve=length, after="SOLVER.IMS_PER_BATCH")
+of_detectron2("SOLVER.CHECKPOINT_PERIOD", resolve=checkpoint_period, after="SOLVER.MAX_ITER")
+of_detectron2("TEST.EVAL_PERIOD", resolve=evaluation_period, after=("TEST.EVAL_EPOCHS", "SOLVER.IMS_PER_BATCH"))
+declare(
+    "SOLVER.EPOCHS",
+    0,
+    "Length of the run: passes over DATASETS.TRAIN, turned into iterations by its real size.",
+    integer(unit="epochs"),
+    paper=200,
+    may_change=True,
+    decides="length",
+    off=0,
+)
+epochs = partial(declare, default=0, rule=integer(unit="epochs"), may_change=True, off=0)
+kept = "Epochs between checkpoints; a positive SOLVER.CHECKPOINT_PERIOD wins."
+epochs("SOLVER.CHECKPOINT_EPOCHS", meaning=kept, decides="checkpoints")
+judged = "Epochs between evaluations; a positive TEST.EVAL_PERIOD, in iterations, wins."
+epochs(
+    "TEST.EVAL_EPOCHS",
+    meaning=judged,
+    decides="evaluations",
+    resolve=evaluation_epochs,
+    after=("KNN_EVAL.BANK", "MONITOR.IMAGES"),
+)
+
+
+def evaluates_on_the_way(cfg: CfgNode) -> bool:
+    """Whether a training evaluates before its end."""
+    return cfg.TEST.EVAL_PERIOD > 0 or cfg.TEST.EVAL_EPOCHS > 0
