@@ -1,3 +1,3 @@
-"""Importing this module registers SimCLR, BYOL, SwAV and DIET, with their keys."""
+"""Importing this module registers SimCLR, BYOL, SwAV, DIET and DenseCL, with their keys."""
 
-from projects.OtherObjectives import byol, diet, simclr, swav  # noqa: F401
+from projects.OtherObjectives import byol, densecl, diet, simclr, swav  # noqa: F401

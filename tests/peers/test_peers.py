@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 from trees import write
 
 from projects.OtherObjectives.byol import CosineMomentum, distances
+from projects.OtherObjectives.densecl import dense_loss
 from projects.OtherObjectives.simclr import nt_xent
 from projects.OtherObjectives.swav import sinkhorn
 from revisit.config import add_revisit_config
@@ -27,7 +28,6 @@ from revisit.evaluation.classifiers import knn_classify
 from revisit.evaluation.features import Features
 from revisit.evaluation.pixel_evaluators import confusion_matrix, score, sums_of_errors
 from revisit.modeling.losses.contrastive import contrastive_losses
-from revisit.modeling.meta_arch.densecl import dense_loss
 from revisit.modeling.momentum import ema_update
 
 from detectron2.config import get_cfg

@@ -8,7 +8,7 @@ from runs import train as train_run
 from tiny import direct_losses, freeze_batch_norm, random_views, step, tiny_model
 from torch.nn.functional import normalize
 
-from revisit.modeling.meta_arch.densecl import best_match, dense_loss
+from projects.OtherObjectives.densecl import best_match, dense_loss
 from revisit.viz.curves import read_metrics
 
 OPTIONS = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
