@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import refusal, refused
 
+from projects.LabelChecks import truth
 from revisit import keys
 from revisit.config import add_revisit_config
-from revisit.data.sources import inspection
 from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
@@ -160,7 +160,7 @@ def test_queue_and_neighbours_of_no_stated_number_follow_from_the_images(tmp_pat
     ],
 )
 def test_what_merely_does_less_runs_and_is_noted(toy_datasets, tmp_path, monkeypatch, recipe, opts, named):
-    monkeypatch.setattr(inspection, "check_voc_truth", lambda *_: None)  # of a tree that another test has named
+    monkeypatch.setattr(truth, "check_voc_truth", lambda *_: None)  # of a tree that another test has named
     log = plan_of(recipe, *opts, output=tmp_path).log
     assert any(record.levelno == logging.WARNING and named in record.msg for record in log), log
 

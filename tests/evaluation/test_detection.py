@@ -15,10 +15,11 @@ from labels import evaluate_exact
 from PIL import Image
 from trees import logged, refused, write
 
+from projects.LabelChecks.truth import check_voc_truth
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import share_classes
-from revisit.data.sources.inspection import check_voc_truth, inspect
+from revisit.data.sources.inspection import inspect
 from revisit.engine.finetune_trainer import FinetuneTrainer
 
 from detectron2.config import get_cfg

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from projects.LabelChecks.masks import LISTED
 from revisit.data.images.reader import read_size
-from revisit.data.sources.mask_inspection import LISTED
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, first_few
 

@@ -1,0 +1,3 @@
+"""Registers the checks of boxes and of masks."""
+
+from projects.LabelChecks import checks as checks
