@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from projects.Pictures.curves import saved_plot
 from revisit.data.sources.catalog import get_records
 from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path, written_whole
-from revisit.viz.curves import saved_plot
 
 
 def main(argv: list[str] | None = None) -> None:

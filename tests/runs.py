@@ -11,11 +11,11 @@ import torch
 from commands import ROOT
 from tiny import tiny_config
 
+from revisit.checkpoint.run_folder import read_metrics
 from revisit.engine.dry_run import dry_run
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.trainer import RevisitTrainer
 from revisit.keys import Facts, resolve_auto_values
-from revisit.viz.curves import read_metrics
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase

@@ -11,11 +11,11 @@ from runs import assert_numbers_are_explained, load
 from trees import refused, write
 
 from projects.ToyScenes import CLASS_NAMES
+from revisit.checkpoint.run_folder import read_metrics
 from revisit.data.sources.catalog import get_records
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
-from revisit.viz.curves import read_metrics
 
 TRAIN = "python tools/train_net.py --config-file"
 PRETRAIN = f"{TRAIN} configs/toy/pretrain.yaml"

@@ -1,5 +1,6 @@
-"""The core without any project: it pretrains, resumes, converts what it has trained, and finetunes from that."""
+"""The core without any project: it plans, pretrains, resumes, converts what it has trained, and finetunes from that."""
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -24,12 +25,25 @@ def core(tmp_path_factory) -> Path:
     return folder
 
 
-def run_in(core: Path, command: str) -> str:
+def run_in(core: Path, command: str, expect: int = 0) -> str:
     words = [sys.executable, *shlex.split(command)]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(core), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     ended = subprocess.run(words, cwd=core, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
-    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-3000:]
+    assert ended.returncode == expect, (ended.stdout + ended.stderr)[-3000:]
     return ended.stdout + ended.stderr
+
+
+def test_a_dry_run_is_shorter_without_projects(core, toy_root):
+    """No cost and no pictures, and a length in minutes is no key."""
+    images = f"class_folders:{toy_root}/toy_scenes/object_centric/train"
+    plan = "tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --dry-run "
+    plan += f"DATASETS.TRAIN \"('{images}',)\" OUTPUT_DIR {core}/plan {TINY} {SMALL_RESNET}"
+    assert "wrote" in run_in(core, plan)
+    recipe = json.loads((core / "plan/dry_run.json").read_text())
+    assert recipe["architecture"] == "KNNMoCo" and recipe["data"]["found"] and recipe["iterations"] > 0
+    assert recipe.keys().isdisjoint({"shapes", "memory_gib_per_process", "tflop_per_step", "gpu_hours", "loading"})
+    assert [path.name for path in (core / "plan").iterdir()] == ["dry_run.json"]
+    assert "unknown config key SOLVER.MINUTES" in run_in(core, f"{plan} SOLVER.MINUTES 5", expect=2)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ ROOMS = (
     ("data",),
     ("modeling",),
     ("evaluation", "checkpoint"),
-    ("viz",),
     ("engine",),
     ("model_zoo", "api"),
     ("projects",),

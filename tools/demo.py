@@ -19,11 +19,12 @@ import time
 from pathlib import Path
 
 from projects.common.with_parent import with_parent
+from projects.Pictures.curves import plot_curves
+from revisit.checkpoint.run_folder import read_metrics
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 from revisit.plugins import find_file, name_from_here
-from revisit.viz.curves import plot_curves, read_metrics
 
 PRETRAIN, DETECT = "configs/toy/demo.yaml", "configs/toy/detection.yaml"
 VIDEO = "projects/LabelPropagation/configs/toy.yaml"

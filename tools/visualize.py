@@ -38,9 +38,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from projects.Pictures.tiles import save_sheet
     from projects.Predict.predictions import TASKS, finetuned_config, make_rows, set_score_threshold
     from revisit.keys import DETECTORS
-    from revisit.viz.tiles import save_sheet
 
     cfg = finetuned_config(args)
     architecture = cfg.MODEL.META_ARCHITECTURE

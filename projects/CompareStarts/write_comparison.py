@@ -10,9 +10,9 @@ from projects.CompareStarts.label_curves import Equivalence, LabelCurve, equival
 from projects.CompareStarts.starts import RANDOM
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.result_table import ours
+from projects.Pictures.curves import saved_plot
 from revisit.evaluation.main_score import direction
 from revisit.files import strict_json, written_whole
-from revisit.viz.curves import saved_plot
 
 
 def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder: Path) -> str:

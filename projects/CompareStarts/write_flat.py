@@ -13,9 +13,9 @@ from projects.CompareStarts.flat_rows import Row, score_at_end
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.until_flat import Curve, UntilFlat, training_of
 from projects.CompareStarts.write_comparison import write_texts
+from projects.Pictures.curves import saved_plot
 from revisit.evaluation.main_score import direction
 from revisit.files import strict_json
-from revisit.viz.curves import saved_plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,13 +22,14 @@ from tqdm import tqdm
 
 from projects.common.entry import write_results
 from projects.common.tables import score_in
+from projects.Pictures.curves import saved_plot
+from revisit.checkpoint.run_folder import read_metrics
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.boxes import intersection_over_union
 from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.errors import translated
 from revisit.files import read_yaml
 from revisit.keys import COUNT, PIXELS, SHARE, declare, list_of, one_of
-from revisit.viz.curves import read_metrics, saved_plot
 
 from detectron2.config import CfgNode
 

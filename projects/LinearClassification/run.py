@@ -40,6 +40,7 @@ from projects.LinearClassification.labelled_sets import (
     transform_of,
 )
 from projects.LinearClassification.sgd import LinearTraining, plot_history
+from projects.Pictures.curves import saved_plot
 from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.data_checks import look_at_images
@@ -48,7 +49,6 @@ from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.files import written_whole
 from revisit.keys import PIXELS, POSITIVE, SWITCH, Facts, declare, integer, list_of, number, one_of, resolve_auto_values
-from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog

@@ -14,12 +14,12 @@ from torch.optim.lr_scheduler import MultiStepLR
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.Pictures.curves import saved_plot
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.boxes import random_resized_crop
 from revisit.data.views.resampling import crop_and_resize
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
-from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
 

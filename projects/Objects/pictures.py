@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from projects.Pictures.pretraining_sheets import NEIGHBOR, picture_path, pixels_of, save_gallery
+from projects.Pictures.tiles import BLACK, TILE, SheetRow, evenly_spread, framed
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
@@ -17,8 +19,6 @@ from revisit.data.views.mapper import ViewMapper
 from revisit.evaluation.features import Features
 from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation
 from revisit.modeling.meta_arch.pretraining import method_of, unit_rows
-from revisit.viz.pretraining_sheets import NEIGHBOR, picture_path, pixels_of, save_gallery
-from revisit.viz.tiles import BLACK, TILE, SheetRow, evenly_spread, framed
 
 from detectron2.config import CfgNode
 from detectron2.evaluation import inference_context

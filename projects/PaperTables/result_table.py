@@ -7,7 +7,7 @@ from pathlib import Path
 from projects.common.tables import csv_table, deviation, markdown_table, mean_and_spread
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.paper_tables import COLUMNS
-from revisit.viz.curves import saved_plot
+from projects.Pictures.curves import saved_plot
 
 NONE = "–"
 

@@ -14,10 +14,10 @@ import json
 from pathlib import Path
 
 from projects.common.tables import score_in
+from projects.Pictures.curves import saved_plot
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 from revisit.files import make_folder, output_path, written_whole
-from revisit.viz.curves import saved_plot
 
 
 def main() -> None:

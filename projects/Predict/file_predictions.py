@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from projects.Pictures.tiles import fit
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Predict.predictions import Predictor, detections_of
 from revisit.data.images.opening import SUFFIXES
@@ -17,7 +18,6 @@ from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
 from revisit.keys import DETECTORS
-from revisit.viz.tiles import fit
 
 from detectron2.config import CfgNode
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json

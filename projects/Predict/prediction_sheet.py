@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 from matplotlib import colormaps
 
+from projects.Pictures.tiles import PANEL, SheetRow, color_depth, fit
 from revisit.data.sources.labels import VOID
-from revisit.viz.tiles import PANEL, SheetRow, color_depth, fit
 
 from detectron2.utils.visualizer import Visualizer
 

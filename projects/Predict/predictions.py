@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from projects.Pictures.tiles import SheetRow, evenly_spread, fit
 from projects.Predict.prediction_sheet import Detections, depth_row, draw_objects, segmentation_row
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
@@ -19,7 +20,6 @@ from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.keys import DETECTORS, Facts, resolve_auto_values
-from revisit.viz.tiles import SheetRow, evenly_spread, fit
 
 from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
+from projects.Pictures.tiles import evenly_spread
+from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of, read_metrics
 from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import UserError, printable, translated
 from revisit.files import read_yaml
 from revisit.keys import dotted_keys
-from revisit.viz.curves import read_metrics
-from revisit.viz.tiles import evenly_spread
 
 logger = logging.getLogger(__name__)
 

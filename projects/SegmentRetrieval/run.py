@@ -29,6 +29,7 @@ from tqdm import tqdm
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
+from projects.Pictures.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
@@ -38,7 +39,6 @@ from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score
 from revisit.keys import COUNT, PIXELS, SWITCH, Facts, declare, integer, one_of, resolve_auto_values
-from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog

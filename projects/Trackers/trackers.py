@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from projects.Pictures.pretraining_sheets import save_view_sheet
 from revisit.checkpoint.run_folder import NEIGHBOURS, RUN_IDS, VIEWS
 from revisit.engine.same_experiment import plain_config
 from revisit.engine.writers import WRITER_REGISTRY
@@ -14,7 +15,6 @@ from revisit.errors import UserError, first_line
 from revisit.files import write_whole
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import require_package
-from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode
 from detectron2.utils.events import EventWriter, get_event_storage

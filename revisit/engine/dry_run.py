@@ -1,4 +1,4 @@
-"""What a run would do, without training: the resolved recipe, what projects add to it, a sheet of its views."""
+"""What a run would do, without training: the resolved recipe, and what projects add to it."""
 
 import json
 import logging
@@ -11,7 +11,6 @@ from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of
-from revisit.checkpoint.run_folder import VIEWS
 from revisit.compat.private_names import BatchNorm
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.data.images.deep_images import bit_depth
@@ -25,7 +24,6 @@ from revisit.files import write_whole
 from revisit.keys import KEYS, PIXELWISE, PRETRAINING, Facts, is_read, value_of, with_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
@@ -37,9 +35,14 @@ Sections of a dry run, in this order: each is called with the resolved config, t
 the network without memory for its weights, and returns entries of dry_run.json.
 """
 
+DRY_RUN_PICTURE_REGISTRY = Registry("DRY_RUN_PICTURE")
+DRY_RUN_PICTURE_REGISTRY.__doc__ = """
+Pictures of the data of a dry run: functions of the resolved config and OUTPUT_DIR, which print what they wrote.
+"""
+
 
 def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -> dict:
-    """Print all sections and the ``log`` of the plan; write the first to OUTPUT_DIR/dry_run.json, views to views.png.
+    """Print all sections and the ``log`` of the plan; write the first to OUTPUT_DIR/dry_run.json, pictures beside it.
 
     Raises:
         UserError: the network cannot be built, or does not take MODEL.WEIGHTS.
@@ -56,9 +59,9 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     print(f"wrote {output / 'dry_run.json'}")
     for record in log:
         print(f"{'warning: ' if record.levelno > logging.INFO else ''}{record.getMessage()}")
-    if method_of(cfg) and recipe["data"]["found"]:
-        save_view_sheet(cfg, output / VIEWS)
-        print(f"wrote {output / VIEWS}: anchor, positive and small crops of some images")
+    if recipe["data"]["found"]:
+        for _, draw in DRY_RUN_PICTURE_REGISTRY:
+            draw(cfg, output)
     return recipe
 
 

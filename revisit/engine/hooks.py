@@ -13,13 +13,12 @@ from pathlib import Path
 
 from torch import nn
 
-from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
+from revisit.checkpoint.run_folder import FINAL, read_metrics, remove_outdated, write_results
 from revisit.data.sources.soundness import MAX_SHARE
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 from revisit.keys import SWITCH, declare, integer, list_of, registered
-from revisit.viz.curves import read_metrics
 
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, hooks

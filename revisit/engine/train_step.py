@@ -15,11 +15,16 @@ from revisit.data.randomness import Stream, seed_global_generators
 from revisit.errors import UserError
 from revisit.keys import COUNT, declare, one_of
 from revisit.modeling.distributed import gather_rows, unwrap
-from revisit.viz.pretraining_sheets import save_batch_sheets
 
 from detectron2.engine.train_loop import SimpleTrainer
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
+from fvcore.common.registry import Registry
+
+BATCH_PICTURE_REGISTRY = Registry("BATCH_PICTURE")
+BATCH_PICTURE_REGISTRY.__doc__ = """
+Pictures of the batch of a loss that is not finite: functions of the batch and of a path STEM, which write STEM_*.png.
+"""
 
 declare(
     "SOLVER.AMP.DTYPE",
@@ -175,7 +180,7 @@ def split_batch(batch: dict | list, parts: int) -> list:
 def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | list, images: list[str]) -> UserError:
     """Write the inputs of the processes whose loss it was, and return what all processes raise.
 
-    Files: OUTPUT_DIR/non_finite/iteration_N_process_R_1.png and so on, and the same name with .txt: the images.
+    Files: OUTPUT_DIR/non_finite/iteration_N_process_R.txt, the images; and their pictures, where a plug-in draws them.
     """
     ranks = {rank for values in error.losses.values() for rank, value in enumerate(values) if not math.isfinite(value)}
     folder = output / "non_finite"
@@ -184,7 +189,8 @@ def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | lis
             folder.mkdir(parents=True, exist_ok=True)
             stem = f"iteration_{error.iteration:07d}_process_{comm.get_rank()}"
             (folder / f"{stem}.txt").write_text("".join(f"{name}\n" for name in images), errors="surrogateescape")
-            save_batch_sheets(batch, folder / stem)
+            for _, draw in BATCH_PICTURE_REGISTRY:
+                draw(batch, folder / stem)
     comm.synchronize()
     losses = ", ".join(f"{name} {' '.join(f'{value:g}' for value in values)}" for name, values in error.losses.items())
     return UserError(

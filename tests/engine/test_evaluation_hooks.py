@@ -16,7 +16,7 @@ from tiny import tiny_config
 from trees import refusal, refused
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.run_folder import checkpoints_of_run
+from revisit.checkpoint.run_folder import checkpoints_of_run, read_metrics
 from revisit.engine.config_checks import check_evaluation
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.engine.evaluation_hooks import StartScores
@@ -27,7 +27,6 @@ from revisit.errors import UserError
 from revisit.evaluation.classifiers import NearestNeighbors
 from revisit.evaluation.linear_classifier import LinearClassifier
 from revisit.keys import Facts, resolve_auto_values
-from revisit.viz.curves import read_metrics
 
 from detectron2.utils.env import seed_all_rng
 from detectron2.utils.events import get_event_storage

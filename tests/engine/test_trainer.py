@@ -9,6 +9,7 @@ import torch
 from runs import assert_resumes, load, run, run_config, train, train_for_module
 from trees import refused
 
+from revisit.checkpoint.run_folder import read_metrics
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.hooks import CollapseAlarm, ReadErrors, Throughput
 from revisit.engine.pretrain_trainer import PretrainTrainer
@@ -18,7 +19,6 @@ from revisit.engine.trainer import RevisitTrainer
 from revisit.engine.writers import Writers
 from revisit.errors import UserError
 from revisit.keys import Facts, resolve_auto_values
-from revisit.viz.curves import read_metrics
 
 from detectron2.utils.events import CommonMetricPrinter, EventStorage, get_event_storage
 

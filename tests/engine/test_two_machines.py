@@ -16,11 +16,10 @@ from commands import ROOT, TIMEOUT, TINY, popen, run, wait_until
 from runs import load
 from torch.distributed.elastic.utils.distributed import get_free_port
 
-from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
+from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of, read_metrics
 from revisit.engine.command import run_command
 from revisit.engine.launch import find_processes
 from revisit.errors import LostContactError
-from revisit.viz.curves import read_metrics
 
 ANSWER = 12  # seconds for a collective of the run that is cut off, whose processes start within that of each other
 

@@ -11,11 +11,11 @@ from trees import refused
 from projects.ClassActivationMaps.run import Network, activation_map, class_of, in_order, overlay
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_map
+from projects.Pictures import tiles
+from projects.Pictures.tiles import fit
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.images.reader import read_image
 from revisit.evaluation.features import whole_image
-from revisit.viz import tiles
-from revisit.viz.tiles import fit
 
 
 def test_the_map_is_the_weighted_sum_between_its_extremes_and_dark_where_it_is_flat():

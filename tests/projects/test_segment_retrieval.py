@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional as F
 from trees import refused
 
+from projects.Pictures.tiles import TILE
 from projects.SegmentRetrieval import run as segments
 from revisit.data.sources.labels import VOID
 from revisit.evaluation.pixel_evaluators import confusion_matrix
-from revisit.viz.tiles import TILE
 
 SMALL = "SEGMENT_RETRIEVAL.IMAGE_SIZE 64"
 

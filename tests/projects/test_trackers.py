@@ -12,8 +12,8 @@ from runs import run_config, train
 from trees import refused
 
 from projects.Trackers.trackers import MlflowTracker
+from revisit.checkpoint.run_folder import read_metrics
 from revisit.engine.writers import WRITER_REGISTRY
-from revisit.viz.curves import read_metrics
 
 KNN = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 32)
 OPTIONS = ("SOLVER.MAX_ITER", 4, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.CHECKPOINTS_KEPT", 0, "TEST.EVAL_PERIOD", 2)

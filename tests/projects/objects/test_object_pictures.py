@@ -5,8 +5,8 @@ import torch
 from tiny import OBJECTS, tiny_config, tiny_model
 
 from projects.Objects.pictures import _nearest_in_other_images, draw_objects, object_gallery
-from revisit.viz import pretraining_sheets
-from revisit.viz.tiles import TILE
+from projects.Pictures import pretraining_sheets
+from projects.Pictures.tiles import TILE
 
 
 def noise(*shape: int) -> np.ndarray:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from projects.Pictures.tiles import PANEL
 from projects.Predict import prediction_sheet as sheet
 from projects.Predict.prediction_sheet import Detections, class_colors, depth_row, draw_objects
-from revisit.viz.tiles import PANEL
 
 NAMES = ["background", "cat", "dog", "a bird with a long name"]
 GREY = np.full((PANEL, PANEL, 3), 128, np.uint8)  # of a panel's size, so that nothing is resized

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from revisit.checkpoint.run_folder import read_metrics
 from revisit.files import written_whole
 
 if TYPE_CHECKING:
@@ -21,21 +21,6 @@ PANELS = {
     "spread (1: even, 0: collapsed)": ("feature_std", "embedding_std"),
     "learning rate": ("lr",),
 }
-
-
-def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """metrics.json -> (iteration, value) pairs by name, in order: without a line that a killed run left torn, and of
-    iterations that a resumed run repeated with the last."""
-    series: dict[str, dict[int, float]] = {}
-    for line in path.read_text().splitlines():
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        iteration = values.pop("iteration")
-        for name, value in values.items():
-            series.setdefault(name, {})[iteration] = value
-    return {name: sorted(values.items()) for name, values in series.items()}
 
 
 @contextmanager

@@ -9,14 +9,18 @@ import numpy as np
 import torch
 from torch import nn
 
+from projects.Pictures.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, save_sheet
+from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import UnreadableImageError, open_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper, Views
+from revisit.engine.dry_run import DRY_RUN_PICTURE_REGISTRY
+from revisit.engine.train_step import BATCH_PICTURE_REGISTRY
 from revisit.errors import UserError
 from revisit.evaluation.features import CenterCropDataset, Features
 from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation
-from revisit.viz.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, save_sheet
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 from detectron2.utils.events import get_event_storage
@@ -28,6 +32,14 @@ ANCHOR, POSITIVE, SMALL = (230, 60, 60), (60, 170, 60), (50, 110, 230)  # RGB
 NEIGHBOR = 96  # px
 GREEN, RED = (40, 160, 60), (210, 60, 50)
 LEGEND = {0: ("same label as the query", GREEN), 1: ("another label", RED)}
+
+
+@DRY_RUN_PICTURE_REGISTRY.register()
+def views_of_dry_run(cfg: CfgNode, output: Path) -> None:
+    """OUTPUT_DIR/views.png, of a pretraining."""
+    if method_of(cfg):
+        save_view_sheet(cfg, output / VIEWS)
+        print(f"wrote {output / VIEWS}: anchor, positive and small crops of some images")
 
 
 def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
@@ -59,6 +71,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     save_sheet(path, rows, headers + ["small"] * num_small, header_colors=colors + [SMALL] * num_small)
 
 
+@BATCH_PICTURE_REGISTRY.register()
 def save_batch_sheets(batch: dict | list[dict], stem: Path) -> list[Path]:
     """Write a batch as STEM_1.png and so on, BATCH_ROWS images each.
 

@@ -10,13 +10,9 @@ from PIL import Image
 from tiny import random_views, tiny_config, tiny_model
 from trees import refused
 
-from revisit.data.images.reader import read_image
-from revisit.data.views.crops import CropBoxes
-from revisit.data.views.mapper import ViewMapper, Views
-from revisit.evaluation.features import Features, extractor
-from revisit.viz import pretraining_sheets
-from revisit.viz.curves import plot_curves, read_metrics
-from revisit.viz.pretraining_sheets import (
+from projects.Pictures import pretraining_sheets
+from projects.Pictures.curves import plot_curves
+from projects.Pictures.pretraining_sheets import (
     ANCHOR,
     GREEN,
     POSITIVE,
@@ -26,7 +22,12 @@ from revisit.viz.pretraining_sheets import (
     neighbor_gallery,
     view_tiles,
 )
-from revisit.viz.tiles import GAP, LINE, MARGIN, PANEL, TILE, SheetRow, fit, framed, save_sheet
+from projects.Pictures.tiles import GAP, LINE, MARGIN, PANEL, TILE, SheetRow, fit, framed, save_sheet
+from revisit.checkpoint.run_folder import read_metrics
+from revisit.data.images.reader import read_image
+from revisit.data.views.crops import CropBoxes
+from revisit.data.views.mapper import ViewMapper, Views
+from revisit.evaluation.features import Features, extractor
 
 from detectron2.config import CfgNode
 

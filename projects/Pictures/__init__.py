@@ -1,0 +1,1 @@
+"""Sheets of tiles, plots, and the pictures of a pretraining."""
