@@ -92,6 +92,11 @@ def test_own_images_begin_with_imagenet_weights(photos, tmp_path, monkeypatch):
     command = command.replace("/data", str(tmp_path)).replace(" output", f" {tmp_path}/output")
     text = run(f"{command} {DETECTION} MODEL.DEVICE cpu", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text)
+    learned, converted = (each for each in documented("docs/own-images.md") if "objects_from" in each)
+    learned, converted = (f"{each.replace(' output', f' {tmp_path}/output')}" for each in (learned, converted))
+    text = run(f"{learned.replace('/data', str(tmp_path))} {OWN} MOCO.QUEUE_SIZE 64 MODEL.DEVICE cpu", tmp_path)
+    assert re.search(r"(\d+) of \1 backbone tensors loaded", text)
+    assert "of pyramid and box head" in run(converted, tmp_path)
 
 
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
@@ -117,7 +122,8 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     frozen = documented("docs/own-images.md")[9].replace("--labels 50 200", "--dry-run --labels 10")
     frozen = f"{frozen.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}"
     assert "frozen features" in run(f"{frozen} MODEL.RESNETS.DEPTH 18", tmp_path)
-    rest = [command for command in documented("docs/own-images.md")[10:] if "imagenet:" not in command]
+    rest = documented("docs/own-images.md")[10:]
+    rest = [command for command in rest if "imagenet:" not in command and "objects_from" not in command]
     commands = [command.replace("/data", str(tmp_path)) for command in rest]
     predict, export, go_on, *objects = (command.replace(" output", f" {tmp_path}/output") for command in commands)
     assert "16 of 16 files: pictures and JSON" in run(predict, tmp_path)

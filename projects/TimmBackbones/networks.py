@@ -55,7 +55,9 @@ def hashable(options: object) -> object:
 def build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool) -> nn.Module:
     """A network down to the last of the maps with these indices."""
     network = _create(name, kwargs)
-    network.prune_intermediate_layers(indices, prune_norm=not final_norm)
+    has_final_norm = final_norm and hasattr(network, "norm")
+    # Before timm 1.0.31 an EfficientNet, which has no such norm, would keep layers of its classifier instead.
+    network.prune_intermediate_layers(indices, prune_norm=not has_final_norm)
     return network
 
 

@@ -18,6 +18,7 @@ from trees import refused
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.TimmBackbones.backbone import TimmBackbone
 from projects.TimmBackbones.description import TimmDescription
+from projects.TimmBackbones.networks import build
 from projects.TimmBackbones.simple_pyramid import SimpleFeaturePyramid
 from projects.TimmBackbones.stated_weights import default_pixels, flags_of_name, flags_on_hub
 from projects.Weights.export import library_tensors, model_card
@@ -500,3 +501,16 @@ def test_images_for_which_a_network_has_no_positions_are_refused_in_one_line():
     backbone = TimmBackbone("mvitv2_tiny").eval()
     assert backbone(images(1, 3, 224, 192))["res5"].shape[2:] == (7, 6)
     refused("mvitv2_tiny of timm's has no positions for images of 256x224 px", backbone, images(1, 3, 224, 256))
+
+
+def test_a_network_without_a_final_norm_leaves_its_classifier_by_timms_older_rule_too(monkeypatch):
+    prune = timm.models.EfficientNet.prune_intermediate_layers
+    asked = []
+
+    def recorded(network: torch.nn.Module, *args: object, prune_norm: bool) -> list[int]:
+        asked.append(prune_norm)
+        return prune(network, *args, prune_norm=prune_norm)
+
+    monkeypatch.setattr(timm.models.EfficientNet, "prune_intermediate_layers", recorded)
+    build("efficientnet_lite0", {}, [4], final_norm=True)
+    assert asked == [True]
