@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ from revisit.errors import UserError, translated
 from revisit.files import write_whole
 from revisit.keys import Facts, resolve_auto_values
 from revisit.plugins import PACKAGES, find_config, find_file
+
+LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process holds it
 
 
 @dataclass(frozen=True)
@@ -182,18 +184,17 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
 
     Each job's output goes to ``job.log`` beside its result. When this process is interrupted, terminated or loses
     its terminal, it stops the running jobs and waits for them; the same call resumes them from their checkpoints. Where
-    it is killed, they get SIGTERM on Linux. Where one has failed, the others finish, and a UserError names its log.
+    it is killed, they get SIGTERM on Linux, and the same call waits LOCK_PATIENCE for them to end. Where one has
+    failed, the others finish, and a UserError names its log.
     """
     waiting = [job for job in jobs if not job.done]
-    total, start = len(waiting), time.perf_counter()
-    print(f"{len(jobs)} jobs, {len(jobs) - total} done before, {parallel} at a time", flush=True)
+    progress = _Progress(len(waiting), result_of)
+    print(f"{len(jobs)} jobs, {len(jobs) - progress.total} done before, {parallel} at a time", flush=True)
     running: list[_RunningJob] = []
-    ended: list[Job] = []
     try:
         with _stop_signals() as received:
             while waiting or running:
-                ready = [job for job in waiting if all(needed.done for needed in job.needs)]
-                for job in ready[: parallel - len(running)]:
+                for job in _ready(waiting)[: parallel - len(running)]:
                     waiting.remove(job)
                     running.append(_RunningJob(job))
                 if not running:
@@ -203,22 +204,61 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
                     raise KeyboardInterrupt
                 for run in [run for run in running if run.ended()]:
                     running.remove(run)
-                    ended.append(run.job)
-                    left = (time.perf_counter() - start) / len(ended) * (total - len(ended)) / 60
-                    state = f"{time.perf_counter() - run.start:.0f} s" if run.job.done else "FAILED"
-                    result = f", {result_of(run.job)}" if run.job.done and result_of(run.job) else ""
-                    others = f"; {left:.0f} minutes for the other {total - len(ended)}" if len(ended) < total else ""
-                    print(f"[{len(ended)}/{total}] {run.job.name}: {state}{result}{others}", flush=True)
+                    progress.report(run)
     finally:
-        for run in running:
-            run.terminate()
-        for run in running:
-            run.process.wait()
-    failed = [str(job.log) for job in ended if not job.done]
-    assert failed or not waiting, f"{waiting[0].name} needs a job that is not among these"
-    if failed:
-        after = f"; {len(waiting)} that need them were not run" if waiting else ""
-        raise UserError(f"{len(failed)} of {total} jobs failed; their output is in {', '.join(failed)}{after}")
+        _stop(running)
+    progress.check(waiting)
+
+
+def _ready(waiting: Iterable[Job]) -> list[Job]:
+    """Those whose needs are done."""
+    return [job for job in waiting if all(needed.done for needed in job.needs)]
+
+
+def _stop(running: Iterable[_RunningJob]) -> None:
+    """Ask all to end, and wait for them."""
+    for run in running:
+        run.terminate()
+    for run in running:
+        run.wait()
+
+
+class _Progress:
+    """The jobs that have ended, of ``total`` ones, and what is said of them."""
+
+    def __init__(self, total: int, result_of: Callable[[Job], str]):
+        self.total = total
+        self._result_of = result_of
+        self._ended: list[Job] = []
+        self._start = time.perf_counter()
+
+    def report(self, run: _RunningJob) -> None:
+        """Enter one that has ended, and print how it went and how long the others will take."""
+        self._ended.append(run.job)
+        place = f"[{len(self._ended)}/{self.total}]"
+        print(f"{place} {run.job.name}: {self._outcome(run)}{self._rest()}", flush=True)
+
+    def _outcome(self, run: _RunningJob) -> str:
+        if not run.job.done:
+            return "FAILED"
+        seconds = f"{time.perf_counter() - run.start:.0f} s"
+        result = self._result_of(run.job)
+        return f"{seconds}, {result}" if result else seconds
+
+    def _rest(self) -> str:
+        others = self.total - len(self._ended)
+        if others == 0:
+            return ""
+        seconds_each = (time.perf_counter() - self._start) / len(self._ended)
+        return f"; {seconds_each * others / 60:.0f} minutes for the other {others}"
+
+    def check(self, waiting: Sequence[Job]) -> None:
+        """Raises UserError where a job has failed; those that need it are still ``waiting``."""
+        failed = [str(job.log) for job in self._ended if not job.done]
+        assert failed or not waiting, f"{waiting[0].name} needs a job that is not among these"
+        if failed:
+            after = f"; {len(waiting)} that need them were not run" if waiting else ""
+            raise UserError(f"{len(failed)} of {self.total} jobs failed; their output is in {', '.join(failed)}{after}")
 
 
 @contextlib.contextmanager
@@ -235,21 +275,36 @@ def _stop_signals() -> Iterator[list[int]]:
 
 
 class _RunningJob:
-    """A job at work, alone in its folder; each command has a process group, so that all of it can be stopped."""
+    """A job at work, alone in its folder; each command has a process group, so that all of it can be stopped.
+
+    While another process holds the folder, the job waits for LOCK_PATIENCE: where the last call was killed, its
+    training may still be writing a checkpoint.
+    """
 
     def __init__(self, job: Job):
-        self.job, self.start = job, time.perf_counter()
-        self._log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.job = job
+        self.start = time.perf_counter()
+        self._commands = iter(job.commands)
+        self._process: subprocess.Popen | None = None  # none before the folder is ours
+        self._log = open(job.log, "ab", buffering=0)  # noqa: SIM115  (its lock is the folder's)
+        self._take_folder()
+        if self._process is None:
+            held = f"another process works in {job.result.parent}"
+            print(f"{job.name}: {held}, waiting {LOCK_PATIENCE:.0f} s for its end", flush=True)
+
+    def _take_folder(self) -> None:
+        """Begin once the folder is free. Raises UserError if it is not after LOCK_PATIENCE."""
         try:
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the last process of the job ends
         except BlockingIOError as error:
-            os.close(self._log)
-            raise UserError(f"{job.name} is being run by another process ({job.log})") from error
-        self._commands = iter(job.commands)
+            if time.perf_counter() - self.start < LOCK_PATIENCE:
+                return
+            self._log.close()
+            raise UserError(f"{self.job.name} is being run by another process ({self.job.log})") from error
         self._run(next(self._commands))
 
     def _run(self, command: tuple[str, ...]) -> None:
-        self.process = subprocess.Popen(
+        self._process = subprocess.Popen(
             with_parent([sys.executable, find_file(command[0]), *command[1:]]),
             cwd=PACKAGES,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
@@ -259,18 +314,30 @@ class _RunningJob:
         )
 
     def ended(self) -> bool:
-        """Whether the last command has ended, or one has failed; the next one starts here."""
-        code = self.process.poll()
-        if code == 0 and (command := next(self._commands, None)):
+        """Whether the last command has ended, or one has failed; the first and the next one start here."""
+        if self._process is None:
+            self._take_folder()
+            return False
+        code = self._process.poll()
+        if code is None:
+            return False
+        command = next(self._commands, None) if code == 0 else None
+        if command:
             self._run(command)
-        elif code is not None:
-            os.close(self._log)
-            return True
-        return False
+            return False
+        self._log.close()
+        return True
 
     def terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
+        if self._process:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Until the command has ended; the folder is free then."""
+        if self._process:
+            self._process.wait()
+        self._log.close()
 
 
 def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None) -> None:

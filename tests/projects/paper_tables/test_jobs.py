@@ -1,6 +1,7 @@
 """Jobs run once, in order, alone in their folders, and stop with the program that runs them."""
 
 import fcntl
+import math
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 from trees import refused
@@ -35,6 +37,18 @@ def writing_job(folder: Path, name: str, *needs: Job) -> Job:
     return Job(name, (("-c", WRITE, *map(str, words)),), result, needs=needs)
 
 
+def kill_table(job: Job) -> None:
+    """Kill the process that runs a job, once the job has printed that it has started."""
+    job.claim()
+    if not (table := os.fork()):
+        paper_jobs.run_jobs([job], parallel=1)
+        os._exit(0)
+    while not (job.log.is_file() and "started" in job.log.read_text()):
+        time.sleep(0.05)
+    os.kill(table, signal.SIGKILL)
+    os.waitpid(table, 0)
+
+
 def test_jobs_leave_their_results_and_are_not_run_again(tmp_path, capsys):
     jobs = [writing_job(tmp_path, name) for name in "abc"]
     run_jobs(jobs, parallel=2)
@@ -60,7 +74,8 @@ def test_a_result_of_another_recipe_or_other_data_is_not_taken_for_this_one(tmp_
         refused(str(job.result.parent), run_jobs, [other], parallel=1)
 
 
-def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path):
+def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(paper_jobs, "LOCK_PATIENCE", 0.0)
     job = writing_job(tmp_path, "a")
     job.claim()
     with open(job.log, "a") as log:
@@ -69,21 +84,57 @@ def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path):
     assert not job.done
 
 
+def test_a_folder_whose_last_process_is_about_to_end_is_waited_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paper_jobs, "LOCK_PATIENCE", math.inf)
+    job, other = writing_job(tmp_path, "a"), writing_job(tmp_path, "b")
+    job.claim()
+    with open(job.log, "a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        lock_file, refusals = fcntl.flock, []
+
+        def lock(file: IO, how: int) -> None:
+            try:
+                lock_file(file, how)
+            except BlockingIOError:
+                refusals.append(file.name)
+                if len(refusals) == 3:
+                    log.close()
+                raise
+
+        monkeypatch.setattr(fcntl, "flock", lock)
+        run_jobs([job, other], parallel=2)
+    assert job.done and other.done and refusals == [str(job.log)] * 3
+    assert capsys.readouterr().out.count("another process works in") == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a parent's end is a signal on Linux alone")
 def test_a_killed_table_leaves_no_job_running(tmp_path):
     wait = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(75)))\n"
     job = Job("slow", (("-uc", f"{wait}print('started')\ntime.sleep(300)"),), tmp_path / "slow" / "result.json")
-    job.claim()
-    if not (table := os.fork()):
-        paper_jobs.run_jobs([job], parallel=1)
-        os._exit(0)
-    while not (job.log.is_file() and "started" in job.log.read_text()):
-        time.sleep(0.05)
-    os.kill(table, signal.SIGKILL)
-    os.waitpid(table, 0)
+    kill_table(job)
     with open(job.log) as log:
         fcntl.flock(log, fcntl.LOCK_EX)  # until its last process has ended
     assert not job.done and "saved" in job.log.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a parent's end is a signal on Linux alone")
+def test_a_killed_table_is_continued_at_once(tmp_path):
+    """While its job still writes what it has."""
+    saving = (
+        "import pathlib, signal, sys, time\n"
+        "result, saved = map(pathlib.Path, sys.argv[1:])\n"
+        "if saved.exists():\n"
+        "    result.write_text('{}')\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), saved.touch(), sys.exit(75)))\n"
+        "print('started')\n"
+        "time.sleep(300)\n"
+    )
+    result = tmp_path / "slow" / "result.json"
+    job = Job("slow", (("-uc", saving, str(result), str(tmp_path / "saved")),), result)
+    kill_table(job)
+    run_jobs([job], parallel=1)
+    assert job.done
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
