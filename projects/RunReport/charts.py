@@ -20,38 +20,59 @@ FOLDED = "Other numbers"
 COLORS = ("#2f7fd1", "#e1772f", "#2a9d74", "#b45fc2", "#d94f5c", "#8f8a2a", "#1f9fb4", "#a0703c")
 DASHES = ("solid", "dash", "dot")
 MOST_POINTS = 500  # of a curve, which is some 350 px wide
+FEW_TO_MARK, FEW_FOR_A_LINE = 40, 100  # points; fewer have markers, and a thicker line
 
+NumberedRuns = list[tuple[int, ReportedRun]]  # the number is that of a run's line
+Plot = tuple[str, str, list[dict]]  # title, note, lines
 KNOWN: dict[str, dict[str, list[str]]] = read_yaml(Path(__file__).with_name("plots.yaml"))
 TITLES = {metric: title for plots in KNOWN.values() for metric, (title, *_) in plots.items()}
 
 
 def line_of(number: int) -> dict[str, str]:
     """Colour and dash of the run of that number."""
-    return {"color": COLORS[number % len(COLORS)], "dash": DASHES[number // len(COLORS) % len(DASHES)]}
+    round_of_colors, color = divmod(number, len(COLORS))
+    return {"color": COLORS[color], "dash": DASHES[round_of_colors % len(DASHES)]}
 
 
-def make_plots(runs: list[tuple[int, ReportedRun]]) -> dict[str, list[tuple[str, str, list[dict]]]]:
+def make_plots(runs: NumberedRuns) -> dict[str, list[Plot]]:
     """Title, note and lines of every metric that changes in any of the runs, by group; scores of classes have none."""
-    metrics = [name for name in dict.fromkeys(name for _, run in runs for name in run.series) if _changes(name, runs)]
+    plots: dict[str, list[Plot]] = {}
+    changing = [name for name in _metrics(runs) if _changes(name, runs)]
+    for group, described in _groups(changing).items():
+        for name, (title, note, *methods) in described.items():
+            if name not in changing:
+                continue
+            note = note if _holds_for(methods, name, runs) else ""
+            plot = title, note, _lines(name, runs)
+            plots.setdefault(group, []).append(plot)
+    return plots
+
+
+def _groups(metrics: list[str]) -> dict[str, dict[str, Sequence[str]]]:
+    """The plots of plots.yaml, by group and metric; with those of other metrics among the losses, the scores, or in a
+    group of their own."""
     others = {name: (name, "") for name in metrics if name not in TITLES}
     losses = {name: plot for name, plot in others.items() if "loss" in name and "/" not in name}
     scores = {name: plot for name, plot in others.items() if is_score(name)}
-    rest = {name: plot for name, plot in others.items() if "-" not in name and name not in losses | scores}
-    groups = KNOWN | {"Losses": KNOWN["Losses"] | losses, "Scores": KNOWN["Scores"] | scores, FOLDED: rest}
-    plots = {
-        group: [
-            (plot[0], _note(name, plot, runs), _lines(name, runs)) for name, plot in known.items() if name in metrics
-        ]
-        for group, known in groups.items()
-    }
-    return {group: drawn for group, drawn in plots.items() if drawn}
+    rest = {name: plot for name, plot in others.items() if "-" not in name}
+    for name in (*losses, *scores):
+        rest.pop(name, None)
+    all_losses = KNOWN["Losses"] | losses
+    all_scores = KNOWN["Scores"] | scores
+    return KNOWN | {"Losses": all_losses, "Scores": all_scores, FOLDED: rest}
 
 
-def _note(metric: str, plot: Sequence[str], runs: list[tuple[int, ReportedRun]]) -> str:
-    """What to look for in a plot of plots.yaml; nothing, where it holds for other methods than those drawn."""
-    _, note, *methods = plot
+def _holds_for(methods: Sequence[str], metric: str, runs: NumberedRuns) -> bool:
+    """Whether all runs that have the metric are of these methods; none named are all."""
+    if not methods:
+        return True
     drawn = {run.config.get("MODEL.META_ARCHITECTURE") for _, run in runs if metric in run.series}
-    return note if not methods or drawn <= set(methods) else ""
+    return drawn <= set(methods)
+
+
+def _metrics(runs: NumberedRuns) -> list[str]:
+    """The names of all metrics, as they first occur."""
+    return list(dict.fromkeys(name for _, run in runs for name in run.series))
 
 
 def losses_of(runs: list[ReportedRun]) -> list[str]:
@@ -59,15 +80,24 @@ def losses_of(runs: list[ReportedRun]) -> list[str]:
     return [name for name in LOSSES if any(name in run.series for run in runs)]
 
 
-def constants(runs: list[tuple[int, ReportedRun]]) -> dict[str, list[float]]:
+def constants(runs: NumberedRuns) -> dict[str, list[float]]:
     """The values of metrics that have no plot because no run has two of them; those of classes are left out."""
-    names = dict.fromkeys(name for _, run in runs for name in run.series if "-" not in name)
-    last = {name: [run.series[name][-1][1] for _, run in runs if name in run.series] for name in names}
-    return {name: list(dict.fromkeys(values)) for name, values in last.items() if not _changes(name, runs)}
+    values: dict[str, list[float]] = {}
+    for name in _metrics(runs):
+        if "-" in name or _changes(name, runs):
+            continue
+        last = [run.series[name][-1][1] for _, run in runs if name in run.series]
+        values[name] = list(dict.fromkeys(last))
+    return values
 
 
-def _changes(name: str, runs: list[tuple[int, ReportedRun]]) -> bool:
-    return any(len({value for _, value in run.series.get(name, ())}) > 1 for _, run in runs)
+def _changes(name: str, runs: NumberedRuns) -> bool:
+    """Whether any of the runs has two values of a metric."""
+    for _, run in runs:
+        values = {value for _, value in run.series.get(name, ())}
+        if len(values) > 1:
+            return True
+    return False
 
 
 def thinned(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
@@ -75,43 +105,57 @@ def thinned(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
     if len(points) <= most:
         return points
     values = np.array([value for _, value in points])
-    stretches = np.array_split(np.arange(len(points)), most // 2)
-    # A value that is no number wins both.
-    ends = {int(stretch[pick(values[stretch])]) for stretch in stretches for pick in (np.argmin, np.argmax)}
-    return [points[number] for number in sorted(ends | {0, len(points) - 1})]
+    kept = {0, len(points) - 1}
+    for stretch in np.array_split(np.arange(len(points)), most // 2):
+        of_stretch = values[stretch]
+        lowest, highest = stretch[of_stretch.argmin()], stretch[of_stretch.argmax()]  # what is no number is both
+        kept |= {int(lowest), int(highest)}
+    return [points[number] for number in sorted(kept)]
 
 
 def is_score(name: str) -> bool:
     """Whether a metric is a score of a data set as a whole; a dash stands before a class's name."""
-    return name.startswith(TOP1) or ("/" in name and "-" not in name and not name.startswith(COUNTERS))
+    if name.startswith(TOP1):
+        return True
+    of_class, counts = "-" in name, name.startswith(COUNTERS)
+    return "/" in name and not of_class and not counts
 
 
 def best_before(name: str, points: list[Point]) -> Point | None:
     """The best value of a metric if it is not the last; None where the code does not know which way is better."""
     way = direction(name)
     defined = [point for point in points if not math.isnan(point[1])]
-    best = max(defined, key=lambda point: way * point[1]) if way and defined else points[-1]
-    return best if best[0] != points[-1][0] else None
+    if not way or not defined:
+        return None
+    best = max(defined, key=lambda point: way * point[1])
+    last_iteration, _ = points[-1]
+    return best if best[0] != last_iteration else None
 
 
 def speed(run: ReportedRun) -> float | None:
     """Images per second, the median over the run; the first value is that of a loader and caches still cold."""
     values = [value for _, value in run.series.get("images_per_second", ())]
-    return statistics.median(values[1:] or values) if values else None
+    if not values:
+        return None
+    warm = values[1:] or values
+    return statistics.median(warm)
 
 
-def _lines(metric: str, runs: list[tuple[int, ReportedRun]]) -> list[dict]:
+def _lines(metric: str, runs: NumberedRuns) -> list[dict]:
     """Plotly's traces, one for each run that has the metric."""
-    curves = [(number, run.name, thinned(run.series.get(metric, []))) for number, run in runs]
-    return [
-        {
+    traces = []
+    for number, run in runs:
+        points = thinned(run.series.get(metric, []))
+        if not points:
+            continue
+        width = 1.8 if len(points) < FEW_FOR_A_LINE else 1.2  # px
+        trace = {
             "x": [iteration for iteration, _ in points],
             "y": [float(f"{value:.6g}") for _, value in points],
-            "name": name,
+            "name": run.name,
             # A single point makes no line, and scores are few enough to be seen one by one.
-            "mode": "lines+markers" if len(points) < 40 else "lines",
-            "line": {**line_of(number), "width": 1.8 if len(points) < 100 else 1.2},
+            "mode": "lines+markers" if len(points) < FEW_TO_MARK else "lines",
+            "line": {**line_of(number), "width": width},
         }
-        for number, name, points in curves
-        if points
-    ]
+        traces.append(trace)
+    return traces

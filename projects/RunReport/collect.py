@@ -4,7 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator
-from itertools import count, groupby
+from itertools import chain, count, groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from projects.Pictures.tiles import evenly_spread
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of, read_metrics
 from revisit.engine.environment import FILE as ENVIRONMENT
-from revisit.errors import UserError, printable, translated
+from revisit.errors import expect, printable, translated
 from revisit.files import read_yaml
 from revisit.keys import dotted_keys
 
@@ -72,11 +72,12 @@ def collect(folders: Iterable[Path]) -> tuple[list[ReportedRun], list[tuple[str,
     A folder that is no run itself stands for the runs right below it; one that is neither raises UserError.
     """
     runs_of = {folder.resolve(): [run.resolve() for run in _runs_of(folder)] for folder in folders}
-    paths = list(dict.fromkeys(run for runs in runs_of.values() for run in runs))
+    paths = list(dict.fromkeys(chain.from_iterable(runs_of.values())))
     above = [folder for folder, runs in runs_of.items() if folder not in runs]
     names = short_names([*paths, *above])
     runs = [_read_run(path, names[path], paths) for path in progress(paths, "run")]
-    return runs, [(names[folder], path) for folder in [*above, *paths] for path in _own_pictures(folder)]
+    pictures = [(names[folder], path) for folder in (*above, *paths) for path in _own_pictures(folder)]
+    return runs, pictures
 
 
 def short_names(folders: list[Path]) -> dict[Path, str]:
@@ -96,7 +97,8 @@ def files_below(folder: Path, *patterns: str, of: Path) -> list[Path]:
     """The regular files of a run's folder ``of``, or of one below it, that match; sorted. What a link leads to out of
     it is left out, and said: a page that is passed on has nothing that its author did not name."""
     found = []
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file()):
+    matching = sorted(chain.from_iterable(folder.glob(pattern) for pattern in patterns))
+    for path in filter(Path.is_file, matching):
         if path.resolve().is_relative_to(of.resolve()):
             found.append(path)
         else:
@@ -106,11 +108,11 @@ def files_below(folder: Path, *patterns: str, of: Path) -> list[Path]:
 
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
-    for marks in (MARKS, [f"*/{mark}" for mark in MARKS]):
-        if found := files_below(folder, *marks, of=folder):
-            return list(dict.fromkeys(path.parent for path in sorted(found)))
+    below = [f"*/{mark}" for mark in MARKS]
+    found = files_below(folder, *MARKS, of=folder) or files_below(folder, *below, of=folder)
     marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
-    raise UserError(f"{folder} is not the folder of a run: expected {marks}")
+    expect(found, f"{folder} is not the folder of a run: expected {marks}")
+    return list(dict.fromkeys(path.parent for path in found))
 
 
 def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
@@ -120,21 +122,21 @@ def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
             series = read_metrics(metrics)
         for settings in files_below(folder, "config.yaml", of=folder):
             config = dotted_keys(read_yaml(settings) or {})
-    max_iter = config.get("SOLVER.MAX_ITER", 0)
-    state = _state_of(folder, series, max_iter if isinstance(max_iter, int) else 0)
+    stated = config.get("SOLVER.MAX_ITER", 0)
+    max_iter = stated if isinstance(stated, int) else 0
+    state = _state_of(folder, series, max_iter)
     evaluations = list(_read_evaluations(folder, all_runs))
     return ReportedRun(name, folder, series, config, state, _read_environment(folder), evaluations)
 
 
 def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> RunState:
     """How far a run has come, so that a number of half a run is never taken for a result; ``max_iter`` 0: not known."""
-    ends = {path.stem: end for path in checkpoints_of_run(folder) if (end := iteration_of(path)) < DAMAGED}
-    trained = series.get("total_loss") or series.get("lr") or [(-1, 0.0)]
-    last, end = max(trained[-1][0], *ends.values(), -1), ends.get(FINAL, -1)
-    of_all = f"{last + 1} of {max_iter} iterations" if max_iter else f"{last + 1} iterations, of how many is not known"
+    checkpoints = _checkpoints_by_name(folder)
+    last = max(_last_of(series), *checkpoints.values(), -1)
+    end = checkpoints.get(FINAL, -1)
+    non_finite = _last_non_finite(folder)
     notes = [f"an earlier run of this folder is in {path.name}" for path in sorted(folder.glob("earlier_run_*"))]
-    names = (re.match(r"iteration_(\d+)_process_\d+", path.name) for path in folder.glob("non_finite/*"))
-    non_finite = max((int(name[1]) for name in names if name), default=-1)
+    of_all = f"{last + 1} of {max_iter} iterations" if max_iter else f"{last + 1} iterations, of how many is not known"
     if end >= max(last, 0):  # metrics of later iterations: a finished run that was resumed with more of them
         if non_finite >= 0:
             notes.append(f"it met a loss that was not finite at iteration {non_finite} and resumed from a checkpoint")
@@ -144,36 +146,66 @@ def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> Ru
     if last >= 0:
         resumed = f", resumed after it had finished {end + 1}" if end >= 0 else f", no {FINAL}.pth"
         return RunState("unfinished", f"unfinished: {of_all}{resumed}", notes)
+    kind, text = _without_iterations(folder)
+    return RunState(kind, text, notes)
+
+
+def _checkpoints_by_name(folder: Path) -> dict[str, int]:
+    """Of those that can be read, the last iteration that each has seen."""
+    iterations = {path.stem: iteration_of(path) for path in checkpoints_of_run(folder)}
+    return {name: iteration for name, iteration in iterations.items() if iteration < DAMAGED}
+
+
+def _last_of(series: dict[str, list[Point]]) -> int:
+    """The last iteration with metrics of training; -1 where there is none."""
+    points = series.get("total_loss") or series.get("lr")
+    return points[-1][0] if points else -1
+
+
+def _last_non_finite(folder: Path) -> int:
+    """The last iteration whose loss was not finite, by the folders that it left; -1 where there is none."""
+    last = -1
+    for path in folder.glob(f"{NON_FINITE}/*"):
+        if name := re.match(r"iteration_(\d+)_process_\d+", path.name):
+            last = max(last, int(name[1]))
+    return last
+
+
+def _without_iterations(folder: Path) -> tuple[str, str]:
+    """Kind and words of the state of a run that has written no iteration."""
     files = {path.name for path in folder.iterdir()}
-    if files & {"evaluation.json", "results.json"}:
-        return RunState("untrained", "evaluation only", notes)
-    if files & {"log.txt", "metrics.json"}:
-        return RunState("unfinished", "started, no iteration written yet", notes)
-    return RunState("untrained", "dry run only" if "dry_run.json" in files else "no training", notes)
+    if not files.isdisjoint(RESULTS):
+        return "untrained", "evaluation only"
+    if not files.isdisjoint(("log.txt", "metrics.json")):
+        return "unfinished", "started, no iteration written yet"
+    return "untrained", "dry run only" if "dry_run.json" in files else "no training"
 
 
 def _read_environment(folder: Path) -> dict[str, str]:
     """environment.json, what differed between the run's starts joined by arrows."""
-    starts: dict[str, list[str]] = {}
+    starts: dict[str, list[str]] = {}  # by fact, what it was at each start
     files = files_below(folder, ENVIRONMENT, of=folder)
-    for line in "".join(file.read_text(errors="replace") for file in files).splitlines():
+    lines = "".join(file.read_text(errors="replace") for file in files)
+    for line in lines.splitlines():
         try:
             facts = dict(json.loads(line))
         except (ValueError, TypeError):  # a start that was killed while writing it
             continue
-        dirty = facts.pop("dirty", False)
+        changed = ", changed files" if facts.pop("dirty", False) else ""
         if facts.get("commit"):
-            facts["commit"] = f"{facts['commit'][:12]}{', changed files' if dirty else ''}"
+            facts["commit"] = f"{facts['commit'][:12]}{changed}"
         for key, value in facts.items():
-            starts.setdefault(key, []).append("unknown" if value is None else str(value))
+            text = "unknown" if value is None else str(value)
+            starts.setdefault(key, []).append(text)
     return {key: " → ".join(value for value, _ in groupby(values)) for key, values in starts.items()}
 
 
 def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEvaluation]:
     """All below the folder, but not those of another run of the report that lies there."""
     others = [run for run in all_runs if run != folder and run.is_relative_to(folder)]
-    for file in files_below(folder, *(f"**/{name}" for name in RESULTS), of=folder):
-        if any(file.is_relative_to(other) for other in others):
+    at_any_depth = [f"**/{name}" for name in RESULTS]
+    for file in files_below(folder, *at_any_depth, of=folder):
+        if any(map(file.is_relative_to, others)):
             continue
         try:
             content = json.loads(file.read_text())
@@ -184,7 +216,8 @@ def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEv
         animations = files_below(file.parent, ANIMATIONS, of=folder)
         pictures = [] if own else [*_pictures_in(file.parent, folder), *animations]
         tables = files_below(file.parent, "*.csv", "table.md", of=folder)
-        yield ReportedEvaluation(str(file.relative_to(folder)), content, pictures, tables)
+        name = str(file.relative_to(folder))
+        yield ReportedEvaluation(name, content, pictures, tables)
 
 
 def _own_pictures(folder: Path) -> list[Path]:
@@ -193,8 +226,9 @@ def _own_pictures(folder: Path) -> list[Path]:
         return []
     pictures = [*_pictures_in(folder, folder), *_pictures_in(folder / NON_FINITE, folder)]
     galleries = [path for path in pictures if path.stem.startswith(NEIGHBORS)]
-    shown = {galleries[step] for step in evenly_spread(len(galleries), MOST_GALLERIES)}
-    return [path for path in pictures if path not in galleries or path in shown]
+    shown = [galleries[step] for step in evenly_spread(len(galleries), MOST_GALLERIES)]
+    left_out = set(galleries) - set(shown)
+    return [path for path in pictures if path not in left_out]
 
 
 def _pictures_in(folder: Path, of: Path) -> list[Path]:

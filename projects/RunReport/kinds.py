@@ -48,20 +48,24 @@ def by_kind(runs: list[ReportedRun]) -> dict[RunKind, list[tuple[int, ReportedRu
 def main_scores(kind: RunKind, runs: list[ReportedRun]) -> list[str]:
     """Names of the scores that runs of this kind are about, those that some run has."""
     names = dict.fromkeys(name for run in runs for name in (*run.series, *_evaluated(run)))
-    return [name for score in kind.scores for name in names if name == score or name.endswith(f"/{score}")]
+    found = []
+    for score in kind.scores:
+        found += [name for name in names if f"/{name}".endswith(f"/{score}")]
+    return found
 
 
 def points_of(run: ReportedRun, score: str) -> list[Point]:
     """A score's values over the run, or the one of its --eval-only, whose iteration is not known: -1."""
-    points = run.series.get(score)
-    return points or ([(-1, _evaluated(run)[score])] if score in _evaluated(run) else [])
+    if points := run.series.get(score):
+        return points
+    evaluated = _evaluated(run)
+    return [(-1, evaluated[score])] if score in evaluated else []
 
 
 def study_of(run: ReportedRun) -> dict[str, object]:
     """The plain values of a study's results.json: ``protocol``, which says what it is, ``weights``, numbers."""
-    results = next((evaluation.content for evaluation in run.evaluations if evaluation.name == "results.json"), None)
-    plain = results.items() if isinstance(results, dict) else ()
-    return {key: value for key, value in plain if isinstance(value, str | int | float)}
+    results = _content_of("results.json", run)
+    return {key: value for key, value in results.items() if isinstance(value, str | int | float)}
 
 
 def _kind_of(run: ReportedRun) -> RunKind:
@@ -74,6 +78,14 @@ def _kind_of(run: ReportedRun) -> RunKind:
 
 
 def _evaluated(run: ReportedRun) -> dict[str, float]:
-    content = next((evaluation.content for evaluation in run.evaluations if evaluation.name == "evaluation.json"), None)
-    values = dotted_keys(content) if isinstance(content, dict) else {}
+    """The numbers of a run's evaluation.json, by their names with slashes."""
+    values = dotted_keys(_content_of("evaluation.json", run))
     return {key.replace(".", "/"): value for key, value in values.items() if isinstance(value, int | float)}
+
+
+def _content_of(name: str, run: ReportedRun) -> dict:
+    """What a run's own file of results says; nothing, where it has none or one that cannot be read."""
+    for evaluation in run.evaluations:
+        if evaluation.name == name:
+            return evaluation.content if isinstance(evaluation.content, dict) else {}
+    return {}

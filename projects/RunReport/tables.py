@@ -43,11 +43,18 @@ def as_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     if isinstance(value, list):
-        shown = ", ".join(as_text(item) for item in value[:MOST_ITEMS])
-        return f"{shown}, … ({len(value)} in all)" if len(value) > MOST_ITEMS else shown or "()"
+        return _list_as_text(value)
     if isinstance(value, dict):
-        return ", ".join(f"{key} {as_text(item)}" for key, item in value.items()) or "{}"
+        items = [f"{key} {as_text(item)}" for key, item in value.items()]
+        return ", ".join(items) or "{}"
     return str(value)
+
+
+def _list_as_text(values: list) -> str:
+    shown = ", ".join(map(as_text, values[:MOST_ITEMS]))
+    if len(values) > MOST_ITEMS:
+        return f"{shown}, … ({len(values)} in all)"
+    return shown or "()"
 
 
 def from_json(content: object, title: str = "") -> list[TextTable]:
@@ -57,19 +64,28 @@ def from_json(content: object, title: str = "") -> list[TextTable]:
     if not isinstance(content, dict):
         return [TextTable(title, ["value"], [[as_text(content)]])]
     if len(content) > 1 and _alike(list(content.values())):
-        return [_of_dicts(title, [{"": key, **item} for key, item in content.items()])]
-    plain = [[str(key), as_text(value)] for key, value in content.items() if not _is_nested(value)]
+        named = [{"": key, **item} for key, item in content.items()]
+        return [_of_dicts(title, named)]
+    return _of_levels(title, content)
+
+
+def _of_levels(title: str, content: dict) -> list[TextTable]:
+    """A table of the plain values, if there are any; then those of each nested value, under the path of its keys."""
+    nested = {key: value for key, value in content.items() if _is_nested(value)}
+    plain = [[str(key), as_text(value)] for key, value in content.items() if key not in nested]
     tables = [TextTable(title, ["", "value"], plain)] if plain else []
-    for key, value in content.items():
-        tables += from_json(value, f"{title} / {key}" if title else key) if _is_nested(value) else []
+    for key, value in nested.items():
+        path = f"{title} / {key}" if title else key
+        tables += from_json(value, path)
     return tables
 
 
 def from_csv(path: Path) -> TextTable:
     """A CSV file with a header."""
     with open(path, newline="", errors="replace") as file:
-        headers, *rows = [[cell or ABSENT for cell in row] for row in csv.reader(file) if row] or [[]]
-    return TextTable(path.name, headers, rows)
+        rows = [[cell or ABSENT for cell in row] for row in csv.reader(file) if row]
+    headers = rows[0] if rows else []
+    return TextTable(path.name, headers, rows[1:])
 
 
 def of_evaluation(content: object, files: list[Path]) -> list[TextTable]:
@@ -82,27 +98,42 @@ def settings(runs: list[ReportedRun]) -> list[ComparedLine]:
     """Config keys in which some run departs from the defaults or from another run; those that differ first."""
     cfg = get_cfg()
     add_revisit_config(cfg)
-    configs = [dotted_keys(yaml.safe_load(cfg.dump())), *(run.config for run in runs)]
-    defaults, *columns = ({key: _setting(value) for key, value in config.items()} for config in configs)
+    defaults = _typed(dotted_keys(yaml.safe_load(cfg.dump())))
+    columns = [_typed(run.config) for run in runs]
     lines = []
     for key in sorted(set().union(*columns) - NOT_SHOWN):
-        default, *values = (column.get(key, ABSENT) for column in (defaults, *columns))
-        present = {column.get(key, ABSENT) for column in columns if column}
-        lines += [ComparedLine(key, default, values, len(present) > 1)] if present != {default} else []
-    return sorted(lines, key=lambda line: not line.differs)
+        default = defaults.get(key, ABSENT)
+        values = [column.get(key, ABSENT) for column in columns]
+        known = {value for column, value in zip(columns, values, strict=True) if column}  # a run may have no config
+        if known != {default}:
+            lines.append(ComparedLine(key, default, values, len(known) > 1))
+    return sorted(lines, key=_is_alike)
 
 
 def environments(runs: list[ReportedRun]) -> list[ComparedLine]:
     """What is known about the environment of every run; what differs first."""
     keys = dict.fromkeys(key for run in runs for key in run.environment)
-    rows = [(key, [run.environment.get(key, ABSENT) for run in runs]) for key in keys]
-    lines = [ComparedLine(key, "", values, len({*values} - {ABSENT}) > 1) for key, values in rows]
-    return sorted(lines, key=lambda line: not line.differs)
+    lines = []
+    for key in keys:
+        values = [run.environment.get(key, ABSENT) for run in runs]
+        known = set(values) - {ABSENT}
+        lines.append(ComparedLine(key, "", values, len(known) > 1))
+    return sorted(lines, key=_is_alike)
+
+
+def _is_alike(line: ComparedLine) -> bool:
+    return not line.differs
+
+
+def _typed(config: dict[str, object]) -> dict[str, str]:
+    return {key: _setting(value) for key, value in config.items()}
 
 
 def _setting(value: object) -> str:
     """A config value in full, as one would type it."""
-    return f"({', '.join(map(_setting, value))})" if isinstance(value, list) else str(value) or '""'
+    if isinstance(value, list):
+        return f"({', '.join(map(_setting, value))})"
+    return str(value) or '""'
 
 
 def _is_nested(value: object) -> bool:
@@ -113,12 +144,22 @@ def _is_nested(value: object) -> bool:
 
 def _alike(values: list[object]) -> bool:
     """Whether dicts of plain values share most of their keys."""
-    if not all(isinstance(value, dict) and value and not any(map(_is_nested, value.values())) for value in values):
+    if not all(map(_is_plain_dict, values)):
         return False
-    return len(set.intersection(*map(set, values))) * 2 >= len(set.union(*map(set, values)))
+    keys = [set(value) for value in values]
+    shared, occurring = set.intersection(*keys), set.union(*keys)
+    return 2 * len(shared) >= len(occurring)
+
+
+def _is_plain_dict(value: object) -> bool:
+    """Whether a value is a dict with something in it, and nothing that needs a table of its own."""
+    if not isinstance(value, dict) or not value:
+        return False
+    return not any(map(_is_nested, value.values()))
 
 
 def _of_dicts(title: str, dicts: list[dict]) -> TextTable:
     """A row for each dict, its values under the keys that occur."""
     keys = list(dict.fromkeys(key for item in dicts for key in item))
-    return TextTable(title, keys, [[as_text(item.get(key)) for key in keys] for item in dicts])
+    rows = [[as_text(item.get(key)) for key in keys] for item in dicts]
+    return TextTable(title, keys, rows)
