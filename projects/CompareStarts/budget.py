@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from projects.BestNetwork.main_score import direction
 from projects.common.tables import markdown_table
 from projects.CompareStarts.comparison import Task, make_job
 from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle
@@ -25,7 +26,6 @@ from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
-from revisit.evaluation.main_score import direction
 from revisit.files import strict_json, written_whole
 from revisit.keys import Facts, resolve_auto_values
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
+from projects.BestNetwork.main_score import scores_of
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.CompareStarts.starts import OnTheseImages, Start
 from projects.LinearClassification.labelled_sets import check_classes, read_set
@@ -25,7 +26,6 @@ from revisit.data.sources.subsets import is_labelled
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import expect, translated
-from revisit.evaluation.main_score import scores_of
 from revisit.keys import Facts, resolve_auto_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from projects.BestNetwork.main_score import scores_of
 from projects.CompareStarts.choice import run_claimed
 from projects.CompareStarts.comparison import Task, check_labels
 from projects.CompareStarts.flat import Rule
@@ -19,7 +20,6 @@ from projects.PaperTables.job_options import show_jobs
 from projects.PaperTables.jobs import Job, with_needs
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.errors import expect
-from revisit.evaluation.main_score import scores_of
 from revisit.files import make_folder
 
 TOLERANCES = {"%": 1.0}  # by the unit of a score

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from projects.BestNetwork.main_score import direction
 from projects.CompareStarts.flat import RATES, Rule
 from projects.CompareStarts.trainings import Training, Trainings, has_diverged
 from projects.PaperTables.jobs import Job
 from revisit.errors import UserError
-from revisit.evaluation.main_score import direction
 
 
 class Point(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from projects.BestNetwork.main_score import direction
 from projects.common.tables import csv_table, deviation, markdown_table, mean_and_spread
 from projects.CompareStarts.flat import judge
 from projects.CompareStarts.flat_rows import Row, score_at_end
@@ -14,7 +15,6 @@ from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.until_flat import Curve, UntilFlat, training_of
 from projects.CompareStarts.write_comparison import write_texts
 from projects.Pictures.curves import saved_plot
-from revisit.evaluation.main_score import direction
 from revisit.files import strict_json
 
 if TYPE_CHECKING:

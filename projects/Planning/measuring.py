@@ -15,7 +15,7 @@ from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.run_length import evaluates_on_the_way
 from revisit.engine.train_step import TrainStep
 from revisit.errors import UserError, expect, translated
-from revisit.evaluation.main_score import nothing_to_evaluate
+from revisit.evaluation.judged import nothing_to_evaluate
 from revisit.keys import PRETRAINING, SWITCH, Decision, Facts, declare, is_free, number, value_of
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.meta_arch.pretraining import method_of, metrics_period

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from projects.BestNetwork.main_score import direction, pretraining_scores
 from projects.RunReport.collect import Point, ReportedRun
-from revisit.evaluation.main_score import direction, pretraining_scores
 from revisit.files import read_yaml
 
 LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")

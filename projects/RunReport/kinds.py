@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from projects.BestNetwork.main_score import pretraining_scores, scores_of_network
 from projects.RunReport.collect import Point, ReportedRun
-from revisit.evaluation.main_score import pretraining_scores, scores_of_network
 from revisit.keys import DETECTORS, dotted_keys
 from revisit.modeling.meta_arch.pretraining import methods
 from revisit.plugins import load_plugins

@@ -7,7 +7,7 @@ from revisit.checkpoint.named_weights import expected_weights
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.engine.schedules import schedule_reads, share_of_rate
 from revisit.errors import UserError, expect
-from revisit.evaluation.main_score import nothing_to_evaluate
+from revisit.evaluation.judged import nothing_to_evaluate
 from revisit.files import is_url
 from revisit.keys import PIXELWISE, check_values, is_open
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -44,7 +44,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
 
 
 def check_evaluation(cfg: CfgNode, *, eval_only: bool) -> None:
-    """Warn of evaluations that judge nothing, and of a patience that nothing tries.
+    """Warn of evaluations that judge nothing.
 
     Raises:
         UserError: an evaluation is all that is asked for.
@@ -54,8 +54,6 @@ def check_evaluation(cfg: CfgNode, *, eval_only: bool) -> None:
         raise UserError(f"--eval-only, but {lacking}: expected data to evaluate")
     if lacking and cfg.DATASETS.TEST:
         logger.warning(f"nothing is evaluated: {lacking}")
-    if cfg.TEST.PATIENCE and not cfg.TEST.KEEP_BEST:
-        logger.warning("TEST.PATIENCE never ends this run: it goes by what TEST.KEEP_BEST keeps")
 
 
 def check_schedule(cfg: CfgNode, num_images: int, num_processes: int = 1) -> None:

@@ -42,7 +42,7 @@ class FinetuneTrainer(RevisitTrainer):
             Cost(self.folder / "metrics.json"),  # before the evaluation, which trains nothing
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
-            self.best_checkpoint(),
+            *self.evaluation_hooks(),
             Checkpoints(self.cfg, self.signals),
         ]
 

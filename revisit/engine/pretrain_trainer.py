@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from revisit.data.loading.loader import ResumableLoader, finish
-from revisit.engine.evaluation_hooks import Evaluation, StartScores
+from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.hooks import Checkpoints, CollapseAlarm, Cost, CropFallbacks, ReadErrors, Throughput
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.features import extractor
@@ -35,7 +35,6 @@ class PretrainTrainer(RevisitTrainer):
         workers = cfg.DATALOADER.NUM_WORKERS
         period = metrics_period(cfg)
         self.evaluators = build_evaluations(cfg)
-        scored = any(evaluation.SCORES for evaluation in self.evaluators)
         constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)  # crops of an image
         return [
             hooks.IterationTimer(),  # first: it takes the time of a step alone
@@ -51,8 +50,7 @@ class PretrainTrainer(RevisitTrainer):
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             *(hook for evaluation in self.evaluators for hook in evaluation.hooks()),
-            self.best_checkpoint(),  # it holds the state of the lines above, and may end the run
-            StartScores(self.evaluators, cfg.TEST.EVAL_PERIOD) if scored else None,  # last of them: it sums up
+            *self.evaluation_hooks(),
             Checkpoints(cfg, self.signals),
         ]
 

@@ -4,7 +4,7 @@ import logging
 from functools import partial
 
 from revisit.errors import UserError, expect
-from revisit.evaluation.main_score import nothing_to_evaluate
+from revisit.evaluation.judged import nothing_to_evaluate
 from revisit.keys import (
     COUNT,
     Decision,

@@ -14,7 +14,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.data.images.reader import UnreadableImageError
-from revisit.engine.evaluation_hooks import BestCheckpoint
+from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.engine.hooks import HOOK_REGISTRY, EndOfRunError
 from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
@@ -106,8 +106,9 @@ class RevisitTrainer(DefaultTrainer):
         """The hooks that HOOKS names. They may change the network, so they must run before the evaluation."""
         return [HOOK_REGISTRY.get(name)(self.cfg) for name in self.cfg.HOOKS]
 
-    def best_checkpoint(self) -> BestCheckpoint | None:
-        return BestCheckpoint(self.folder, self.cfg.TEST.PATIENCE) if self.cfg.TEST.KEEP_BEST else None
+    def evaluation_hooks(self) -> list[HookBase | None]:
+        """What plug-ins let follow each evaluation. Some hold the state of other hooks, and may end the run."""
+        return [make(self) for _, make in EVALUATION_HOOK_REGISTRY]
 
     def build_writers(self) -> list[EventWriter]:
         added = [WRITER_REGISTRY.get(name)(self.cfg) for name in self.cfg.WRITERS]  # first: wandb patches TensorBoard's

@@ -15,11 +15,11 @@ from runs import assert_numbers_are_explained, assert_same, load, run, run_confi
 from tiny import tiny_config
 from trees import refusal, refused
 
+from projects.BestNetwork.start_scores import StartScores
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import checkpoints_of_run, read_metrics
 from revisit.engine.config_checks import check_evaluation
 from revisit.engine.data_checks import inspect_evaluation
-from revisit.engine.evaluation_hooks import StartScores
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import refused
 
+from projects.BestNetwork.main_score import find_score, is_better
 from revisit.engine.setup import make_config
-from revisit.evaluation.main_score import find_score, is_better
 
 
 def test_the_main_score_is_the_first_sets():

@@ -16,6 +16,7 @@ from runs import assert_resumes, load, run_config, train
 from tiny import tiny_config
 from trees import blank_image, one_line_error, refused, write
 
+from projects.BestNetwork.main_score import main_score
 from revisit.checkpoint.run_folder import read_metrics
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.looks import StandardLook
@@ -24,7 +25,6 @@ from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.evaluation.features import Features
-from revisit.evaluation.main_score import main_score
 from revisit.keys import check_values
 
 from detectron2.data import DatasetCatalog, MetadataCatalog

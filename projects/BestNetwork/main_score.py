@@ -41,21 +41,6 @@ def main_score(cfg: CfgNode) -> str:
     return scores[0].name if scores else ""
 
 
-def why_not_judged(cfg: CfgNode) -> str:
-    """What is lacking to score the network by labels, in words; "" where nothing is."""
-    if not cfg.DATASETS.TEST:
-        return "DATASETS.TEST is empty"
-    if method_of(cfg) and not cfg.KNN_EVAL.BANK:
-        return "KNN_EVAL.BANK names no images that vote"
-    return ""
-
-
-def nothing_to_evaluate(cfg: CfgNode) -> str:
-    """What is lacking to evaluate the network at all, in words; "" where nothing is."""
-    is_judged = any(evaluation.SCORES for evaluation in evaluations_on(cfg))
-    return "" if is_judged else why_not_judged(cfg)
-
-
 def find_score(cfg: CfgNode, results: Mapping[str, float]) -> float:
     """The main score among flattened results, of the first of DATASETS.TEST where there are several.
 
