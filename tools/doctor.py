@@ -77,11 +77,12 @@ def devices() -> None:
 def data_sets() -> None:
     """Print which of the fixed names have their files under $DETECTRON2_DATASETS."""
     import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
+    from projects.LinearClassification import data_sets as classification
     from revisit.data.sources.catalog import datasets_root
     from revisit.data.sources.named_sets import SOURCES
 
     root, found = datasets_root(), []
-    for name, source in SOURCES.items():
+    for name, source in (SOURCES | classification.SOURCES).items():
         places = source.where if isinstance(source.where, tuple) else (source.where,)
         found += [name] if any((root / place).exists() for place in places) else []
     found += ["toy_scenes and its kin"] if (root / "toy_scenes").is_dir() else []

@@ -27,12 +27,12 @@ from projects.common.command_line import RANDOM
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_map
+from projects.LinearClassification.classification_datasets import PRESENT
 from projects.Pictures.tiles import SheetRow, evenly_spread, fit, save_sheet
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import index_by_name
-from revisit.data.sources.classification_datasets import PRESENT
 from revisit.errors import expect, translated
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged
 from revisit.keys import COUNT, Facts, declare, resolve_auto_values

@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.LinearClassification.classification_datasets import PRESENT
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.classification_datasets import PRESENT
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import local_copy, make_folder, output_path, written_whole

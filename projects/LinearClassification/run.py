@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.LinearClassification.classification_datasets import DIFFICULT, PRESENT
 from projects.LinearClassification.labelled_sets import (
     Labelled,
     LabelledSet,
@@ -42,7 +43,6 @@ from projects.LinearClassification.labelled_sets import (
 from projects.LinearClassification.sgd import LinearTraining, plot_history
 from projects.Pictures.curves import saved_plot
 from revisit.data.sources.class_names import share_classes
-from revisit.data.sources.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.data_checks import look_at_images
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1

@@ -3,9 +3,9 @@
 from functools import partial
 from pathlib import Path
 
+from projects.LinearClassification.classification_datasets import labelled_by_class, load_voc_labels
 from projects.ToyScenes.classes import CLASS_NAMES
 from revisit.data.sources.catalog import datasets_root, register_source
-from revisit.data.sources.classification_datasets import labelled_by_class, load_voc_labels
 from revisit.data.sources.coco_boxes import coco_metadata, load_coco
 from revisit.data.sources.image_folders import load_class_folders, load_folder
 from revisit.data.sources.layouts import LabelledSet

@@ -12,7 +12,7 @@ from revisit.data.sources.records import Records, shared_images
 from revisit.errors import expect
 from revisit.evaluation.features import Features
 from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation, Score
-from revisit.keys import COUNT, PIXELS, POSITIVE, SWITCH, Decision, Facts, declare
+from revisit.keys import COUNT, PIXELS, POSITIVE, Decision, Facts, declare
 
 from detectron2.config import CfgNode
 
@@ -35,7 +35,6 @@ knn_eval("KNN_EVAL.BANK", "", voters, resolve=bank)
 knn_eval("KNN_EVAL.NUM_NEIGHBORS", 20, "How many of the nearest images vote.", COUNT)
 knn_eval("KNN_EVAL.TEMPERATURE", 0.07, "Votes weigh exp(cosine / temperature).", POSITIVE)
 knn_eval("KNN_EVAL.IMAGE_SIZE", 224, "The short side is resized to 256/224 of it; the centre is cut.", PIXELS)
-knn_eval("KNN_EVAL.LINEAR", False, "Fit a logistic regression to the bank too: linear_top1.", SWITCH)
 
 
 def knn_classify(bank: Features, rows: Tensor, *, k: int, temperature: float) -> Tensor:

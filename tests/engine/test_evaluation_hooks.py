@@ -16,6 +16,7 @@ from tiny import tiny_config
 from trees import refusal, refused
 
 from projects.BestNetwork.start_scores import StartScores
+from projects.LinearClassification.while_pretraining import LinearClassifier
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import checkpoints_of_run, read_metrics
 from revisit.engine.config_checks import check_evaluation
@@ -25,7 +26,6 @@ from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.evaluation.classifiers import NearestNeighbors
-from revisit.evaluation.linear_classifier import LinearClassifier
 from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.utils.env import seed_all_rng

@@ -9,9 +9,9 @@ from sklearn.preprocessing import StandardScaler
 from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
+from projects.LinearClassification.while_pretraining import fit_linear
 from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import Features, center_crop, extractor
-from revisit.evaluation.linear_classifier import fit_linear
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.005])  # exp(1 / 0.005) is beyond float32

@@ -108,6 +108,7 @@ def register(name: str) -> None:
     Raises:
         UserError: a name that is neither registered nor of a known kind.
     """
+    load_plugins()  # which register names and kinds
     if name in DatasetCatalog.list():
         entry = DatasetCatalog[name]
         if not isinstance(entry, _Catalogued):
@@ -117,7 +118,6 @@ def register(name: str) -> None:
     if kind == SUBSET:
         _register_subset(name, rest)
         return
-    load_plugins()
     if kind not in LABEL_LAYOUT_REGISTRY or not rest:
         raise _unknown(name, kind, rest)
     layout = LABEL_LAYOUT_REGISTRY.get(kind)

@@ -5,12 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from revisit.data.sources import classification_datasets as whole
 from revisit.data.sources.image_folders import class_folders, load_class_folders, load_folder, load_list
 from revisit.data.sources.layouts import LabelLayout, LabelledSet
 from revisit.data.sources.pixel_datasets import CITYSCAPES, NYUD_DEPTH, NYUD_SEGMENTATION, VOC_SEGMENTATION
 from revisit.data.sources.records import Records
-from revisit.data.sources.voc_boxes import VOC_CLASSES
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,6 @@ SUBSETS = {
     "openimages_118k": 118000, "openimages_236k": 236000, "openimages_472k": 472000, "openimages_944k": 944000,
     "bdd100k_90k": 90000,
 }  # fmt: skip
-CIFAR10 = {
-    f"cifar10_{split}": DataSource(
-        (f"cifar10/{split}", "cifar-10-batches-py"),
-        partial(whole.load_cifar10, split=split),
-        size,
-        whole.CIFAR10_CLASSES,
-    )
-    for split, size in (("train", 50000), ("test", 10000))
-}
-VOC_2007_SIZES = {"train": 2501, "val": 2510, "trainval": 5011, "test": 4952}
 PREPARE_VOC, PREPARE_NYUD = "datasets/prepare_voc_train_aug.py", "datasets/prepare_nyud.py"
 PREPARE_CITYSCAPES = "datasets/prepare_cityscapes.py"
 CITYSCAPES_EVAL = {"evaluator_type": "cityscapes_sem_seg"}
@@ -73,12 +61,6 @@ SOURCES: dict[str, DataSource] = {
     **{name: DataSource(f"subsets/{name}.txt", load_list, size) for name, size in SUBSETS.items()},
     **by_split("imagenet", "imagenet/{split}", load_class_folders, class_folders, train=1281167, val=50000),
     **by_split("places365", "places365_standard/{split}", load_class_folders, class_folders, train=1803460, val=36500),
-    **CIFAR10,
-    **by_split("food101", "food-101", whole.load_food101, whole.food101_classes, train=75750, test=25250),
-    **by_split("cars", "stanford_cars", whole.load_cars, whole.cars_classes, train=8144, test=8041),
-    **by_split("pets", "oxford-iiit-pet", whole.load_pets, whole.pets_classes, trainval=3680, test=3669),
-    **by_split("sun397", "SUN397", whole.load_sun397, whole.sun397_classes, train=19850, test=19850),
-    **by_split("voc_2007_labels", "VOC2007", whole.load_voc_labels, VOC_CLASSES, **VOC_2007_SIZES),
     **by_split_of_layout("voc_2012_sem_seg", "VOC2012", VOC_SEGMENTATION, PREPARE_VOC, train_aug=10582, val=1449),
     **by_split_of_layout("nyud_segmentation", "NYUD_MT", NYUD_SEGMENTATION, PREPARE_NYUD, train=795, val=654),
     **by_split_of_layout("nyud_depth", "NYUD_MT", NYUD_DEPTH, PREPARE_NYUD, train=795, val=654),

@@ -10,9 +10,18 @@ from torch import Tensor
 from revisit.evaluation.classifiers import BankEvaluation, Classifier
 from revisit.evaluation.features import Features
 from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, Score
+from revisit.keys import SWITCH, declare
 
 from detectron2.config import CfgNode
 
+declare(
+    "KNN_EVAL.LINEAR",
+    False,
+    "Fit a logistic regression to the bank too: linear_top1.",
+    SWITCH,
+    may_change=True,
+    read_by="Pretraining",
+)
 REGULARIZATION = 0.1  # scikit-learn's C, on standardised features; the same for every run, tuned on none
 MAX_ITERATIONS = 1000
 ARRAYS = "SCIPY_ARRAY_API"
