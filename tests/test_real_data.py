@@ -5,14 +5,14 @@ VOC2012_mini}, cityscapes/mmseg_pseudo, nyud.
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, run
+from commands import REAL_DATA as DATA
+from commands import run
 from PIL import Image
 from runs import load
 
@@ -27,7 +27,6 @@ from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog
 
-DATA = Path(os.environ.get("REVISIT_REAL_DATA", ROOT.parent / "shared" / "data"))
 pytestmark = [
     pytest.mark.real_data,
     pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}: set REVISIT_REAL_DATA"),

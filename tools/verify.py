@@ -3,6 +3,7 @@
 
     python tools/verify.py --list
     python tools/verify.py moco-v2-200 moco_v2_200ep_pretrain.pth.tar --dry-run
+    python tools/verify.py efficientnet-lite0 imagenet:efficientnet_lite0
     python tools/verify.py paper-all-800 reference.pth.tar --columns VOC_SVM_mAP DAVIS_JF
 
 The file is yours: its hash and its layout are checked first. A published score agrees where ours lies within its range,
@@ -18,17 +19,17 @@ import sys
 from pathlib import Path
 
 from projects.PaperTables.job_options import show_jobs
-from projects.Verify.published import PUBLISHED, read_published
+from projects.Verify.published import PUBLISHED, original_copy, read_published
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
-from revisit.files import is_url, local_copy, make_folder, output_path, read_yaml
+from revisit.files import is_url, make_folder, output_path, read_yaml
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("name", nargs="?", help="which published weights, as --list calls them")
-    add("file", nargs="?", help="your copy of them")
+    add("file", nargs="?", help="your copy of them, or imagenet:NAME, which is in a package")
     add("--list", action="store_true", help="print the published weights, their licences and columns")
     add("--fetch", action="store_true", help="download the file from its published URL")
     add("--columns", nargs="+", default=[], metavar="NAME", help="scores to verify (default: all)")
@@ -46,7 +47,7 @@ def main() -> None:
     expect(bool(args.file) != args.fetch, f"expected your copy of {args.name}, or --fetch ({published.url})")
     if args.fetch:
         expect(is_url(published.url), f"{args.name} has no URL of a file: {published.url}")
-    file = local_copy(published.url if args.fetch else args.file, "the weights")
+    file = original_copy(published.url if args.fetch else args.file)
     expect(file.is_file(), f"{file} not found: expected a copy of {published.url}")
     root = (args.output or Path("output/verify") / args.name).resolve()
     make_folder(root, "--output")

@@ -9,7 +9,7 @@ from typing import Any
 
 from projects.PaperTables.paper_tables import COLUMNS, Evaluation, read_column
 from revisit.errors import did_you_mean, expect
-from revisit.files import read_yaml
+from revisit.files import local_copy, read_yaml
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
 HASHES = ("sha256", "md5")
@@ -80,6 +80,20 @@ def _score(column: str, evaluation: Evaluation, is_trained: bool, facts: dict[st
     value, (low, high) = facts["value"], facts["range"]
     expect(low <= value <= high, f"{where}: the range {low} to {high} does not hold the published {value}")
     return PublishedScore(column, evaluation, is_trained, value, low, high, facts["printed"])
+
+
+def original_copy(name: str) -> Path:
+    """The user's copy of published weights: the file in the package of ``imagenet:NAME``, a path, or a URL.
+
+    Raises:
+        UserError: the package is missing, or a URL cannot be fetched.
+    """
+    kind, _, in_package = name.partition(":")
+    if kind != "imagenet":
+        return local_copy(name, "the weights")
+    from projects.Weights.imagenet_packages import original_file  # not at start-up: it takes seconds
+
+    return original_file(in_package)
 
 
 def check_hash(file: Path, published: PublishedFile) -> str:

@@ -11,6 +11,9 @@ import argparse
 import json
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path, write_whole
 
@@ -29,22 +32,28 @@ def main() -> None:
 
 def difference(weights: str, original: str) -> float:
     """On four images of noise, as float32."""
-    import timm
-    import torch
-
     import revisit
-    from revisit.checkpoint.reading import read_checkpoint
 
     backbone = revisit.load_backbone(weights)
-    network = timm.create_model(backbone.flags["MODEL.TIMM.NAME"]).eval()
-    tensors = read_checkpoint(Path(original))
-    network.load_state_dict(dict(zip(network.state_dict(), tensors.values(), strict=True)))
+    network = timms_network(backbone.flags["MODEL.TIMM.NAME"], original)
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (4, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator)
     with torch.no_grad():
         maps = list(backbone(images).values())
         expected = network.forward_intermediates((images - backbone.mean) / backbone.std, intermediates_only=True)
     return float((maps[-1] - expected[-1]).abs().max())
+
+
+def timms_network(name: str, original: str) -> nn.Module:
+    """Timm's network of that name with the tensors of the original file, in evaluation mode."""
+    import timm
+
+    from revisit.checkpoint.reading import read_checkpoint
+
+    network = timm.create_model(name).eval()
+    tensors = read_checkpoint(Path(original))
+    network.load_state_dict(dict(zip(network.state_dict(), tensors.values(), strict=True)))
+    return network
 
 
 if __name__ == "__main__":

@@ -37,8 +37,12 @@ PACKAGED = {
 @NAMED_WEIGHTS_REGISTRY.register()
 def imagenet(name: str) -> Path:
     """The converted file of ``imagenet:NAME``. Raises UserError for another name, or a package that is missing."""
+    return kept_file(f"imagenet/{_digits(_packaged(name))}/{name}.pth", partial(_write, name))
+
+
+def _packaged(name: str) -> Packaged:
     expect(name in PACKAGED, f"imagenet:{name}: expected one of {', '.join(PACKAGED)}{did_you_mean(name, PACKAGED)}")
-    return kept_file(f"imagenet/{_digits(PACKAGED[name])}/{name}.pth", partial(_write, name))
+    return PACKAGED[name]
 
 
 def _digits(packaged: Packaged) -> str:
@@ -55,8 +59,9 @@ def _write(name: str, output: Path) -> None:
 
 
 def original_file(name: str) -> Path:
-    """The file in the installed package, none of whose code runs. Raises UserError where it is missing or changed."""
-    packaged = PACKAGED[name]
+    """The file in the installed package, none of whose code runs. Raises UserError for another name, or where it is
+    missing or changed."""
+    packaged = _packaged(name)
     package = packaged.package
     spec = find_spec(package)
     expect(spec is not None, f"imagenet:{name} is in a package that is not installed: pip install {package}")

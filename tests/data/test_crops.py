@@ -161,6 +161,16 @@ def test_pairs_are_drawn_in_at_most_sixteen_blocks(monkeypatch, max_iou, blocks)
     assert boxes.num_fallbacks == (blocks > 1)
 
 
+def test_a_pair_that_stays_too_near_is_the_farthest_of_all_blocks(monkeypatch):
+    nearness = []
+    for blocks in range(1, 8):
+        monkeypatch.setattr(distant_pairs, "MAX_PAIR_BLOCKS", blocks)
+        boxes = ConstrainedMultiCrop(large_scale=(0.9, 1.0), max_iou=0, num_small=0)(60, 80, np.random.default_rng(0))
+        assert boxes.num_fallbacks == 1
+        nearness.append(intersection_over_union(boxes.anchor, boxes.positive).item())
+    assert nearness == sorted(nearness, reverse=True) and nearness[-1] < nearness[0]
+
+
 @given(box_in(13, 17), box_in(13, 17))
 def test_shares_and_unions_are_those_of_pixels(box, other):
     found = overlap_share(box, other), intersection_over_union(box, other)

@@ -102,10 +102,11 @@ def test_every_momentum_network_follows_its_own():
     assert_momentum_networks_follow(tiny_model("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0))
 
 
-def test_permutation_depends_on_seed_and_iteration_alone_and_one_process_scatters_by_it():
+def test_permutation_depends_on_seed_iteration_and_part_alone_and_one_process_scatters_by_it():
     drawn = shuffle_permutation(16, 3, 5).tolist()
-    assert drawn == shuffle_permutation(16, 3, 5).tolist()
-    assert drawn not in (shuffle_permutation(16, 3, 6).tolist(), shuffle_permutation(16, 4, 5).tolist())
+    assert drawn == shuffle_permutation(16, 3, 5, part=0).tolist()
+    others = [shuffle_permutation(16, *which).tolist() for which in ((3, 6), (4, 5), (3, 5, 1))]
+    assert drawn not in others
     assert sorted(drawn) == list(range(16))
     rows, permutation = torch.arange(6), np.array([3, 1, 5, 0, 2, 4])
     assert scatter_shuffled(rows, permutation).tolist() == [3, 1, 5, 0, 2, 4]

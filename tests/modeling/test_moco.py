@@ -22,6 +22,7 @@ from trees import logged
 
 from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.meta_arch.moco import MoCo
+from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.modeling.momentum import update_momentum_encoder
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.neighbors import NeighborLossSchedule
@@ -138,8 +139,8 @@ def test_contrast_accuracy_counts_the_rows_that_are_closer_than_the_own_anchor()
     anchors[:, 7] = 1
     positives = torch.zeros(3, 8)
     positives[0, 7] = 1  # nobody closer
-    positives[1, :3], positives[1, 7] = 0.5, 0.4  # three rows closer
-    positives[2, :6], positives[2, 7] = 0.4, 0.1  # six rows closer
+    positives[1, :4], positives[1, 7] = 0.5, 0.4  # four rows closer: it is the fifth
+    positives[2, :5], positives[2, 7] = 0.4, 0.1  # five rows closer
     top1, top5 = contrast_accuracy(positives, anchors, queue[:7])
     assert (top1.item(), top5.item()) == pytest.approx((100 / 3, 200 / 3))
 
@@ -162,6 +163,15 @@ def test_feature_std_is_the_channels_deviation_times_the_root_of_their_number(ro
     assert feature_std(x).item() == pytest.approx(expected.item(), abs=1e-5)  # the square root of a small difference
     assert feature_std(x[:1].expand(10, -1)).item() == pytest.approx(0, abs=1e-6)
     assert feature_std(torch.cat([x, -x])).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_unit_rows_of_sixteen_bits_are_those_of_their_values_to_float32(dtype):
+    x = torch.randn(8, 300, generator=torch.Generator().manual_seed(0)).to(dtype)
+    rows = unit_rows(x)
+    assert rows.dtype == torch.float32
+    expected = x.double() / x.double().square().sum(dim=1, keepdim=True).sqrt()
+    assert (rows.double() - expected).abs().max() < 1e-6
 
 
 def scalars_of(model: torch.nn.Module, views: dict) -> dict[str, float]:

