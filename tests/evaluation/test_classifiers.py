@@ -1,3 +1,4 @@
+import math
 from functools import partial
 
 import numpy as np
@@ -47,6 +48,19 @@ def test_the_linear_classifier_equals_scikit_learns():
     assert torch.equal(test.rows, rows[1500:]) and torch.allclose(bank.rows, rows[:1500], atol=1e-6)
 
 
+def test_a_bank_of_few_images_is_standardised_by_their_own_deviation():
+    """Not by an estimate of another one: with 5 images that would be another classifier."""
+    rows = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8], [0.0, 1.0], [-0.6, 0.8]])
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    exact = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
+    exact.fit(rows.double().numpy(), labels.numpy())
+    angles = torch.linspace(0, 2 * math.pi, 4000)
+    around = torch.stack([angles.cos(), angles.sin()], dim=1)
+    expected = torch.from_numpy(exact.predict(around.double().numpy()))
+    assert 0 < (expected == 0).sum() < 2000
+    assert (fit_linear(Features(rows, labels))(around) != expected).sum() < 3  # at the edge of what float32 tells apart
+
+
 def test_center_crop_takes_the_middle_seven_eighths():
     image = np.zeros((64, 128, 3), np.uint8)
     image[4:60, 36:92] = 255  # the 56 x 56 px in the middle
@@ -70,3 +84,4 @@ def test_features_keep_the_data_sets_order(toy_datasets):
 def test_the_centre_crop_is_224_of_256():
     image = np.random.default_rng(0).integers(0, 256, (256, 300, 3), dtype=np.uint8)
     np.testing.assert_array_equal(center_crop(image, 224), image[16:240, 38:262])
+    np.testing.assert_array_equal(center_crop(image[:65, :70], 57), image[4:61, 6:63])  # 56.875 to the nearest px
