@@ -1,7 +1,8 @@
 """Sheets of a pretraining: the views that it learns from, and the neighbours that its network finds."""
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import cv2
@@ -14,7 +15,7 @@ from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import UnreadableImageError, open_record
 from revisit.data.sources.catalog import get_records
-from revisit.data.views.mapper import ViewMapper, Views
+from revisit.data.views.mapper import ViewMapper, Views, training_mapper
 from revisit.engine.dry_run import DRY_RUN_PICTURE_REGISTRY
 from revisit.engine.train_step import BATCH_PICTURE_REGISTRY
 from revisit.errors import UserError
@@ -49,7 +50,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
         UserError: none of the chosen images can be read.
     """
     name = cfg.DATASETS.TRAIN[0]
-    mapper = ViewMapper.from_config(cfg)
+    mapper = training_mapper(cfg)
     records = get_records(name)
     chosen = evenly_spread(len(records), num_images)
     rows = []
@@ -57,7 +58,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     for index in chosen:
         try:
             picture = open_record(records[index], bit_depth(cfg))
-            views = mapper.of_picture(picture, 0, index)
+            views = finished(mapper, mapper.of_picture(picture, 0, index))
             tiles = view_tiles(views)
             mapper.annotator.draw(tiles, views)
             rows.append(SheetRow([draw_boxes(picture.decode(), views), *tiles]))
@@ -65,10 +66,17 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
             errors.append(error)
     if not rows:
         raise UserError(f"none of {len(chosen)} images of {name} can be read; the first: {errors[0]}")
-    num_small = len(rows[0].tiles) - 3
-    headers = ["image", "anchor", "positive"]
-    colors = [BLACK, ANCHOR, POSITIVE]
-    save_sheet(path, rows, headers + ["small"] * num_small, header_colors=colors + [SMALL] * num_small)
+    names = [name for name, shape in mapper.shapes.items() for _ in range(math.prod(shape[:-3]))]
+    save_sheet(path, rows, ["image", *names], header_colors=[BLACK, *map(color_of, names)])
+
+
+def finished(mapper: ViewMapper, views: Views) -> dict:
+    """The views of an image after what the mapper leaves to the device, which the CPU does here."""
+    deferred = mapper.deferred([views])
+    if deferred is None:
+        return views
+    batch = {name: torch.from_numpy(views[name][None]).movedim(-1, -3) for name in mapper.shapes}
+    return views | {name: pixels_of(pixels)[0] for name, pixels in deferred(batch, "cpu").items()}
 
 
 @BATCH_PICTURE_REGISTRY.register()
@@ -80,7 +88,7 @@ def save_batch_sheets(batch: dict | list[dict], stem: Path) -> list[Path]:
     if isinstance(batch, list):
         rows = [SheetRow([fit(pixels_of(record["image"]), TILE)]) for record in batch]
     else:
-        views = {name: pixels_of(batch[name]) for name in ("anchor", "positive", "small") if name in batch}
+        views = {name: pixels_of(entry) for name, entry in batch.items() if are_pixels(entry)}
         rows = [SheetRow(view_tiles({name: views[name][n] for name in views})) for n in range(len(views["anchor"]))]
     paths = []
     for page, first in enumerate(range(0, len(rows), BATCH_ROWS), start=1):
@@ -89,10 +97,18 @@ def save_batch_sheets(batch: dict | list[dict], stem: Path) -> list[Path]:
     return paths
 
 
-def view_tiles(views: Views | dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Anchor, large positive and small positives, each in a frame of its colour."""
-    large = [framed(views["anchor"], ANCHOR), framed(views["positive"], POSITIVE)]
-    return large + [framed(view, SMALL) for view in views.get("small", ())]
+def view_tiles(views: Mapping) -> list[np.ndarray]:
+    """The views of an image, arrays by name, each in a frame of its colour; other entries are left out."""
+    tiles = []
+    for name, pixels in views.items():
+        if isinstance(pixels, np.ndarray):
+            tiles += [framed(view, color_of(name)) for view in pixels.reshape(-1, *pixels.shape[-3:])]
+    return tiles
+
+
+def color_of(name: str) -> Color:
+    """Of the frame of a view; one that a plug-in adds is framed as a positive."""
+    return {"anchor": ANCHOR, "small": SMALL}.get(name, POSITIVE)
 
 
 def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
@@ -104,6 +120,11 @@ def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
         corners = np.minimum(np.round(box * TILE / max(image.shape[:2])).astype(int), last).tolist()
         cv2.rectangle(tile, corners[:2], corners[2:], color, 1, cv2.LINE_AA)
     return tile
+
+
+def are_pixels(entry: object) -> bool:
+    """Whether an entry of a ViewBatch is views."""
+    return isinstance(entry, torch.Tensor) and entry.dtype == torch.uint8 and entry.shape[-3:-2] == (3,)
 
 
 def pixels_of(images: torch.Tensor) -> np.ndarray:

@@ -29,7 +29,7 @@ from projects.Planning.simulation import (
     tree_leaves,
     unset_fake_temporarily,
 )
-from revisit.data.views.mapper import ViewMapper
+from revisit.data.views.mapper import training_mapper
 from revisit.engine.dry_run import build_meta_model
 from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
@@ -74,14 +74,11 @@ def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
 
 def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     """Views of noise, always the same, in the sizes and the memory layout of the loader's."""
-    generator, num_small = torch.Generator().manual_seed(0), cfg.VIEWS.NUM_SMALL
+    generator, mapper = torch.Generator().manual_seed(0), training_mapper(cfg)
     views = {"index": torch.arange(batch)}
-    sizes = {"anchor": ((batch,), cfg.VIEWS.LARGE_SIZE), "positive": ((batch,), cfg.VIEWS.LARGE_SIZE)}
-    sizes |= {"small": ((batch, num_small), cfg.VIEWS.SMALL_SIZE)} if num_small else {}
-    for name, (counts, size) in sizes.items():
-        pixels = torch.randint(0, 256, (*counts, size, size, 3), dtype=torch.uint8, generator=generator)
+    for name, shape in mapper.shapes.items():
+        pixels = torch.randint(0, 256, (batch, *shape), dtype=torch.uint8, generator=generator)
         views[name] = pixels.movedim(-1, -3)
-    mapper = ViewMapper.from_config(cfg)
     with unset_fake_temporarily():  # real annotations, of images of COCO's usual size
         added = [mapper.plan(480, 640, 0, n).annotations for n in range(batch)]
         return views | {name: torch.from_numpy(np.stack([arrays[name] for arrays in added])) for name in added[0]}

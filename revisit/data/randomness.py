@@ -26,12 +26,13 @@ class Stream(enum.IntEnum):
     ANNOTATIONS = 9  # what a method adds to the views of one image: counters (epoch, image index)
 
 
-def counter_rng(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
+def counter_rng(seed: int, stream: int, *counters: int) -> np.random.Generator:
     """A generator that depends on its arguments alone.
 
     Args:
         seed: the run's seed, 0 <= seed < 2**63.
-        stream: what the numbers are for; different streams are independent.
+        stream: what the numbers are for, one of Stream, or in a plug-in a number from 1000 on; different streams are
+            independent.
         counters: at most two non-negative integers, e.g. (epoch, image index).
 
     Philox turns a (key, counter) pair into random bits. The key is (seed, stream), the high half of the

@@ -86,10 +86,16 @@ def parse_with_pairs(parser: argparse.ArgumentParser) -> argparse.Namespace:
         pairs = words[start:]
     args = parser.parse_args(words[:start])
     args.opts = [*(vars(args).get("opts") or []), *pairs]
-    expect(
-        len(args.opts) % 2 == 0, f"expected pairs KEY VALUE at the end, after --opts or not, got {' '.join(args.opts)}"
-    )
+    check_pairs(args.opts)
     return args
+
+
+def check_pairs(words: Sequence[object]) -> None:
+    """Raise UserError unless these are pairs KEY VALUE."""
+    if late := [str(word) for word in words[::2] if str(word).startswith("--")]:
+        raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
+    got = " ".join(map(str, words))
+    expect(len(words) % 2 == 0, f"expected pairs KEY VALUE at the end, after --opts or not, got {got}")
 
 
 def _first_pair(words: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.soundness import look_at
+from revisit.data.views.mapper import training_mapper
 from revisit.engine.data_checks import MOST_LISTED
 from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import build_optimizer
@@ -141,9 +142,10 @@ def views(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
         return {}
     options = cfg.VIEWS
     small = {"size": options.SMALL_SIZE, "scale": list(options.SMALL_SCALE)} if options.NUM_SMALL else {}
+    num_large = sum(len(shape) == 3 for shape in training_mapper(cfg).shapes.values())
     return {
         "crops": {
-            "large": {"count": 2, "size": options.LARGE_SIZE, "scale": list(options.LARGE_SCALE)},
+            "large": {"count": num_large, "size": options.LARGE_SIZE, "scale": list(options.LARGE_SCALE)},
             "small": {"count": options.NUM_SMALL, **small},
             "min_overlap": options.MIN_OVERLAP if options.NUM_SMALL else 0.0,
             "max_iou": options.MAX_IOU,

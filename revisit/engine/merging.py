@@ -8,6 +8,7 @@ from typing import NamedTuple
 from revisit.checkpoint.run_folder import Trained
 from revisit.compat.private_names import decode_value
 from revisit.config import REMOVED, add_revisit_config
+from revisit.engine.command import check_pairs
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import is_url, output_path, read_yaml
 from revisit.keys import NETWORK, RUN, alternatives, assign, declaration, declare, dotted_keys, short_repr
@@ -51,10 +52,8 @@ def read_stated(config_file: str, opts: Sequence[object] = ()) -> Stated:
 
     Raises UserError for a file that does not exist, and for words that are no pairs.
     """
+    check_pairs(opts)
     names = [str(word) for word in opts[::2]]
-    if late := [name for name in names if name.startswith("--")]:
-        raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
-    expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
     levels = list(_levels(config_file, [])) if config_file else []
     typed = dict(zip(names, opts[1::2], strict=True))
     return Stated(config_file, levels, typed)

@@ -1,7 +1,8 @@
 """Optimisers, by SOLVER.OPTIMIZER.
 
-An entry of OPTIMIZER_REGISTRY is a function of the config and of parameter groups, each with its own ``lr`` and
-``weight_decay``. It returns torch's Optimizer.
+An entry of OPTIMIZER_REGISTRY is a function of the config and of parameter groups, each with its ``params``, their
+``names`` in the model, and its own ``lr`` and ``weight_decay``. It may split or change them. It returns torch's
+Optimizer.
 """
 
 from torch import optim

@@ -16,6 +16,8 @@ from fvcore.common.param_scheduler import CompositeParamScheduler, ConstantParam
 def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     """SOLVER.OPTIMIZER over Detectron2's parameter groups, SOLVER.WEIGHT_DECAY_NORM and the like included.
 
+    Each group also has the ``names`` of its parameters in the model.
+
     Raises:
         UserError: the model has nothing to train, or a package is missing.
     """
@@ -30,6 +32,9 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     )
     frozen = f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT}"
     expect(groups, f"{frozen} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to train: expected a smaller number")
+    name_of = {parameter: name for name, parameter in model.named_parameters()}
+    for group in groups:
+        group["names"] = [name_of[parameter] for parameter in group["params"]]
     optimizer = OPTIMIZER_REGISTRY.get(solver.OPTIMIZER)(cfg, groups)
     return maybe_add_gradient_clipping(cfg, optimizer)
 

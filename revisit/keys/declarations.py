@@ -201,12 +201,14 @@ def alternatives() -> dict[str, list[Key]]:
 
 def is_read(cfg: CfgNode, name: str) -> bool:
     """Whether the network of MODEL.META_ARCHITECTURE reads a key; a network that nothing is known of reads all of
-    Detectron2's."""
+    Detectron2's. A method's ``also_reads`` and ``unread`` come before what it inherits."""
     readers = declaration(name).read_by
     if not readers:
         return True
     network = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
     if is_among(name, getattr(network, "also_reads", ())):
         return True
+    if is_among(name, getattr(network, "unread", ())):
+        return False
     lineage = {cls.__name__ for cls in network.__mro__} if isinstance(network, type) else set()
     return bool(lineage & set(readers)) or (name not in KEYS and not lineage & {PRETRAINING, *FINETUNING})

@@ -45,3 +45,7 @@ def test_files_with_names_like_keys_are_files(monkeypatch, tmp_path):
 def test_half_a_pair_is_refused(monkeypatch):
     refused("expected pairs KEY VALUE", parsed, ["photos", "--opts", "SEED"], monkeypatch, bare=False)
     refused("expected pairs KEY VALUE", parsed, ["SEED"], monkeypatch, bare=True)
+
+
+def test_an_option_after_the_pairs_is_told_where_it_belongs(monkeypatch):
+    refused("--resume comes after KEY VALUE: options go before", parsed, [*PAIRS, "--resume"], monkeypatch, bare=True)

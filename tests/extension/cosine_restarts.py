@@ -6,6 +6,7 @@ from revisit.engine.schedules import LR_SCHEDULE_REGISTRY, reads
 from revisit.keys import COUNT, declare
 
 from detectron2.config import CfgNode
+from detectron2.solver import WarmupParamScheduler
 from fvcore.common.param_scheduler import ParamScheduler
 
 declare("SOLVER.CYCLES", 4, "Cosines of SOLVER.LR_SCHEDULER_NAME CosineWithRestarts.", COUNT, may_change=True)
@@ -23,6 +24,8 @@ class Restarts(ParamScheduler):
 
 
 @LR_SCHEDULE_REGISTRY.register()
-@reads("SOLVER.CYCLES")
+@reads("SOLVER.CYCLES", "SOLVER.WARMUP_ITERS")
 def CosineWithRestarts(cfg: CfgNode) -> ParamScheduler:
-    return Restarts(cfg.SOLVER.CYCLES)
+    solver = cfg.SOLVER
+    warmup = solver.WARMUP_ITERS / solver.MAX_ITER  # a share of the run
+    return WarmupParamScheduler(Restarts(solver.CYCLES), solver.WARMUP_FACTOR, warmup, solver.WARMUP_METHOD)

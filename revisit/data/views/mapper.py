@@ -13,12 +13,13 @@ from revisit.data.views.annotation import DrawnImage, ViewAnnotator, annotator_o
 from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.data.views.looks import LOOK_REGISTRY, DrawLook, Look
 from revisit.data.views.resampling import RESAMPLERS
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 
 
 class Views(TypedDict, total=False):
-    """Views of one image, all uint8 RGB. Absent without small crops: ``small``."""
+    """Views of one image, all uint8 RGB, by the names of ViewMapper.shapes. Absent without small crops: ``small``."""
 
     anchor: np.ndarray  # (H, W, 3)
     positive: np.ndarray  # (H, W, 3)
@@ -40,8 +41,9 @@ class ViewPlan(NamedTuple):
 class ViewMapper:
     """Anchor, large positive and N small positives of an image (docs/method.md: Views).
 
-    The views are a function of (seed, epoch, image index) and the image alone. A project's subclass may leave a part of
-    the work to the model's device: it overrides ``fill`` and ``deferred``.
+    The views are a function of (seed, epoch, image index) and the image alone. A plug-in's subclass may add views: it
+    overrides ``shapes`` and ``of_picture``. Or it leaves a part of the work to the model's device: it overrides
+    ``fill`` and ``deferred``.
     """
 
     crops: ConstrainedMultiCrop
@@ -125,12 +127,22 @@ _CHOICES: list[Callable[[CfgNode], type[ViewMapper] | None]] = []
 
 
 def register_mapper(choose: Callable[[CfgNode], type[ViewMapper] | None]) -> None:
-    """Let a plug-in replace the mapper of trainings: ``choose`` returns a subclass, or None to leave it as it is."""
+    """Let a plug-in replace the mapper of trainings: ``choose`` returns a subclass, or None to leave it as it is.
+
+    Views of further names in its ``shapes`` are in the batch, the plan of a step and the pictures.
+    """
     _CHOICES.append(choose)
 
 
 def training_mapper(cfg: CfgNode) -> ViewMapper:
-    """The mapper of a training's loader; everything else takes ``ViewMapper.from_config``, whose views are complete."""
-    chosen = [choose(cfg) for choose in _CHOICES]
-    mapper = next(filter(None, chosen), ViewMapper)
+    """The mapper of a training, whose views may lack what it leaves to the device; those of ``ViewMapper.from_config``
+    are complete.
+
+    Raises:
+        UserError: plug-ins replace it by several.
+    """
+    chosen = [mapper for choose in _CHOICES if (mapper := choose(cfg))]
+    names = " and ".join(sorted(mapper.__name__ for mapper in chosen))
+    expect(len(chosen) < 2, f"{names} replace the mapper of views: expected one of them, so switch off the others")
+    (mapper,) = chosen or [ViewMapper]
     return mapper.from_config(cfg)

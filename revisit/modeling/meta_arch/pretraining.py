@@ -53,6 +53,7 @@ class Pretraining(nn.Module):
     """
 
     also_reads: tuple[str, ...] = ()  # Detectron2's keys of other networks that it reads; a name may have *
+    unread: tuple[str, ...] = ()  # keys of the method that it extends which it does not read; a name may have *
 
     def __init__(self, cfg: CfgNode):
         super().__init__()

@@ -18,9 +18,10 @@ from projects.LargeData.looks_on_device import (
     choose_mapper,
     record_of,
 )
+from projects.Pictures.pretraining_sheets import finished
 from revisit.data.loading.loader import ResumableLoader, finish
 from revisit.data.views.looks import BRIGHTNESS, CONTRAST, HUE, LOOK_REGISTRY, SATURATION, StandardLook
-from revisit.data.views.mapper import training_mapper
+from revisit.data.views.mapper import ViewMapper, training_mapper
 
 SIZE = 40
 SPACE = autoaugment.AutoAugment()._augmentation_space(10, (SIZE, SIZE))
@@ -122,6 +123,14 @@ def test_looks_on_the_device_are_those_of_the_workers(tmp_path, write_pictures, 
             assert batch[name].shape == expected[name].shape and batch[name].dtype == torch.uint8
             difference = (batch[name].int() - expected[name].int()).abs().float()
             assert difference.mean() < 2  # rounded once instead of after each operation
+
+
+def test_pictures_show_the_views_as_the_device_finishes_them(make_picture):
+    image, cfg = make_picture(120, 160), tiny_config(*ON_DEVICE)
+    mapper, complete = training_mapper(cfg), ViewMapper.from_config(cfg)(image, 0, 3)
+    views = finished(mapper, mapper(image, 0, 3))
+    for name in mapper.shapes:
+        assert np.abs(views[name].astype(int) - complete[name]).mean() < 2
 
 
 def test_the_key_chooses_the_mapper_and_refuses_other_looks():
