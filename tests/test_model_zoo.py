@@ -33,8 +33,8 @@ def test_a_config_by_name_is_that_of_the_file(name):
 
 
 def test_continuing_differs_from_pretraining_by_its_start():
-    scratch, again = (model_zoo.get_config(f"own_images/{name}.yaml") for name in ("knn_moco", "continue"))
-    assert again.MOCO.FILL_QUEUE_FIRST and again.SOLVER.BASE_LR == pytest.approx(scratch.SOLVER.BASE_LR / 10)
+    scratch, again = (model_zoo.get_config(f"own_images/{name}.yaml") for name in ("pretrain", "continue"))
+    assert again.KEEP.WEIGHT > 0 and again.SOLVER.BASE_LR == pytest.approx(scratch.SOLVER.BASE_LR / 10)
 
 
 @pytest.mark.parametrize("name", ["own_images/nothing.yaml", "Base-Pretrain.yaml"])

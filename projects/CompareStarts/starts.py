@@ -16,6 +16,7 @@ from revisit.checkpoint.reading import read_checkpoint, unwrapped
 from revisit.checkpoint.run_folder import FINAL
 from revisit.errors import expect
 from revisit.keys import value_of
+from revisit.modeling.backbone.description import family_of
 from revisit.plugins import find_config
 
 from detectron2.config import CfgNode
@@ -134,4 +135,6 @@ def _weights(file: Path) -> tuple[str, ...]:
     flags = read_flags(file)[0]
     expect(flags is not None, f"--starts continue:{file}: expected a converted backbone, with its flags beside it")
     network = [word for key, value in (flags or {}).items() for word in (key, str(value))]
-    return (*network, "MODEL.WEIGHTS", str(file))
+    family = family_of(flags or {})
+    builder = ("MODEL.BACKBONE.NAME", family.BUILDER) if family and family.BUILDER else ()
+    return (*builder, *network, "MODEL.WEIGHTS", str(file))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from projects.Distillation.teacher import SameTeacher, Teacher, load_teacher
+from projects.common.frozen_network import FrozenNetwork, SameNetwork, load_frozen, pooled_rows
 from revisit.errors import expect
 from revisit.files import is_url
 from revisit.keys import POSITIVE, declare, number
@@ -24,10 +24,11 @@ from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
+TEACHER = "DISTILLATION.TEACHER"
 distillation = partial(declare, read_by="Distillation")
-# SameTeacher compares what the teacher is; where it lies may change.
+# SameNetwork compares what the teacher is; where it lies may change.
 weights = "Weights of tools/convert_to_d2.py, or what it converts without further options; a file or a URL."
-distillation("DISTILLATION.TEACHER", "", weights, may_change=True)
+distillation(TEACHER, "", weights, may_change=True)
 distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
 distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", number(0, 1e6))
 distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", number(0, 1e6))
@@ -68,7 +69,9 @@ class Distillation(Pretraining):
         super().__init__(cfg)
         self.temperature = cfg.DISTILLATION.TEMPERATURE
         self.weights = {kind: cfg.DISTILLATION[f"{kind}_WEIGHT"] for kind in ("POOLED", "CELL", "RELATION")}
-        self._teacher = (load_teacher(cfg),)  # no part of this module: no checkpoint and no MODEL.WEIGHTS has it
+        self._teacher = (
+            load_frozen(cfg, TEACHER),
+        )  # no part of this module: no checkpoint and no MODEL.WEIGHTS has it
         group_batch_norm([self.backbone], whole_batch(cfg))
 
     @classmethod
@@ -82,10 +85,10 @@ class Distillation(Pretraining):
         expect(exists, f"DISTILLATION.TEACHER {options.TEACHER!r} is no file: expected tools/convert_to_d2.py's")
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
-        return [SameTeacher(self.teacher)]
+        return [SameNetwork(self.teacher, TEACHER)]
 
     @property
-    def teacher(self) -> Teacher:
+    def teacher(self) -> FrozenNetwork:
         """On the model's device."""
         (teacher,) = self._teacher
         return teacher if teacher.mean.device == self.device else teacher.to(self.device)
@@ -113,11 +116,6 @@ class Distillation(Pretraining):
             if weights["RELATION"]:
                 losses["loss_relations"] = weights["RELATION"] * relations(pairs, tau)
             return losses
-
-
-def pooled_rows(maps: list[Tensor]) -> Tensor:
-    """Unit rows (sum of N, C): the averages of maps (N, C, h, w) of any sizes."""
-    return unit_rows(torch.cat([at_least_float32(each).mean(dim=(2, 3)) for each in maps]))
 
 
 def paired_cells(maps: list[Tensor], targets: list[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -33,12 +33,19 @@ assert features.shape == (1, {features})
 class TimmDescription(BackboneDescription):
     """Of timm's networks. Their tensors have timm's names after one prefix; which network it is, its name says."""
 
-    NAME, NETWORK = "network of timm's", TimmBackbone
+    NAME, NETWORK, BUILDER = "network of timm's", TimmBackbone, "build_timm_backbone"
     FLAG_KEYS = ("MODEL.TIMM.NAME", "MODEL.TIMM.OPTIONS", "MODEL.TIMM.FINAL_NORM")
     PREFIXES = ("timm.",)
 
     def build(self, cfg: CfgNode) -> TimmBackbone:
         return TimmBackbone(cfg.MODEL.TIMM.NAME, cfg.MODEL.TIMM.OPTIONS, final_norm=cfg.MODEL.TIMM.FINAL_NORM)
+
+    def blocks(self, network: TimmBackbone) -> list[list[str]]:
+        """The groups of timm's ``group_matcher``, in whose terms its layer decay is stated."""
+        import timm
+
+        groups = timm.models.group_parameters(network.timm, network.timm.group_matcher(coarse=False))
+        return [[f"timm.{name}" for name in names] for names in groups.values()]
 
     def title(self, flags: Flags) -> str:
         name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)

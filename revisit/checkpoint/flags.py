@@ -15,7 +15,7 @@ from revisit.data.images.deep_images import bit_depth, depth_key
 from revisit.errors import UserError, expect
 from revisit.files import is_url, local_copy, read_yaml, write_whole
 from revisit.keys import value_of
-from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families
+from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, family_of
 
 from detectron2.config import CfgNode, get_cfg
 
@@ -146,7 +146,7 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
 
 def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
     """Raise UserError, with the keys that are needed, for weights of another family than the config builds."""
-    theirs = next((family for family in families() if family.FLAG_KEYS and family.FLAG_KEYS[0] in flags), None)
+    theirs = family_of(flags)
     if theirs is None or description is None or theirs.NAME == description.NAME:
         return
     if needed := theirs.keys_to_build(flags, cfg):

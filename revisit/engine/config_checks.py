@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Collection
 
 from revisit.checkpoint.named_weights import expected_weights
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
@@ -54,6 +55,16 @@ def check_evaluation(cfg: CfgNode, *, eval_only: bool) -> None:
         raise UserError(f"--eval-only, but {lacking}: expected data to evaluate")
     if lacking and cfg.DATASETS.TEST:
         logger.warning(f"nothing is evaluated: {lacking}")
+
+
+def check_start(cfg: CfgNode, typed: Collection[str]) -> None:
+    """Warn of weights on the command line that the rate of a recipe for random ones would spoil."""
+    method, rate = method_of(cfg), cfg.SOLVER.BASE_LR
+    is_given = bool(cfg.MODEL.WEIGHTS) and "MODEL.WEIGHTS" in typed and "SOLVER.BASE_LR" not in typed
+    if method and is_given and not (method.continues or method.iterations_before_learning(cfg)):
+        spoils = f"SOLVER.BASE_LR {rate:g} of this recipe is for random weights, and can spoil those of MODEL.WEIGHTS"
+        fitting = "own_images/continue.yaml keeps what they know (docs/own-images.md)"
+        logger.warning(f"{spoils}: {fitting}; here take a tenth, SOLVER.BASE_LR {rate / 10:g}")
 
 
 def check_schedule(cfg: CfgNode, num_images: int, num_processes: int = 1) -> None:

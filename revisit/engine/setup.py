@@ -26,7 +26,7 @@ from revisit.checkpoint.run_folder import (
 from revisit.data.images.deep_images import bit_depth, depth_key
 from revisit.data.sources.catalog import register
 from revisit.data.sources.inspection import num_classes
-from revisit.engine.config_checks import check_config, check_evaluation, check_schedule
+from revisit.engine.config_checks import check_config, check_evaluation, check_schedule, check_start
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
@@ -78,6 +78,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
                 facts = replace(facts, images=images)
                 resolve_auto_values(cfg, facts)
                 check_config(cfg, num_processes)  # now that what follows from the images is known
+                check_start(cfg, facts.typed)
                 if cfg.SOLVER.MAX_ITER:
                     check_schedule(cfg, images, num_processes)
             check_evaluation(cfg, eval_only=args.eval_only)

@@ -1,11 +1,14 @@
 """What a trainer learns by: SOLVER.OPTIMIZER over Detectron2's parameter groups, and the learning rate over the run."""
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
 from torch import nn, optim
 
 from revisit.engine.optimizers import OPTIMIZER_REGISTRY
 from revisit.engine.schedules import build_schedule
 from revisit.errors import expect
-from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
 
 from detectron2.config import CfgNode
 from detectron2.solver import LRMultiplier
@@ -35,8 +38,21 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     name_of = {parameter: name for name, parameter in model.named_parameters()}
     for group in groups:
         group["names"] = [name_of[parameter] for parameter in group["params"]]
+    factors = model.rate_factors() if isinstance(model, Pretraining) else {}
+    groups = list(with_factors(groups, factors))
     optimizer = OPTIMIZER_REGISTRY.get(solver.OPTIMIZER)(cfg, groups)
     return maybe_add_gradient_clipping(cfg, optimizer)
+
+
+def with_factors(groups: list[dict], factors: Mapping[str, float]) -> Iterator[dict]:
+    """Parameter groups, parted by what the rate of a parameter is multiplied by: 1 where ``factors`` lack its name."""
+    for group in groups:
+        parts = defaultdict(list)
+        for name, parameter in zip(group["names"], group["params"], strict=True):
+            parts[factors.get(name, 1.0)].append((name, parameter))
+        for factor, pairs in parts.items():
+            names, parameters = map(list, zip(*pairs, strict=True))
+            yield group | {"names": names, "params": parameters, "lr": factor * group["lr"]}
 
 
 def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier:

@@ -50,19 +50,34 @@ def knn_classify(bank: Features, rows: Tensor, *, k: int, temperature: float) ->
     return votes.argmax(dim=1).cpu()
 
 
+def hits(classifier: Classifier, test: Features) -> Tensor:
+    """Whether the classifier gets each image of ``test`` right: (M,) bool."""
+    predictions = torch.cat([classifier(chunk) for chunk in test.rows.split(CHUNK)])
+    return predictions == test.labels
+
+
 def top1(classifier: Classifier, test: Features) -> float:
     """Percent of ``test`` that the classifier gets right."""
-    predictions = torch.cat([classifier(chunk) for chunk in test.rows.split(CHUNK)])
-    return 100 * (predictions == test.labels).double().mean().item()
+    return percent(hits(classifier, test))
+
+
+def percent(right: Tensor) -> float:
+    """Percent of (M,) bool that are true."""
+    return 100 * right.double().mean().item()
 
 
 class BankEvaluation(PretrainingEvaluation):
     """Percent of DATASETS.TEST that a classifier made from KNN_EVAL.BANK gets right: one score for each data set.
 
-    With several test sets the name of each follows the score's.
+    With several test sets the name of each follows the score's. ``hits``, by test set, are those of the last
+    evaluation, on the main process.
     """
 
     TITLE: ClassVar[str]
+
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.hits: dict[str, Tensor] = {}
 
     @classmethod
     def is_on(cls, cfg: CfgNode) -> bool:
@@ -89,7 +104,8 @@ class BankEvaluation(PretrainingEvaluation):
         scores = {}
         for test, features in tests.items():
             score = self.SCORES[0].name + (f"/{test}" if len(tests) > 1 else "")
-            scores[score] = top1(classifier, features)
+            self.hits[test] = hits(classifier, features)
+            scores[score] = percent(self.hits[test])
             logger.info(f"{self.TITLE} of {test}: {scores[score]:.2f} % (bank {name}, {len(bank.rows)} images)")
         return scores
 

@@ -9,7 +9,7 @@ from tiny import tiny_config, tiny_model
 from torch import nn
 from trees import logged, refusal, refused
 
-from revisit.engine.config_checks import check_schedule
+from revisit.engine.config_checks import check_schedule, check_start
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.keys import Facts, resolve_auto_values
 
@@ -46,6 +46,25 @@ def test_a_dry_run_refuses_the_weights_that_training_refuses(toy_datasets, tmp_p
 def test_what_does_less_than_its_key_says_is_noted(options, key):
     notes = logged(check_schedule, tiny_config("MOCO.SHUFFLE_BN", "MOCO.BN_GROUP" in options, *options), 60)
     assert [text.split()[0] for _, text in notes] == ([key] if key else [])
+
+
+@pytest.mark.parametrize(
+    ("typed", "options", "warned"),
+    [
+        ({"MODEL.WEIGHTS"}, (), True),
+        ({"MODEL.WEIGHTS", "SOLVER.BASE_LR"}, (), False),
+        (set(), (), False),  # the recipe itself names the weights
+        ({"MODEL.WEIGHTS"}, ("MOCO.FILL_QUEUE_FIRST", True), False),
+        ({"MODEL.WEIGHTS"}, ("MODEL.META_ARCHITECTURE", "ContinuedSimCLR"), False),
+        ({"MODEL.WEIGHTS"}, ("MODEL.META_ARCHITECTURE", "GeneralizedRCNN"), False),
+        ({"MODEL.WEIGHTS"}, ("MODEL.WEIGHTS", ""), False),
+    ],
+)
+def test_given_weights_under_a_recipe_for_random_ones_are_warned_of(typed, options, warned):
+    notes = logged(check_start, tiny_config("MODEL.WEIGHTS", "good.pth", *options), typed)
+    assert len(notes) == warned
+    if warned:
+        assert "own_images/continue.yaml" in notes[0][1] and "SOLVER.BASE_LR 0.005" in notes[0][1]
 
 
 ALONE = ("MOCO.SHUFFLE_BN", False)  # of one group of images nothing is said then

@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 from trees import refusal, refused
 from true_steps import take_steps
 
-from projects.Distillation.distillation import divergence, paired_cells, relations
-from projects.Distillation.teacher import Teacher, load_teacher
+from projects.common.frozen_network import FrozenNetwork, load_frozen
+from projects.Distillation.distillation import TEACHER, divergence, paired_cells, relations
 from projects.Planning.step_cost import step_cost
 from revisit.checkpoint.flags import flags_of, flags_path, write_flags
 from revisit.engine.setup import make_config
@@ -49,8 +49,8 @@ def teacher(tmp_path) -> Path:
     return write_teacher(tmp_path / "teacher.pth")
 
 
-def teacher_of(path: Path, *options: object) -> Teacher:
-    return load_teacher(tiny_config("DISTILLATION.TEACHER", str(path), *options))
+def teacher_of(path: Path, *options: object) -> FrozenNetwork:
+    return load_frozen(tiny_config(TEACHER, str(path), *options), TEACHER)
 
 
 def divergence_by_loops(g: Tensor, others: Tensor, t: Tensor, their_others: Tensor, tau: float, own: int) -> Tensor:
@@ -196,7 +196,7 @@ def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):
 )
 def test_what_makes_no_sense_is_refused_by_key_or_file(options, named, toy_datasets):
     def plan() -> None:
-        load_teacher(make_config("configs/toy/distillation.yaml", [*TINY.split(), *options.split()]))
+        load_frozen(make_config("configs/toy/distillation.yaml", [*TINY.split(), *options.split()]), TEACHER)
 
     assert named in refusal(plan)
 

@@ -34,6 +34,7 @@ class BackboneDescription:
     """
 
     NAME = ""  # of the family
+    BUILDER = ""  # of a plain backbone of it, in BACKBONE_REGISTRY
     NETWORK: type[nn.Module]  # the class of its backbones
     FLAG_KEYS: tuple[str, ...] = ()  # config keys that its weights depend on, besides those of the pixels
     PREFIXES: tuple[str, ...] = ()  # each of its state-dict keys begins with one of them
@@ -46,6 +47,12 @@ class BackboneDescription:
     def parts(self, module: nn.Module) -> list[str]:
         """Names of the submodules of ``module`` that are parts of a backbone, "" for itself; mostly none."""
         return [""] if isinstance(module, self.NETWORK) else []
+
+    def blocks(self, network: nn.Module) -> list[list[str]]:
+        """Names of all parameters of a NETWORK by depth, the stem's first: what shares a rate where rates differ by
+        depth. By default those of each child."""
+        children = network.named_children()
+        return [[f"{name}.{of}" for of, _ in child.named_parameters()] for name, child in children]
 
     def title(self, flags: Flags) -> str:
         """Which member of the family the flags describe, such as ``ResNet-50``."""
@@ -94,6 +101,11 @@ def families() -> list[BackboneDescription]:
     """Of every family that is known, the plug-ins' too."""
     load_plugins()
     return [description() for _, description in BACKBONE_DESCRIPTIONS]
+
+
+def family_of(flags: Flags) -> BackboneDescription | None:
+    """The description whose flags these are; None of no family."""
+    return next((family for family in families() if family.FLAG_KEYS and family.FLAG_KEYS[0] in flags), None)
 
 
 def describe(model: nn.Module) -> BackboneDescription | None:

@@ -116,7 +116,7 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
 class ResNetDescription(BackboneDescription):
     """Of Detectron2's ResNet, whoever builds it."""
 
-    NAME, NETWORK = "ResNet", ResNet
+    NAME, NETWORK, BUILDER = "ResNet", ResNet, "build_revisit_resnet_backbone"
     FLAG_KEYS = (
         "MODEL.RESNETS.DEPTH",
         "MODEL.RESNETS.STEM_TYPE",
@@ -138,6 +138,13 @@ class ResNetDescription(BackboneDescription):
         if isinstance(module, Res5ROIHeads):
             return [f"res5.{name}" for name, _ in module.res5.named_children() if name != "norm"]
         return super().parts(module)
+
+    def blocks(self, network: ResNet) -> list[list[str]]:
+        """The stem, then every residual block."""
+        blocks = [("stem", network.stem)]
+        for stage in network.stage_names:
+            blocks += [(f"{stage}.{name}", block) for name, block in getattr(network, stage).named_children()]
+        return [[f"{name}.{of}" for of, _ in block.named_parameters()] for name, block in blocks]
 
     def title(self, flags: Flags) -> str:
         return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"

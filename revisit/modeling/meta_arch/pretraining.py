@@ -52,6 +52,7 @@ class Pretraining(nn.Module):
     each the ``feature`` g(x), (Cg,) float32, a unit row.
     """
 
+    continues = False  # whether it is made for weights that know something already
     also_reads: tuple[str, ...] = ()  # Detectron2's keys of other networks that it reads; a name may have *
     unread: tuple[str, ...] = ()  # keys of the method that it extends which it does not read; a name may have *
 
@@ -93,6 +94,10 @@ class Pretraining(nn.Module):
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         """Hooks that run directly after the optimiser's step and the learning rate's, in this order."""
         return []
+
+    def rate_factors(self) -> dict[str, float]:
+        """By name of a parameter, what its learning rate is multiplied by; 1 where nothing is said."""
+        return {}
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         """Scalars by name; their sum is the loss."""

@@ -103,9 +103,12 @@ def test_another_backbone_is_refused_with_the_keys_it_takes(packages, toy_datase
 
 def test_comparison_starts_from_a_name_and_continues_it(packages):
     cfg = CfgNode({"DATASETS": {"TRAIN": ("images",)}})
-    starts = read_starts(["random", NAME, f"continue:{NAME}"], cfg, "continue.yaml")
+    recipe = "configs/own_images/continue.yaml"
+    starts = read_starts(["random", NAME, f"continue:{NAME}"], cfg, recipe)
     assert list(starts) == [RANDOM, NAME, "made_up, continued"]
-    assert NETWORK in starts["made_up, continued"].source.options
+    for config in (recipe, "configs/toy/continue.yaml"):
+        made = make_config(config, list(starts["made_up, continued"].source.options))
+        assert (made.MODEL.BACKBONE.NAME, made.MODEL.TIMM.NAME) == ("build_timm_backbone", NETWORK)
 
 
 def test_tables_judge_a_backbone_by_a_name(packages):

@@ -1,4 +1,4 @@
-"""The frozen network that another one learns from."""
+"""A frozen network that another one learns from, on the same views."""
 
 import hashlib
 import logging
@@ -13,7 +13,9 @@ from revisit.checkpoint.flags import flags_to_config
 from revisit.checkpoint.sources import source_layouts
 from revisit.data.images.deep_images import bit_depth, depth_key
 from revisit.errors import expect
+from revisit.keys import value_of
 from revisit.modeling.losses.queue_scores import at_least_float32
+from revisit.modeling.meta_arch.pretraining import unit_rows
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -21,7 +23,7 @@ from detectron2.engine import HookBase
 logger = logging.getLogger(__name__)
 
 
-class Teacher(nn.Module):
+class FrozenNetwork(nn.Module):
     """A backbone for RGB with its own pixel statistics: (N, 3, H, W) uint8 RGB -> its last map, (N, Ct, h, w) float32.
 
     It takes no gradient, and its batch norm stays in evaluation mode.
@@ -51,31 +53,37 @@ class Teacher(nn.Module):
         return digest.hexdigest()
 
 
-def load_teacher(cfg: CfgNode) -> Teacher:
-    """Of DISTILLATION.TEACHER. Raises UserError for a file without a whole backbone, or of another bit depth."""
+def load_frozen(cfg: CfgNode, key: str) -> FrozenNetwork:
+    """Of the weights that a key names. Raises UserError for a file without a whole backbone, or of another depth."""
+    name = value_of(cfg, key)
     with torch.device("cpu"):  # also in a dry run, which builds all else without values
-        weights = load_backbone(cfg.DISTILLATION.TEACHER)
-        key = depth_key()
-        ours, theirs = bit_depth(cfg) or 8, weights.flags.get(key)
-        expect(theirs in (None, ours), f"DISTILLATION.TEACHER wants {key} {theirs}, and images have {ours}")
-        teacher = Teacher(as_rgb(weights))
-    mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (teacher.mean, teacher.std))
-    logger.info(f"the teacher, {cfg.DISTILLATION.TEACHER}: {teacher.title}; less {mean}, over {std}; {teacher.origin}")
+        weights = load_backbone(name)
+        ours, theirs = bit_depth(cfg) or 8, weights.flags.get(depth_key())
+        expect(theirs in (None, ours), f"{key} wants {depth_key()} {theirs}, and images have {ours}")
+        network = FrozenNetwork(as_rgb(weights))
+    mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (network.mean, network.std))
+    logger.info(f"{key}, frozen, {name}: {network.title}; less {mean}, over {std}; {network.origin}")
     layout = source_layouts().get(weights.source)
     if layout and layout.SHARED_WITH:
-        logger.warning(f"the teacher's pixel statistics are taken for granted: {layout.SHARED_WITH}")
-    return teacher
+        logger.warning(f"the pixel statistics of {key} are taken for granted: {layout.SHARED_WITH}")
+    return network
 
 
-class SameTeacher(HookBase):
-    """Keeps the teacher's digest in the checkpoints, which do not have its tensors, and demands it of a resumed run."""
+def pooled_rows(maps: list[Tensor]) -> Tensor:
+    """Unit rows (sum of N, C): the averages of maps (N, C, h, w) of any sizes."""
+    return unit_rows(torch.cat([at_least_float32(each).mean(dim=(2, 3)) for each in maps]))
 
-    def __init__(self, teacher: Teacher):
-        self._teacher = teacher
+
+class SameNetwork(HookBase):
+    """Keeps a frozen network's digest in the checkpoints, which do not have its tensors, and demands it of a resumed
+    run."""
+
+    def __init__(self, network: FrozenNetwork, key: str):
+        self._network, self._key = network, key
 
     def state_dict(self) -> dict:
-        return {"digest": self._teacher.digest}
+        return {"digest": self._network.digest}
 
     def load_state_dict(self, state: dict) -> None:
-        same = state["digest"] == self._teacher.digest
-        expect(same, "cannot resume: DISTILLATION.TEACHER is not the network that this run began with; name its file")
+        same = state["digest"] == self._network.digest
+        expect(same, f"cannot resume: {self._key} is not the network that this run began with; name its file")

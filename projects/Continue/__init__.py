@@ -1,0 +1,1 @@
+"""Pretraining that continues from good weights without losing what they know."""

@@ -1,0 +1,47 @@
+"""CONTINUE.NETWORK_OF_WEIGHTS: a recipe for any weights takes its network and its pixels from theirs."""
+
+from pathlib import Path
+
+from revisit.checkpoint.flags import read_flags
+from revisit.checkpoint.named_weights import weights_file
+from revisit.checkpoint.run_folder import peek
+from revisit.errors import expect
+from revisit.files import is_url
+from revisit.keys import SWITCH, Decision, Facts, declare
+from revisit.modeling.backbone.description import Flags, family_of
+
+from detectron2.config import CfgNode
+
+KEY = "CONTINUE.NETWORK_OF_WEIGHTS"
+
+
+def network_of_weights(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """The keys that MODEL.WEIGHTS is valid under, and the backbone of its family.
+
+    Raises:
+        UserError: nothing says which network the weights are of.
+    """
+    weights = cfg.MODEL.WEIGHTS
+    if not cfg.CONTINUE.NETWORK_OF_WEIGHTS or not (is_url(weights) or Path(weights).is_file()):
+        return None
+    flags = flags_of_weights(weights)
+    family = family_of(flags)
+    expect(family is not None, f"{KEY}: no flags lie beside {weights}; convert the weights (tools/convert_to_d2.py)")
+    network = {"MODEL.BACKBONE.NAME": family.BUILDER} if family and family.BUILDER else {}
+    return Decision(True, f"as the flags of {weights} say", others={**network, **flags})
+
+
+def flags_of_weights(weights: str) -> Flags:
+    """Those beside a converted file or in a run's checkpoint; {} where there are none."""
+    return read_flags(weights)[0] or peek(weights_file(weights)).get("flags", {})
+
+
+declare(
+    KEY,
+    False,
+    "Build the network that MODEL.WEIGHTS is of, for its pixels: their flags decide what neither the command line nor "
+    "a file that is based on this key's says.",
+    SWITCH,
+    resolve=network_of_weights,
+    after="MODEL.WEIGHTS",
+)
