@@ -6,6 +6,7 @@ import shutil
 import sys
 from itertools import chain, islice, repeat
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -36,29 +37,53 @@ def _stage(inputs: int, width: int, stride: int) -> nn.Sequential:
     return nn.Sequential(BasicBlock(inputs, width, stride, shortcut), BasicBlock(width, width))
 
 
+class _Settings(NamedTuple):
+    """Of a training with lightly."""
+
+    batch: int
+    rate: float
+    decay: float
+    warm_up: int  # iterations
+    memory_format: torch.memory_format
+
+
+TUTORIALS = _Settings(256, 0.06, 5e-4, 0, torch.contiguous_format)
+REVISITS = _Settings(64, 0.015, 1e-4, 50, torch.channels_last)
+LOOKS = {"simclr": {"vf_prob": 0.5, "rr_prob": 0.5}, "moco": {"gaussian_blur": 0}}  # of the tutorials
+REVISITS_LOOK = {
+    "min_scale": 0.4,
+    "gaussian_blur": 0,
+    "cj_bright": 0.4,
+    "cj_contrast": 0.4,
+    "cj_sat": 0.4,
+    "cj_hue": 0.1,
+}
+
+
 def lightly(method: str, ours: bool, images: Path, folder: Path, iterations: int) -> None:
     """Its components with the settings of its tutorials 2 and 3, at 64 px; ``ours``: with Revisit's."""
-    from lightly import loss, transforms
     from lightly.data import LightlyDataset
+    from lightly.loss import NTXentLoss
     from lightly.models.modules import MoCoProjectionHead, SimCLRProjectionHead
     from lightly.models.utils import update_momentum
+    from lightly.transforms import MoCoV2Transform, SimCLRTransform
     from lightly.utils.scheduler import CosineWarmupScheduler
 
-    look = {"vf_prob": 0.5, "rr_prob": 0.5} if method == "simclr" else {"gaussian_blur": 0}
-    if ours:
-        look = {"min_scale": 0.4, "gaussian_blur": 0, "cj_hue": 0.1}
-        look |= dict.fromkeys(("cj_bright", "cj_contrast", "cj_sat"), 0.4)
-    views = {"simclr": transforms.SimCLRTransform, "moco": transforms.MoCoV2Transform}[method](64, **look)
+    settings, look = (REVISITS, REVISITS_LOOK) if ours else (TUTORIALS, LOOKS[method])
+    views = {"simclr": SimCLRTransform, "moco": MoCoV2Transform}[method](64, **look)
     data = LightlyDataset(str(images), transform=views)
-    loader = torch.utils.data.DataLoader(data, 64 if ours else 256, shuffle=True, drop_last=True)
-    network = narrow_resnet18().to(memory_format=torch.channels_last if ours else torch.contiguous_format)
-    head = SimCLRProjectionHead(256, 256, 128) if method == "simclr" else MoCoProjectionHead(256, 256, 128)
-    student = nn.Sequential(*list(network.children())[:-1], nn.Flatten(), head)
-    teacher = copy.deepcopy(student).requires_grad_(False) if method == "moco" else student
-    criterion = loss.NTXentLoss(0.1 if ours or method == "moco" else 0.5, (4096, 128) if method == "moco" else 0)
-    rate, decay, warm_up = (0.015, 1e-4, 50) if ours else (0.06, 5e-4, 0)
-    optimiser = torch.optim.SGD(student.parameters(), rate, momentum=0.9, weight_decay=decay)
-    schedule = CosineWarmupScheduler(optimiser, warmup_epochs=min(warm_up, iterations // 2), max_epochs=iterations)
+    loader = torch.utils.data.DataLoader(data, settings.batch, shuffle=True, drop_last=True)
+    network = narrow_resnet18().to(memory_format=settings.memory_format)
+    body = list(network.children())[:-1]
+    head = {"simclr": SimCLRProjectionHead, "moco": MoCoProjectionHead}[method](256, 256, 128)
+    student = nn.Sequential(*body, nn.Flatten(), head)
+    if method == "moco":
+        teacher, criterion = copy.deepcopy(student).requires_grad_(False), NTXentLoss(0.1, (4096, 128))
+    else:
+        teacher, criterion = student, NTXentLoss(0.1 if ours else 0.5, 0)
+    optimiser = torch.optim.SGD(student.parameters(), settings.rate, momentum=0.9, weight_decay=settings.decay)
+    warm_up = min(settings.warm_up, iterations // 2)
+    schedule = CosineWarmupScheduler(optimiser, warmup_epochs=warm_up, max_epochs=iterations)
     batches = islice(chain.from_iterable(repeat(loader)), iterations)
     for (one, other), *_ in batches:
         if method == "moco":

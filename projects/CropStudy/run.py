@@ -71,33 +71,29 @@ def main(cfg: CfgNode) -> None:
     overlaps = [draw_overlaps(size, (low, high), limit, count, cfg.SEED) for limit in options.MAX_IOUS]
     shared = [draw_framework(size, name, count, cfg.SEED) for name in options.FRAMEWORKS]
     protocol = f"{count} draws of crops of an image of {width} x {height} px"
-    if overlaps:
-        title = f"{protocol}, each {low:g} to {high:g} of it"
-        plot_ious({drawn.name: drawn.kinds() for drawn in overlaps}, title, output / "iou_histogram.png")
-    if shared:
-        panels = {f"{drawn.name}: {FRAMEWORKS[drawn.name]}": drawn.kinds() for drawn in shared}
-        plot_ious(panels, protocol, output / "frameworks.png")
-    rows = [
-        {
-            "max_iou": drawn.max_iou,
-            "mean_iou": round(float(drawn.iou.mean()), 4),
-            "disjoint_percent": round(100 * float(np.mean(drawn.iou == 0)), 2),
-            "above_limit": int((drawn.iou > drawn.max_iou).sum()),
-            "fallbacks": drawn.num_fallbacks,
-        }
-        for drawn in overlaps
-    ]
-    scores = [{"max_iou": run.max_iou, options.SCORE: run.score} for run in runs]
-    frameworks = {drawn.name: drawn.means() for drawn in shared}
-    results = {"overlaps": rows, "frameworks": frameworks, "runs": scores}
+    by_limit = {drawn.name: drawn.kinds() for drawn in overlaps}
+    plot_ious(by_limit, f"{protocol}, each {low:g} to {high:g} of it", output / "iou_histogram.png")
+    by_framework = {f"{drawn.name}: {FRAMEWORKS[drawn.name]}": drawn.kinds() for drawn in shared}
+    plot_ious(by_framework, protocol, output / "frameworks.png")
+    results = {
+        "overlaps": [drawn.statistics() for drawn in overlaps],
+        "frameworks": {drawn.name: drawn.means() for drawn in shared},
+        "runs": [{"max_iou": run.max_iou, options.SCORE: run.score} for run in runs],
+    }
     write_results(cfg, f"IoU of crops: {protocol}", results, network=False)
-    for row in rows:
+    print_overlaps(results["overlaps"], results["frameworks"])
+    if runs:
+        plot_runs(runs, options.SCORE, output / "runs.png")
+
+
+def print_overlaps(overlaps: list[dict[str, float]], frameworks: dict[str, dict[str, float]]) -> None:
+    """A line for each limit and each framework."""
+    for row in overlaps:
         means = f"mean IoU {row['mean_iou']:.3f}, {row['disjoint_percent']:.1f} % share nothing"
         print(f"limit {row['max_iou']:g}: {means}, {row['above_limit']} pairs above the limit")
     for name, means in frameworks.items():
-        print(f"{name}: {', '.join(f'{what} {value:.3f}' for what, value in means.items())}")
-    if runs:
-        plot_runs(runs, options.SCORE, output / "runs.png")
+        words = [f"{what} {value:.3f}" for what, value in means.items()]
+        print(f"{name}: {', '.join(words)}")
 
 
 class Overlaps(NamedTuple):
@@ -111,9 +107,23 @@ class Overlaps(NamedTuple):
     def name(self) -> str:
         return f"{limit_name(self.max_iou)}, {self.num_fallbacks} fallbacks"
 
+    @property
+    def above(self) -> np.ndarray:
+        """(N,) bool, the pairs above the limit."""
+        return self.iou > self.max_iou
+
     def kinds(self) -> dict[str, np.ndarray]:
-        above = self.iou > self.max_iou
-        return {"within the limit": self.iou[~above], "above it": self.iou[above]}
+        return {"within the limit": self.iou[~self.above], "above it": self.iou[self.above]}
+
+    def statistics(self) -> dict[str, float]:
+        disjoint = float(np.mean(self.iou == 0))
+        return {
+            "max_iou": self.max_iou,
+            "mean_iou": round(float(self.iou.mean()), 4),
+            "disjoint_percent": round(100 * disjoint, 2),
+            "above_limit": int(self.above.sum()),
+            "fallbacks": self.num_fallbacks,
+        }
 
 
 def draw_overlaps(
@@ -172,7 +182,10 @@ def limit_name(max_iou: float) -> str:
 
 
 def plot_ious(panels: dict[str, dict[str, np.ndarray]], title: str, path: Path) -> None:
-    """By a panel's name and a kind of pairs their IoUs: a histogram of each panel, with the mean of all its pairs."""
+    """By a panel's name and a kind of pairs their IoUs: a histogram of each panel, with the mean of all its pairs.
+    Nothing, where there is no panel."""
+    if not panels:
+        return
     with saved_plot(path, len(panels), size=(3.4, 3), title=title) as axes:
         for axis, (name, kinds) in zip(axes, panels.items(), strict=True):
             kinds = {kind: iou for kind, iou in kinds.items() if iou.size}

@@ -90,34 +90,69 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     """
     folder = output_path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features", "LINEAR.CACHE")
     make_folder(folder, "LINEAR.CACHE")
-    family, model, depth = describe(backbone), cfg.MODEL, bit_depth(cfg)
-    nodes = {key.rpartition(".")[0] for key in (family.FLAG_KEYS if family else ())}
-    nodes = [value_of(cfg, node).dump() for node in sorted(nodes)]
-    network = (model.BACKBONE.NAME, *nodes, model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, depth)
-    causes = (weights_key(cfg), network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
     stem = "".join(letter if letter.isalnum() else "_" for letter in data.name)
-    path = folder / f"{stem}-{hashlib.sha256(repr(causes).encode()).hexdigest()[:12]}"
-    rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")  # the features, and how many are done
-    done = json.loads(state_file.read_text()) if state_file.is_file() and rows_file.is_file() else 0
-    if done:
-        logger.info(f"{done} features of {data.name} read from {rows_file}")
-    new = {"dtype": np.float32, "shape": (len(data.records), backbone.channels)}
-    rows = np.lib.format.open_memmap(rows_file, "r+") if done else np.lib.format.open_memmap(rows_file, "w+", **new)
-    with open(rows_file, "r+b") as file:  # a disk that has no room for all of it would kill the process on the way
-        os.posix_fallocate(file.fileno(), 0, rows_file.stat().st_size)
-    if done < len(rows):
-        transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
-        loader = image_loader(cfg, data.records[done:], lambda image, _: transform(image, size), batch_size=BATCH)
-        with tqdm(total=len(rows), initial=done, unit="image", desc=f"features of {data.name}") as bar:
-            for number, (batch, _) in enumerate(loader, start=1):
-                rows[done : done + len(batch)] = backbone.pooled(batch).cpu().numpy()
-                done += len(batch)
-                bar.update(len(batch))
-                if number % BATCHES_PER_SAVE == 0 or done == len(rows):
-                    rows.flush()
-                    with written_whole(state_file) as temporary:
-                        temporary.write_text(json.dumps(done))
-    return np.asarray(rows), data.targets
+    path = folder / f"{stem}-{_features_key(cfg, backbone, data)}"
+    kept = _KeptRows(path, (len(data.records), backbone.channels))
+    if kept.done:
+        logger.info(f"{kept.done} features of {data.name} read from {kept.rows_file}")
+    if not kept.is_complete:
+        _compute_missing(kept, cfg, backbone, data)
+    return np.asarray(kept.rows), data.targets
+
+
+def _features_key(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> str:
+    """A digest of all that decides the features of a data set."""
+    family, model = describe(backbone), cfg.MODEL
+    flags = family.FLAG_KEYS if family else ()
+    nodes = {flag.rpartition(".")[0] for flag in flags}
+    settings = [value_of(cfg, node).dump() for node in sorted(nodes)]
+    pixels = (model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, bit_depth(cfg))
+    network = (model.BACKBONE.NAME, *settings, *pixels)
+    causes = (weights_key(cfg), network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
+    return hashlib.sha256(repr(causes).encode()).hexdigest()[:12]
+
+
+class _KeptRows:
+    """Rows on disk, of which the first ``done`` have their values: PATH.npy, and how many they are in PATH.json."""
+
+    def __init__(self, path: Path, shape: tuple[int, int]):
+        self.rows_file, self._done_file = path.with_suffix(".npy"), path.with_suffix(".json")
+        self.done = 0
+        if self._done_file.is_file() and self.rows_file.is_file():
+            self.done = json.loads(self._done_file.read_text())
+        if self.done:
+            self.rows = np.lib.format.open_memmap(self.rows_file, "r+")
+        else:
+            self.rows = np.lib.format.open_memmap(self.rows_file, "w+", dtype=np.float32, shape=shape)
+        with open(self.rows_file, "r+b") as file:  # a disk without room for all would kill the process on the way
+            os.posix_fallocate(file.fileno(), 0, self.rows_file.stat().st_size)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.done >= len(self.rows)
+
+    def append(self, values: np.ndarray) -> None:
+        self.rows[self.done : self.done + len(values)] = values
+        self.done += len(values)
+
+    def save(self) -> None:
+        self.rows.flush()
+        with written_whole(self._done_file) as temporary:
+            temporary.write_text(json.dumps(self.done))
+
+
+def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> None:
+    """Append the features of the images that have none."""
+    transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
+    missing = data.records[kept.done :]
+    loader = image_loader(cfg, missing, lambda image, _: transform(image, size), batch_size=BATCH)
+    with tqdm(total=len(data.records), initial=kept.done, unit="image", desc=f"features of {data.name}") as bar:
+        for number, (batch, _) in enumerate(loader, start=1):
+            features = backbone.pooled(batch).cpu().numpy()
+            kept.append(features)
+            bar.update(len(batch))
+            if number % BATCHES_PER_SAVE == 0 or kept.is_complete:
+                kept.save()
 
 
 def weights_key(cfg: CfgNode) -> str:

@@ -154,27 +154,43 @@ def measure_speeds(candidates: Mapping[str, CfgNode]) -> tuple[dict[str, float],
     others would wait for it. Candidates take turns, and the fastest turn counts, because whatever else this machine
     does only slows them down.
     """
-    *_, last = candidates.values()
     with _quietly():
-        steps, warm_up = {}, 0.0
-        for name, candidate in candidates.items():
-            try:
-                step = _step_on_noise(candidate)
-                warm_up += seconds_of(step)
-                steps[name] = step
-            except torch.OutOfMemoryError:
-                if comm.get_world_size() > 1 or (candidate is last and not steps):
-                    raise
-                step = None
-        turns = min(TURNS, int(SECONDS / max(comm.all_gather(warm_up)))) or 1
+        steps, warm_up = _steps_that_fit(candidates)
+        slowest_warm_up = max(comm.all_gather(warm_up))
+        turns = min(TURNS, int(SECONDS / slowest_warm_up)) or 1
         seconds = [{name: seconds_of(step) for name, step in steps.items()} for _ in range(turns)]
         launching = {name: _launching_share(step) for name, step in steps.items()}
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()  # of which the log says the run's own
-    least = comm.all_gather({name: min(turn[name] for turn in seconds) for name in steps})
-    batch = last.SOLVER.IMS_PER_BATCH
-    speeds = {name: batch / max(of_process[name] for of_process in least) for name in steps}
+    fastest_turn = {name: min(turn[name] for turn in seconds) for name in steps}
+    of_processes = comm.all_gather(fastest_turn)
+    speeds = {}
+    for name in steps:
+        of_slowest = max(of_process[name] for of_process in of_processes)
+        speeds[name] = candidates[name].SOLVER.IMS_PER_BATCH / of_slowest
     return speeds, launching
+
+
+def _steps_that_fit(candidates: Mapping[str, CfgNode]) -> tuple[dict[str, TrainStep], float]:
+    """By candidate, a step for which the memory suffices; and the seconds of their first ones together.
+
+    Raises:
+        torch.OutOfMemoryError: it suffices for none; of several processes, it does not suffice for one candidate.
+    """
+    steps: dict[str, TrainStep] = {}
+    seconds = 0.0
+    *_, last = candidates
+    for name, candidate in candidates.items():
+        try:
+            step = _step_on_noise(candidate)
+            seconds += seconds_of(step)
+            steps[name] = step
+        except torch.OutOfMemoryError:
+            none_fits = name == last and not steps
+            if none_fits or comm.get_world_size() > 1:
+                raise
+            step = None  # whose memory the next one needs
+    return steps, seconds
 
 
 def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str] = LENGTH) -> dict[str, object]:

@@ -42,28 +42,44 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
     Raises UserError for what is none of these, and for an ``output`` among them: pictures would replace inputs.
     """
     for path in paths:
-        folder = (path if path.is_dir() else path.parent).resolve()
-        inside = output.resolve() == folder or (path.is_dir() and folder in output.resolve().parents)
-        expect(not inside, f"--output {output} lies among the inputs, in {folder}: expected another folder")
+        _check_output(output, path)
     files: dict[str, tuple[Path, Path]] = {}  # each, with the part of its path that names what is written
     for path in paths:
-        if path.is_dir():
-            inside = [Path(record["file_name"]) for record in load_folder(path)]
-        else:
-            fits, kinds = path.is_file() and path.suffix.lower() in SUFFIXES | VIDEOS, ", ".join(SUFFIXES | VIDEOS)
-            hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
-            expect(fits, f"{path} is no image, video or folder: expected a file in {kinds}{hint}")
-            inside = [path]
-        for file in inside:
-            short = file.relative_to(path if path.is_dir() else path.parent)
+        for file in _files_of(path):
+            short = file.relative_to(_folder_of(path))
             files.setdefault(os.path.realpath(file), (file, short))  # a loop of links is a file that cannot be read
     sources: dict[str, Source] = {}
     for file, short in files.values():
         name = "_".join(short.with_suffix("").parts)
         while name in sources:
             name += "_"
-        sources[name] = Source(file, name, file.suffix.lower() in VIDEOS)
+        is_video = file.suffix.lower() in VIDEOS
+        sources[name] = Source(file, name, is_video)
     return list(sources.values())
+
+
+def _check_output(output: Path, path: Path) -> None:
+    """Raises UserError for an output that is the folder of an input, or lies anywhere below an input folder."""
+    folder, written = _folder_of(path).resolve(), output.resolve()
+    below = path.is_dir() and folder in written.parents
+    inside = written == folder or below
+    expect(not inside, f"--output {output} lies among the inputs, in {folder}: expected another folder")
+
+
+def _folder_of(path: Path) -> Path:
+    """An input folder itself; of a file, where it lies."""
+    return path if path.is_dir() else path.parent
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The images below a folder, or the one file. Raises UserError for one that is neither image nor video."""
+    if path.is_dir():
+        return [Path(record["file_name"]) for record in load_folder(path)]
+    kinds = SUFFIXES | VIDEOS
+    fits = path.is_file() and path.suffix.lower() in kinds
+    hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
+    expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(kinds)}{hint}")
+    return [path]
 
 
 class FilePredictor:

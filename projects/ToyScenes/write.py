@@ -52,25 +52,23 @@ def make_toy_scenes(
     Raises:
         UserError: an argument is out of range, or ``output`` holds something else.
     """
-    workers = os.cpu_count() or 1 if workers is None else workers
-    allowed = {"num-images": (num_images, 10, 10**6 - 1), "size": (size, 64, 512), "seed": (seed, 0, 2**63 - 1)}
-    for name, (value, low, high) in (allowed | {"workers": (workers, 1, 1024)}).items():
-        expect(low <= value <= high, f"--{name} is {value}, expected {low} to {high}: choose another value")
+    if workers is None:
+        workers = os.cpu_count() or 1
+    _check_range("num-images", num_images, 10, 10**6 - 1)
+    _check_range("size", size, 64, 512)
+    _check_range("seed", seed, 0, 2**63 - 1)
+    _check_range("workers", workers, 1, 1024)
     arguments = {"num_images": num_images, "seed": seed, "size": size, "long_tailed": long_tailed}
     versions = {"generator_version": GENERATOR_VERSION, "layout_version": LAYOUT_VERSION}
     record = {**versions, **arguments, "class_names": list(CLASS_NAMES)}  # what decides every byte of the data set
     output = Path(output).expanduser().resolve()
     is_empty = output.is_dir() and not any(output.iterdir())
     if output.exists() and not is_empty:
-        with translated(f"{output} is there and is not ToyScenes, of which it would have {RECORD}"):
-            present = json.loads((output / RECORD).read_text())
-            differing = [key for key in record if present[key] != record[key]]
-        foreign = sorted({path.name for path in output.iterdir()} - _TOP_LEVEL)
-        expect(not (overwrite and foreign), f"{output} also holds {', '.join(foreign)}: --overwrite would delete it")
-        if not overwrite and not differing:
+        change = _change_from(output, record)
+        if not change and not overwrite:
             return False
-        change = ", ".join(f"{key} {present[key]} (asked for: {record[key]})" for key in differing)
         expect(overwrite, f"{output} holds ToyScenes with {change}: choose another --output, or give --overwrite")
+        _check_nothing_else(output)
     with _all_or_nothing(output) as folder:
         annotations = _draw_everything(folder, workers, progress, arguments)
         for split in layouts.SCENE_SETS:
@@ -78,6 +76,29 @@ def make_toy_scenes(
         layouts.write_other_lists(folder, num_images, long_tailed)
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return True
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    expect(low <= value <= high, f"--{name} is {value}, expected {low} to {high}: choose another value")
+
+
+def _change_from(folder: Path, record: dict) -> str:
+    """What ``record`` asks for that the ToyScenes in a folder do not have, in words; "" where they are the same.
+
+    Raises:
+        UserError: the folder holds no ToyScenes.
+    """
+    with translated(f"{folder} is there and is not ToyScenes, of which it would have {RECORD}"):
+        present = json.loads((folder / RECORD).read_text())
+        differing = [key for key in record if present[key] != record[key]]
+    return ", ".join(f"{key} {present[key]} (asked for: {record[key]})" for key in differing)
+
+
+def _check_nothing_else(folder: Path) -> None:
+    """Raises UserError where a folder of ToyScenes holds something else, too."""
+    names = {path.name for path in folder.iterdir()}
+    foreign = sorted(names - _TOP_LEVEL)
+    expect(not foreign, f"{folder} also holds {', '.join(foreign)}: --overwrite would delete it")
 
 
 @contextmanager
