@@ -69,55 +69,71 @@ def main(cfg: CfgNode) -> None:
     scores, seconds = [], {}
     for sequence in sequences:
         started = time.perf_counter()
-        truth = davis.read_masks(sequence, require_record({"file_name": sequence.frames[0]}, bit_depth(cfg)).shape[:2])
+        first_frame = require_record({"file_name": sequence.frames[0]}, bit_depth(cfg))
+        truth = davis.read_masks(sequence, first_frame.shape[:2])
         masks = follow(backbone, cfg, sequence, truth[0])
         scores += davis.score_sequence(sequence.name, masks, truth)
-        seconds[sequence.name] = round(time.perf_counter() - started, 1)
-        logger.info(f"{sequence.name}: {len(masks)} frames in {seconds[sequence.name]} s")
+        taken = round(time.perf_counter() - started, 1)
+        seconds[sequence.name] = taken
+        logger.info(f"{sequence.name}: {len(masks)} frames in {taken} s")
     davis.write_csvs(output, scores, options.SPLIT)
     totals = {name: round(100 * value, 2) for name, value in davis.summarize(scores).items()}
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-    results = totals | {"seconds": seconds, "peak_memory_gb": round(memory, 2)}
+    results = totals | {"seconds": seconds, "peak_memory_gb": round(peak_memory(), 2)}
     write_results(cfg, protocol(cfg, backbone.map_name), results)
-    means = ", ".join(f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F"))
-    print(f"{means} over {len(scores)} objects")
+    means = [f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F")]
+    print(f"{', '.join(means)} over {len(scores)} objects")
+
+
+def peak_memory() -> float:
+    """The most memory that this process has had, GB."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_maxrss * unit / 1e9
 
 
 def protocol(cfg: CfgNode, map_name: str) -> str:
     """What the numbers mean, in words."""
     options = cfg.LABEL_PROPAGATION
-    how = f"{map_name}, first frame and previous {options.NUM_CONTEXT} within {options.RADIUS:g} cells, top "
-    how += f"{options.TOP_K}, temperature {options.TEMPERATURE:g}, first labels by {options.FIRST_LABELS}"
-    how = how if options.METHOD == "propagate" else "copies of the first mask"
+    if options.METHOD == "propagate":
+        how = f"{map_name}, first frame and previous {options.NUM_CONTEXT} within {options.RADIUS:g} cells, top "
+        how += f"{options.TOP_K}, temperature {options.TEMPERATURE:g}, first labels by {options.FIRST_LABELS}"
+    else:
+        how = "copies of the first mask"
     return f"video segmentation: DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
 def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, first_mask: np.ndarray) -> np.ndarray:
     """(T, H, W) uint8 ids of a video's objects, of which ``first_mask`` (H, W) is given; writes masks and pictures."""
-    options, first_mask = cfg.LABEL_PROPAGATION, np.where(first_mask == VOID, np.uint8(0), first_mask)
-    masks_folder, overlays_folder = (Path(cfg.OUTPUT_DIR) / name for name in (f"masks/{sequence.name}", "overlays"))
+    options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
+    first_mask = np.where(first_mask == VOID, np.uint8(0), first_mask)
+    masks_folder, overlays_folder = output / "masks" / sequence.name, output / "overlays"
     for folder in (masks_folder, overlays_folder):
         folder.mkdir(parents=True, exist_ok=True)
     masks, pictures, propagation = [], [], None
     for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
-        frame, mask = require_record({"file_name": path}, bit_depth(cfg)), first_mask
+        frame = require_record({"file_name": path}, bit_depth(cfg))
         check_size(sequence.masks[0], first_mask, path, frame.shape[:2])
+        mask = first_mask
         if options.METHOD == "propagate":
             features = F.normalize(backbone.map_of(frame), dim=0)
             if propagation is None:
-                ids = torch.from_numpy(first_mask).to(features.device)
-                size, sampled = tuple(features.shape[1:]), options.FIRST_LABELS == "bilinear"
-                labels = shrink_labels(ids, int(first_mask.max()) + 1, size, sampled=sampled)
-                propagation = LabelPropagation(features, labels, options)
+                propagation = LabelPropagation(features, _first_labels(first_mask, features, options), options)
             else:
-                mask = enlarge_labels(propagation.step(features), first_mask.shape).cpu().numpy()
+                labels = propagation.step(features)
+                mask = enlarge_labels(labels, first_mask.shape).cpu().numpy()
         with written_whole(masks_folder / f"{path.stem}.png") as temporary:
             palette_image(mask).save(temporary, format="PNG")
         masks.append(mask)
         pictures.append(davis.paint_objects(frame, mask))
     davis.save_animation(overlays_folder / f"{sequence.name}.gif", pictures, options.FRAMES_PER_SECOND)
     return np.stack(masks)
+
+
+def _first_labels(mask: np.ndarray, features: Tensor, options: CfgNode) -> Tensor:
+    """(L, h, w) float32 labels of the cells of a (C, h, w) map, by the (H, W) ids of its frame."""
+    ids = torch.from_numpy(mask).to(features.device)
+    num_labels, size = int(mask.max()) + 1, tuple(features.shape[1:])
+    return shrink_labels(ids, num_labels, size, sampled=options.FIRST_LABELS == "bilinear")
 
 
 class LabelPropagation:
@@ -136,7 +152,8 @@ class LabelPropagation:
     def __init__(self, features: Tensor, labels: Tensor, options: CfgNode):
         self._options = options
         # Cells in rows, so that a window of cells is a matrix.
-        self._first, self._first_labels = (map_.permute(1, 2, 0).contiguous() for map_ in (features, labels))
+        self._first = features.permute(1, 2, 0).contiguous()
+        self._first_labels = labels.permute(1, 2, 0).contiguous()
         copies = (options.NUM_CONTEXT, 1, 1, 1)
         self._context = self._first.repeat(copies)  # (N, h, w, C), a ring: its order means nothing
         self._context_labels = self._first_labels.repeat(copies)
@@ -147,12 +164,12 @@ class LabelPropagation:
         cells = features.permute(1, 2, 0).contiguous()
         labels = torch.empty_like(self._first_labels)
         height, width = labels.shape[:2]
-        for top in range(0, height, TILE):
-            for left in range(0, width, TILE):
-                rows, columns = slice(top, min(top + TILE, height)), slice(left, min(left + TILE, width))
+        for rows in _parts(height):
+            for columns in _parts(width):
                 labels[rows, columns] = self._vote(cells, rows, columns)
         if len(self._context):
-            self._context[self._oldest], self._context_labels[self._oldest] = cells, labels
+            self._context[self._oldest] = cells
+            self._context_labels[self._oldest] = labels
             self._oldest = (self._oldest + 1) % len(self._context)
         return labels.permute(2, 0, 1)
 
@@ -160,26 +177,44 @@ class LabelPropagation:
         """(th, tw, L): the labels of a tile."""
         options, (height, width, channels) = self._options, cells.shape
         queries = cells[rows, columns].reshape(-1, channels)
-        reach = math.ceil(options.RADIUS) - 1  # how many rows or columns apart two cells may be
-        near_rows, near_columns = (
-            slice(max(part.start - reach, 0), min(part.stop + reach, size))
-            for part, size in ((rows, height), (columns, width))
-        )
+        near_rows = self._within_reach(rows, height)
+        near_columns = self._within_reach(columns, width)
         near = self._context[:, near_rows, near_columns].reshape(-1, channels)
-        similarity = queries @ near.T
-        distance = _squared_gaps(rows, near_rows)[:, None, :, None] + _squared_gaps(columns, near_columns)[:, None]
-        far = (distance >= options.RADIUS**2).view(len(queries), -1).to(similarity.device)
-        similarity.masked_fill_(far.repeat(1, len(self._context)), -math.inf)
-        similarity = torch.cat([queries @ self._first.flatten(0, 1).T, similarity], dim=1)
-        similarity, voters = similarity.topk(min(options.TOP_K, similarity.shape[1]), dim=1)
+        to_near = queries @ near.T
+        vertical = _squared_gaps(rows, near_rows)
+        horizontal = _squared_gaps(columns, near_columns)
+        distance = vertical[:, None, :, None] + horizontal[:, None]  # (th, tw, near rows, near columns), squared
+        is_far = distance >= options.RADIUS**2
+        far = is_far.view(len(queries), -1).to(to_near.device)
+        to_near.masked_fill_(far.repeat(1, len(self._context)), -math.inf)
+        to_first = queries @ self._first.flatten(0, 1).T
+        similarity = torch.cat([to_first, to_near], dim=1)
+        num_voters = min(options.TOP_K, similarity.shape[1])
+        similarity, voters = similarity.topk(num_voters, dim=1)
         weights = F.softmax(similarity / options.TEMPERATURE, dim=1)
         num_labels = self._first_labels.shape[2]
         near_labels = self._context_labels[:, near_rows, near_columns].reshape(-1, num_labels)
         candidates = torch.cat([self._first_labels.flatten(0, 1), near_labels])
         labels = torch.einsum("qk,qkl->ql", weights, candidates[voters])
-        return labels.view(rows.stop - rows.start, columns.stop - columns.start, num_labels)
+        num_rows, num_columns = rows.stop - rows.start, columns.stop - columns.start
+        return labels.view(num_rows, num_columns, num_labels)
+
+    def _within_reach(self, part: slice, size: int) -> slice:
+        """The rows, or columns, of a map that a part of them may look at."""
+        reach = math.ceil(self._options.RADIUS) - 1  # how many rows or columns apart two cells may be
+        first = max(part.start - reach, 0)
+        end = min(part.stop + reach, size)
+        return slice(first, end)
+
+
+def _parts(size: int) -> list[slice]:
+    """The rows, or columns, of a map in parts of TILE."""
+    return [slice(start, min(start + TILE, size)) for start in range(0, size, TILE)]
 
 
 def _squared_gaps(cells: slice, others: slice) -> Tensor:
     """(n, m) int64: the squares of how far each row or column is from each other one."""
-    return (torch.arange(cells.start, cells.stop)[:, None] - torch.arange(others.start, others.stop)).square()
+    places = torch.arange(cells.start, cells.stop)
+    other_places = torch.arange(others.start, others.stop)
+    gaps = places[:, None] - other_places
+    return gaps.square()

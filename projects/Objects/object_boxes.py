@@ -40,7 +40,8 @@ class ObjectBoxes(ViewAnnotator):
         """
         proposals = proposed_boxes(image)
         rng = image.generator()
-        pairs = [self._pair(image, n, proposals, rng) for n in range(1, len(image.crops))]
+        positives = range(1, len(image.crops))
+        pairs = [self._pair(image, n, proposals, rng) for n in positives]
         keys, queries = np.concatenate(pairs, axis=1).astype(np.float32)
         return {"anchor_objects": keys, "positive_objects": queries}
 
@@ -50,35 +51,46 @@ class ObjectBoxes(ViewAnnotator):
     def _pair(self, image: DrawnImage, n: int, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """(2, count, 4) boxes of the objects of the anchor and view ``n``."""
         anchor, positive = image.crops[[0, n]]
-        shared = np.concatenate([np.maximum(anchor[:2], positive[:2]), np.minimum(anchor[2:], positive[2:])])
+        shared = _intersection(anchor, positive)
         count = self.num_boxes if n == 1 else max(1, self.num_boxes // 4)
         boxes = self._choose(shared, count, rng, known)
         key = self._seen_in(image, 0, boxes, shared, rng)
         query = self._seen_in(image, n, boxes, shared, rng)
-        query[np.isnan(key + query).any(axis=1)] = np.nan
-        whole_view = [0, 0, image.sizes[0], image.sizes[0]]
-        return np.stack([np.where(np.isnan(key), whole_view, key), query])
+        is_lost = np.isnan(key + query).any(axis=1)
+        query[is_lost] = np.nan
+        anchor_size = image.sizes[0]
+        whole_view = [0, 0, anchor_size, anchor_size]
+        key = np.where(np.isnan(key), whole_view, key)
+        return np.stack([key, query])
 
     def _choose(self, region: np.ndarray, count: int, rng: np.random.Generator, known: np.ndarray) -> np.ndarray:
         """(count, 4) boxes in a region of the image: known ones, then drawn ones; without an area where it is empty."""
-        room = np.maximum(region[2:] - region[:2], 0)
-        ratio = np.exp(rng.uniform(*LOG_RATIO, size=count))
-        side = np.sqrt(room.prod()) * rng.uniform(*self.scale, size=count)
-        sides = side[:, None] * np.sqrt(np.stack([ratio, 1 / ratio], axis=1))
-        sides = np.minimum(sides, room)
-        corner = region[:2] + rng.random((count, 2)) * (room - sides)
-        drawn = np.concatenate([corner, corner + sides], axis=1)
+        drawn = self._drawn(region, count, rng)
         cut = _clipped(known, region)
-        cut = rng.permutation(cut[_area(cut) >= INSIDE * _area(known)])
-        return np.concatenate([cut, drawn])[:count]
+        is_inside = _area(cut) >= INSIDE * _area(known)
+        chosen = rng.permutation(cut[is_inside])
+        return np.concatenate([chosen, drawn])[:count]
+
+    def _drawn(self, region: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """(count, 4) boxes in a region of the image: of random scale, ratio and place, in this order."""
+        room = np.maximum(_sides(region), 0)
+        ratio = np.exp(rng.uniform(*LOG_RATIO, size=count))
+        scale = rng.uniform(*self.scale, size=count)
+        side = np.sqrt(room.prod()) * scale  # of a square of the same area
+        stretch = np.sqrt(np.stack([ratio, 1 / ratio], axis=1))
+        sides = np.minimum(side[:, None] * stretch, room)
+        place = rng.random((count, 2))
+        corner = region[:2] + place * (room - sides)
+        return np.concatenate([corner, corner + sides], axis=1)
 
     def _seen_in(
         self, image: DrawnImage, view: int, boxes: np.ndarray, shared: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Boxes of the image whose edges have moved, (n, 4) px of a view; see ``_placed``."""
-        sides = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
-        moved = boxes + sides * rng.uniform(-self.jitter, self.jitter, boxes.shape)
-        return _placed(_clipped(moved, shared), image.crops[view], image.looks[view], image.sizes[view])
+        shares = rng.uniform(-self.jitter, self.jitter, boxes.shape)
+        moved = boxes + np.tile(_sides(boxes), 2) * shares
+        visible = _clipped(moved, shared)
+        return _placed(visible, image.crops[view], image.looks[view], image.sizes[view])
 
 
 def proposed_boxes(image: DrawnImage) -> np.ndarray:
@@ -92,7 +104,8 @@ def proposed_boxes(image: DrawnImage) -> np.ndarray:
     if min(image.height, image.width) < MIN_SIZE:
         raise UnreadableImageError(f"{name}, and objects need {MIN_SIZE} px")
     whole_image = np.array([0, 0, image.width, image.height])
-    outside = boxes[_area(_clipped(boxes, whole_image)) <= 0]
+    area_inside = _area(_clipped(boxes, whole_image))
+    outside = boxes[area_inside <= 0]
     if len(outside):
         raise UnreadableImageError(f"{name}, and OBJECTS.PROPOSALS has {outside[0].tolist()} outside it")
     return boxes
@@ -101,20 +114,41 @@ def proposed_boxes(image: DrawnImage) -> np.ndarray:
 def _placed(boxes: np.ndarray, crop: np.ndarray, look: Look, size: int) -> np.ndarray:
     """(n, 4) boxes of the image in px of a view with its look: around their moved corners, so that the centre is where
     the look has moved it. NaN where one is too small or does not lie whole in the view."""
-    scale = size / (crop[2:] - crop[:2])
-    x0, y0, x1, y1 = ((boxes - np.tile(crop[:2], 2)) * np.tile(scale, 2)).T
-    corners = np.array([[x0, x1, x0, x1], [y0, y0, y1, y1], np.ones((4, len(boxes)))])  # (3, 4, n)
-    x, y, _ = np.einsum("ij,jkn->ikn", np.linalg.inv(look.source_points(size)), corners)
-    placed = np.array([x.min(0), y.min(0), x.max(0), y.max(0)]).T
-    is_inside = np.abs(placed - size / 2) <= size / 2 + 1e-6
-    is_large = np.tile(placed[:, 2:] - placed[:, :2], 2) >= MIN_SIZE
+    scale = size / _sides(crop)
+    in_crop = boxes - np.tile(crop[:2], 2)
+    x0, y0, x1, y1 = (in_crop * np.tile(scale, 2)).T
+    corners_x = [x0, x1, x0, x1]
+    corners_y = [y0, y0, y1, y1]
+    ones = np.ones((4, len(boxes)))
+    corners = np.array([corners_x, corners_y, ones])  # (3, 4, n), homogeneous
+    to_view = np.linalg.inv(look.source_points(size))
+    x, y, _ = np.einsum("ij,jkn->ikn", to_view, corners)
+    lowest, highest = (x.min(0), y.min(0)), (x.max(0), y.max(0))
+    placed = np.array([*lowest, *highest]).T
+    from_centre = np.abs(placed - size / 2)
+    is_inside = from_centre <= size / 2 + 1e-6
+    is_large = np.tile(_sides(placed), 2) >= MIN_SIZE
     is_shown = (is_inside & is_large).all(axis=1, keepdims=True)
     return np.where(is_shown, placed, np.nan)
 
 
+def _intersection(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """(4,) what two boxes share; where they share nothing, its sides are negative."""
+    corner = np.maximum(one[:2], other[:2])
+    opposite = np.minimum(one[2:], other[2:])
+    return np.concatenate([corner, opposite])
+
+
 def _clipped(boxes: np.ndarray, region: np.ndarray) -> np.ndarray:
-    return np.clip(boxes, np.tile(region[:2], 2), np.tile(region[2:], 2))
+    lowest = np.tile(region[:2], 2)
+    highest = np.tile(region[2:], 2)
+    return np.clip(boxes, lowest, highest)
+
+
+def _sides(boxes: np.ndarray) -> np.ndarray:
+    """(..., 2) width and height of (..., 4) boxes."""
+    return boxes[..., 2:] - boxes[..., :2]
 
 
 def _area(boxes: np.ndarray) -> np.ndarray:
-    return np.prod(np.maximum(boxes[:, 2:] - boxes[:, :2], 0), axis=1)
+    return np.prod(np.maximum(_sides(boxes), 0), axis=1)

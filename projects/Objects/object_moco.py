@@ -62,7 +62,8 @@ class ObjectMoCo(KNNMoCo):
 
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
-        *_, (self.feature, shape) = below(self.backbone).output_shape().items()
+        shapes = below(self.backbone).output_shape()
+        *_, (self.feature, shape) = shapes.items()
         self.feature_dim = shape.channels
         self.momentum_roi_heads = momentum_copy(self.roi_heads)
         self.image_weight, self.num_boxes = cfg.OBJECTS.IMAGE_WEIGHT, cfg.OBJECTS.NUM_BOXES
@@ -84,7 +85,8 @@ class ObjectMoCo(KNNMoCo):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         views, divisor = cfg.VIEWS, max(1, meta_backbone(cfg).size_divisibility)
-        for name in ("LARGE_SIZE", "SMALL_SIZE")[: 1 + (views.NUM_SMALL > 0)]:
+        sizes = ("LARGE_SIZE", "SMALL_SIZE") if views.NUM_SMALL > 0 else ("LARGE_SIZE",)
+        for name in sizes:
             wrong = f"VIEWS.{name} {views[name]}: the backbone's pyramid needs a multiple of {divisor} px"
             expect(views[name] % divisor == 0, wrong)
         expect(views.MAX_IOU == 1, f"VIEWS.MAX_IOU {views.MAX_IOU}: expected 1, as objects lie in what views share")
@@ -99,17 +101,21 @@ class ObjectMoCo(KNNMoCo):
 
     @classmethod
     def keys_of_image(cls, cfg: CfgNode) -> int:
-        return cfg.OBJECTS.NUM_BOXES + cfg.VIEWS.NUM_SMALL * max(1, cfg.OBJECTS.NUM_BOXES // 4)
+        in_large = cfg.OBJECTS.NUM_BOXES
+        in_small = max(1, in_large // 4)
+        return in_large + cfg.VIEWS.NUM_SMALL * in_small
 
     def encode_positives(self, batch: dict) -> ObjectEncoded:
         """Rows of the objects in their positives; zero where the positive does not show the object."""
         boxes = batch["positive_objects"]
         shown = boxes.isfinite().all(dim=-1).flatten()
-        in_large, in_small = boxes.nan_to_num().tensor_split([self.num_boxes], dim=1)
-        features = [self._in_views(*each) for each in zip(positive_passes(batch), (in_large, in_small), strict=False)]
-        o, g = (torch.cat(of_pass, dim=1) for of_pass in zip(*features, strict=True))
+        in_large_and_small = boxes.nan_to_num().tensor_split([self.num_boxes], dim=1)
+        by_pass = zip(positive_passes(batch), in_large_and_small, strict=False)  # there may be no small views
+        features = [self._in_views(views, boxes_of_views) for views, boxes_of_views in by_pass]
+        o, g = (torch.cat(of_passes, dim=1) for of_passes in zip(*features, strict=True))
         o = o.flatten(0, 1)
-        rows = unit_rows(self.projection_head(o)) * shown[:, None]  # of zeros: no gradient
+        projected = unit_rows(self.projection_head(o))
+        rows = projected * shown[:, None]  # of zeros: no gradient
         images = Encoded(unit_rows(self.image_head(g)), unit_rows(g)) if self.image_weight else None
         return ObjectEncoded(rows[:, None], unit_rows(o)[:, None], images=images)
 
@@ -120,18 +126,21 @@ class ObjectMoCo(KNNMoCo):
         """
         batch, count = views.shape[:2]
         by_view = boxes.reshape(batch * count, -1, 4)
-        o, g = self.object_features(self.backbone, self.roi_heads, views.flatten(0, 1), by_view)
-        return o.unflatten(0, (batch, count)).flatten(1, 2), g.unflatten(0, (batch, count))
+        images = views.flatten(0, 1)
+        o, g = self.object_features(self.backbone, self.roi_heads, images, by_view)
+        o = o.unflatten(0, (batch, count)).flatten(1, 2)
+        return o, g.unflatten(0, (batch, count))
 
     @torch.no_grad()
     def encode_anchors(self, images: Tensor, boxes: Tensor) -> dict[str, Tensor]:
         """Of uint8 images and boxes (B, O, 4) unit rows: ``keys`` (B, O, C) and ``features`` (B, O, Co), what the queue
         holds of them, and with losses of images ``image_keys`` (B, C + Cg)."""
         o, g = self.object_features(self.momentum_backbone, self.momentum_roi_heads, images, boxes)
-        rows = {"keys": unit_rows(self.momentum_projection_head(o)), "features": unit_rows(o)}
-        rows = {name: rows[name] for name in self.queue.names}
+        both = {"keys": unit_rows(self.momentum_projection_head(o)), "features": unit_rows(o)}
+        rows = {name: both[name] for name in self.queue.names}
         if self.image_weight:
-            rows["image_keys"] = torch.cat([unit_rows(self.momentum_image_head(g)), unit_rows(g)], dim=1)
+            keys, features = unit_rows(self.momentum_image_head(g)), unit_rows(g)
+            rows["image_keys"] = torch.cat([keys, features], dim=1)
         return rows
 
     def object_features(
@@ -173,7 +182,8 @@ class ObjectMoCo(KNNMoCo):
         if not self.image_weight:
             return super().losses(encoded)
         anchors = encoded.image_keys[:, : self.embedding_dim]
-        of_images = super().losses(replace(encoded.images, anchors=anchors), self.image_queue)
+        images = replace(encoded.images, anchors=anchors)
+        of_images = super().losses(images, self.image_queue)
         self.pending_keys[-1]["image_keys"] = gather_rows(encoded.image_keys)
         weighted = {f"image_{name}": self.image_weight * loss for name, loss in of_images.items()}
         return super().losses(encoded) | weighted
@@ -181,18 +191,21 @@ class ObjectMoCo(KNNMoCo):
     def monitors(self, batch: dict, encoded: ObjectEncoded) -> dict[str, Tensor]:
         """kNN-MoCo's, of the objects that their positives show, and the share of those."""
         shown = batch["positive_objects"].isfinite().all(dim=-1)
-        rows = [unit[shown.flatten()] for unit in (encoded.positives, encoded.positives_g, encoded.anchors)]
+        of_all = (encoded.positives, encoded.positives_g, encoded.anchors)
+        of_shown = Encoded(*(rows[shown.flatten()] for rows in of_all))
         labels = {}
         if "label" in batch:
-            labels["label"] = batch["label"][:, None].expand_as(shown)[shown]
-        return super().monitors(labels, Encoded(*rows)) | {"objects_seen": 100 * shown.float().mean()}
+            of_objects = batch["label"][:, None].expand_as(shown)
+            labels["label"] = of_objects[shown]
+        return super().monitors(labels, of_shown) | {"objects_seen": 100 * shown.float().mean()}
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         return super().feature_map(below(backbone), images)  # without the pyramid, as other methods have it
 
     def enqueue(self, rows: dict[str, Tensor]) -> None:
         if self.image_weight:
-            keys, features = rows.pop("image_keys").split([self.embedding_dim, self.feature_dim], dim=1)
+            widths = [self.embedding_dim, self.feature_dim]
+            keys, features = rows.pop("image_keys").split(widths, dim=1)
             self.image_queue.enqueue(keys=keys, features=features)
         super().enqueue(rows)
 
@@ -206,10 +219,12 @@ def pooled_regions(pooler: ROIPooler, levels: list[Tensor], boxes: Tensor) -> Te
     flat = boxes.flatten(0, 1)
     rule = (pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level)
     level = assign_boxes_to_levels([Boxes(flat)], *rule)[:, None]
-    image = torch.arange(len(boxes), device=flat.device).repeat_interleave(boxes.shape[1])[:, None]
-    with_image = torch.cat([image, flat], dim=1)
+    batch, count = boxes.shape[:2]
+    image = torch.arange(batch, device=flat.device).repeat_interleave(count)
+    with_image = torch.cat([image[:, None], flat], dim=1)
     regions = 0
     for n, (pool, maps) in enumerate(zip(pooler.level_poolers, levels, strict=True)):
         own = (level == n).float()
-        regions = regions + own[..., None, None] * pool(maps, own * with_image)
+        pooled = pool(maps, own * with_image)
+        regions = regions + own[..., None, None] * pooled
     return regions

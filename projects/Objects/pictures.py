@@ -31,15 +31,19 @@ NUM_QUERIES, NUM_NEAREST = 10, 8
 def draw_objects(tiles: list[np.ndarray], views: Mapping, num_large: int) -> None:
     """Draw each object that its positive shows into the tiles of an image's views, in place: in the positive and in the
     anchor, in one colour. The first ``num_large`` objects are the large positive's."""
-    keys, queries = (views["annotations"][name] for name in ("anchor_objects", "positive_objects"))
-    sizes = [len(views["anchor"]), len(views["positive"]), *map(len, views.get("small", ()))]
+    annotations = views["annotations"]
+    keys, queries = annotations["anchor_objects"], annotations["positive_objects"]
+    all_views = [views["anchor"], views["positive"], *views.get("small", ())]
     num_small, of_small = len(tiles) - 2, len(keys) - num_large
-    for n in np.flatnonzero(np.isfinite(queries).all(axis=1)).tolist():
-        color = [round(255 * value) for value in colorsys.hsv_to_rgb(n / len(keys), 1, 1)]
+    is_shown = np.isfinite(queries).all(axis=1)
+    for n in np.flatnonzero(is_shown).tolist():
+        hue = n / len(keys)
+        color = [round(255 * value) for value in colorsys.hsv_to_rgb(hue, 1, 1)]
         view = 1 if n < num_large else 2 + (n - num_large) * num_small // of_small
         for index, box in ((0, keys[n]), (view, queries[n])):
-            corners = np.round(box * TILE / sizes[index]).astype(int).tolist()
-            cv2.rectangle(tiles[index], corners[:2], corners[2:], color, 1, cv2.LINE_AA)
+            in_tile = box * TILE / len(all_views[index])
+            x0, y0, x1, y1 = np.round(in_tile).astype(int).tolist()
+            cv2.rectangle(tiles[index], (x0, y0), (x1, y1), color, 1, cv2.LINE_AA)
 
 
 @PRETRAINING_EVALUATION_REGISTRY.register()
@@ -63,14 +67,16 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     images. A file that cannot be written is logged."""
     name = cfg.DATASETS.TRAIN[0]
     anchors, boxes = _anchors_of(cfg, name, num_images)
-    images = to_device(anchors, model.device)
-    features, _ = model.object_features(model.backbone, model.roi_heads, images, to_device(boxes, model.device))
+    on_device = [to_device(each, model.device) for each in (anchors, boxes)]
+    features, _ = model.object_features(model.backbone, model.roi_heads, *on_device)
     rows = unit_rows(features)  # (n, O, C)
     crops = _cut_out(anchors, boxes)
     sheet = []
     for query in evenly_spread(len(crops), NUM_QUERIES):
-        tiles = [framed(crops[n], GREY, NEIGHBOR) for n in _nearest_in_other_images(rows, query)]
-        sheet.append(SheetRow([framed(crops[query], BLACK, NEIGHBOR), *tiles]))
+        own = framed(crops[query], BLACK, NEIGHBOR)
+        nearest = _nearest_in_other_images(rows, query)
+        others = [framed(crops[n], GREY, NEIGHBOR) for n in nearest]
+        sheet.append(SheetRow([own, *others]))
     save_gallery(path, sheet, f"{name}: objects, and their nearest objects of other images")
 
 
@@ -85,14 +91,19 @@ def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tenso
 
 def _cut_out(images: Tensor, boxes: Tensor) -> list[np.ndarray]:
     """The pixels of every box."""
-    pairs = zip(pixels_of(images), boxes.int().tolist(), strict=True)
-    return [image[y0 : y1 + 1, x0 : x1 + 1].copy() for image, corners in pairs for x0, y0, x1, y1 in corners]
+    crops = []
+    for image, corners in zip(pixels_of(images), boxes.int().tolist(), strict=True):
+        for x0, y0, x1, y1 in corners:
+            crop = image[y0 : y1 + 1, x0 : x1 + 1]
+            crops.append(crop.copy())
+    return crops
 
 
 def _nearest_in_other_images(rows: Tensor, query: int) -> list[int]:
     """Places among all objects of the unit rows (n, O, C) of highest cosine with that of an object."""
     num_images, num_objects, _ = rows.shape
-    cosines = rows @ rows.flatten(0, 1)[query]
+    all_objects = rows.flatten(0, 1)
+    cosines = rows @ all_objects[query]
     cosines[query // num_objects] = -2  # its own image
     count = min(NUM_NEAREST, (num_images - 1) * num_objects)
     return cosines.flatten().topk(count).indices.tolist()

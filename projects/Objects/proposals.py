@@ -19,26 +19,36 @@ def with_proposals(path: str, records: list[dict]) -> list[dict]:
         UserError: the file cannot be read, has an entry that is not a box, or none of any of the images.
     """
     boxes = _boxes_by_image(path)
-    names = [_image_name(record.get("image_id", Path(record.get("file_name", "")).stem)) for record in records]
-    count = sum(name in boxes for name in names)
-    coverage = f"OBJECTS.PROPOSALS {path} has boxes of {count} of {len(records)} images, by their image_id"
-    expect(count > 0, f"{coverage}: expected some")
-    if count < len(records):
+    copies = [dict(record) for record in records]
+    covered = [record for record in copies if _name_of(record) in boxes]
+    for record in covered:
+        record["proposal_boxes"] = np.array(boxes[_name_of(record)])
+    coverage = f"OBJECTS.PROPOSALS {path} has boxes of {len(covered)} of {len(records)} images, by their image_id"
+    expect(len(covered) > 0, f"{coverage}: expected some")
+    if len(covered) < len(records):
         logger.warning(f"{coverage}: those of the others are drawn")
-    added = [{"proposal_boxes": np.array(boxes[name])} if name in boxes else {} for name in names]
-    return [record | more for record, more in zip(records, added, strict=True)]
+    return copies
 
 
 def _boxes_by_image(path: str) -> dict[str, list[list[float]]]:
     boxes: dict[str, list[list[float]]] = {}
     with translated(f"OBJECTS.PROPOSALS {path}", content=True):
-        for index, entry in enumerate(json.loads(Path(path).read_text(encoding="utf-8"))):
+        entries = json.loads(Path(path).read_text(encoding="utf-8"))
+        for index, entry in enumerate(entries):
             x, y, width, height = map(float, entry["bbox"])
             corner_x, corner_y = x + width, y + height
-            if not (math.isfinite(x + y + width + height) and min(width, height, corner_x, corner_y) > 0):
+            is_finite = math.isfinite(x + y + width + height)
+            if not is_finite or min(width, height, corner_x, corner_y) <= 0:
                 raise ValueError(f"[{index}] has the bbox {entry['bbox']}, expected [x, y, width, height] in px")
-            boxes.setdefault(_image_name(entry["image_id"]), []).append([x, y, corner_x, corner_y])
+            of_image = boxes.setdefault(_image_name(entry["image_id"]), [])
+            of_image.append([x, y, corner_x, corner_y])
     return boxes
+
+
+def _name_of(record: dict) -> str:
+    """What an image is called in the file: by its id, or by its own file."""
+    stem = Path(record.get("file_name", "")).stem
+    return _image_name(record.get("image_id", stem))
 
 
 def _image_name(image_id: object) -> str:

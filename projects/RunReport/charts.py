@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from projects.BestNetwork.main_score import direction, pretraining_scores
-from projects.RunReport.collect import Point, ReportedRun
+from projects.RunReport.collect import NumberedRuns, Point, ReportedRun
 from revisit.files import read_yaml
 
 LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")
@@ -22,7 +22,6 @@ DASHES = ("solid", "dash", "dot")
 MOST_POINTS = 500  # of a curve, which is some 350 px wide
 FEW_TO_MARK, FEW_FOR_A_LINE = 40, 100  # points; fewer have markers, and a thicker line
 
-NumberedRuns = list[tuple[int, ReportedRun]]  # the number is that of a run's line
 Plot = tuple[str, str, list[dict]]  # title, note, lines
 KNOWN: dict[str, dict[str, list[str]]] = read_yaml(Path(__file__).with_name("plots.yaml"))
 TITLES = {metric: title for plots in KNOWN.values() for metric, (title, *_) in plots.items()}
@@ -77,7 +76,8 @@ def _metrics(runs: NumberedRuns) -> list[str]:
 
 def losses_of(runs: list[ReportedRun]) -> list[str]:
     """The losses that a table shows of these runs."""
-    return [name for name in LOSSES if any(name in run.series for run in runs)]
+    occurring = set().union(*(run.series for run in runs))
+    return [name for name in LOSSES if name in occurring]
 
 
 def constants(runs: NumberedRuns) -> dict[str, list[float]]:
@@ -86,7 +86,8 @@ def constants(runs: NumberedRuns) -> dict[str, list[float]]:
     for name in _metrics(runs):
         if "-" in name or _changes(name, runs):
             continue
-        last = [run.series[name][-1][1] for _, run in runs if name in run.series]
+        series = [run.series[name] for _, run in runs if name in run.series]
+        last = [value for *_, (_, value) in series]
         values[name] = list(dict.fromkeys(last))
     return values
 

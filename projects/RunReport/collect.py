@@ -66,6 +66,9 @@ class ReportedRun(NamedTuple):
     evaluations: list[ReportedEvaluation]
 
 
+NumberedRuns = list[tuple[int, ReportedRun]]  # the number is that of a run's line in the charts
+
+
 def collect(folders: Iterable[Path]) -> tuple[list[ReportedRun], list[tuple[str, Path]]]:
     """The runs of the folders, and the folders' own pictures, each with the name of its folder.
 
@@ -76,7 +79,9 @@ def collect(folders: Iterable[Path]) -> tuple[list[ReportedRun], list[tuple[str,
     above = [folder for folder, runs in runs_of.items() if folder not in runs]
     names = short_names([*paths, *above])
     runs = [_read_run(path, names[path], paths) for path in progress(paths, "run")]
-    pictures = [(names[folder], path) for folder in (*above, *paths) for path in _own_pictures(folder)]
+    pictures = []
+    for folder in (*above, *paths):
+        pictures += [(names[folder], path) for path in _own_pictures(folder)]
     return runs, pictures
 
 
@@ -102,14 +107,16 @@ def files_below(folder: Path, *patterns: str, of: Path) -> list[Path]:
         if path.resolve().is_relative_to(of.resolve()):
             found.append(path)
         else:
-            logger.warning(f"left out: {printable(str(path))} is a link out of {printable(str(of))}")
+            link, out_of = printable(str(path)), printable(str(of))
+            logger.warning(f"left out: {link} is a link out of {out_of}")
     return found
 
 
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
     below = [f"*/{mark}" for mark in MARKS]
-    found = files_below(folder, *MARKS, of=folder) or files_below(folder, *below, of=folder)
+    found = files_below(folder, *MARKS, of=folder)
+    found = found or files_below(folder, *below, of=folder)
     marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
     expect(found, f"{folder} is not the folder of a run: expected {marks}")
     return list(dict.fromkeys(path.parent for path in found))
@@ -197,7 +204,12 @@ def _read_environment(folder: Path) -> dict[str, str]:
         for key, value in facts.items():
             text = "unknown" if value is None else str(value)
             starts.setdefault(key, []).append(text)
-    return {key: " → ".join(value for value, _ in groupby(values)) for key, values in starts.items()}
+    return {key: _as_it_changed(values) for key, values in starts.items()}
+
+
+def _as_it_changed(values: list[str]) -> str:
+    """``2.10 → 2.11``: equal neighbours stand once."""
+    return " → ".join(value for value, _ in groupby(values))
 
 
 def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEvaluation]:
@@ -224,7 +236,8 @@ def _own_pictures(folder: Path) -> list[Path]:
     """A run's pictures, of many galleries some; those of a study belong to its evaluation."""
     if (folder / "results.json").is_file():
         return []
-    pictures = [*_pictures_in(folder, folder), *_pictures_in(folder / NON_FINITE, folder)]
+    pictures = _pictures_in(folder, folder)
+    pictures += _pictures_in(folder / NON_FINITE, folder)
     galleries = [path for path in pictures if path.stem.startswith(NEIGHBORS)]
     shown = [galleries[step] for step in evenly_spread(len(galleries), MOST_GALLERIES)]
     left_out = set(galleries) - set(shown)
@@ -232,4 +245,5 @@ def _own_pictures(folder: Path) -> list[Path]:
 
 
 def _pictures_in(folder: Path, of: Path) -> list[Path]:
-    return [path for path in files_below(folder, "*.*", of=of) if path.suffix.lower() in PICTURES]
+    files = files_below(folder, "*.*", of=of)
+    return [path for path in files if path.suffix.lower() in PICTURES]

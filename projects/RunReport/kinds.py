@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from projects.BestNetwork.main_score import pretraining_scores, scores_of_network
-from projects.RunReport.collect import Point, ReportedRun
+from projects.RunReport.collect import NumberedRuns, Point, ReportedRun
 from revisit.keys import DETECTORS, dotted_keys
 from revisit.modeling.meta_arch.pretraining import methods
 from revisit.plugins import load_plugins
@@ -37,10 +37,11 @@ OF_TRAINING = ("metrics.json", "dry_run.json", "evaluation.json")  # files of ru
 OTHER = RunKind("Other runs")
 
 
-def by_kind(runs: list[ReportedRun]) -> dict[RunKind, list[tuple[int, ReportedRun]]]:
+def by_kind(runs: list[ReportedRun]) -> dict[RunKind, NumberedRuns]:
     """The runs of every kind that there is, each with a number of its own; those with curves have the first ones."""
-    members: dict[RunKind, list[tuple[int, ReportedRun]]] = {kind: [] for kind in (*KINDS, OTHER, STUDY)}
-    for number, run in enumerate(sorted(runs, key=lambda run: not run.series)):
+    members: dict[RunKind, NumberedRuns] = {kind: [] for kind in (*KINDS, OTHER, STUDY)}
+    with_curves_first = sorted(runs, key=lambda run: not run.series)
+    for number, run in enumerate(with_curves_first):
         members[_kind_of(run)].append((number, run))
     return {kind: of_kind for kind, of_kind in members.items() if of_kind}
 

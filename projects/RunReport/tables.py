@@ -83,7 +83,8 @@ def _of_levels(title: str, content: dict) -> list[TextTable]:
 def from_csv(path: Path) -> TextTable:
     """A CSV file with a header."""
     with open(path, newline="", errors="replace") as file:
-        rows = [[cell or ABSENT for cell in row] for row in csv.reader(file) if row]
+        lines = [line for line in csv.reader(file) if line]
+    rows = [[cell or ABSENT for cell in line] for line in lines]
     headers = rows[0] if rows else []
     return TextTable(path.name, headers, rows[1:])
 
@@ -139,7 +140,9 @@ def _setting(value: object) -> str:
 def _is_nested(value: object) -> bool:
     """Whether a value needs a table of its own: a dict or a list of dicts, with something in it."""
     items = [value] if isinstance(value, dict) else value
-    return bool(value) and isinstance(items, list) and all(isinstance(item, dict) for item in items)
+    if not value or not isinstance(items, list):
+        return False
+    return all(isinstance(item, dict) for item in items)
 
 
 def _alike(values: list[object]) -> bool:

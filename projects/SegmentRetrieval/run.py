@@ -63,12 +63,14 @@ declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in e
 
 
 def main(cfg: CfgNode) -> None:
-    names, output = check(cfg), Path(cfg.OUTPUT_DIR)
-    records = [record for split in ("TRAIN", "TEST") for record in get_records(only_dataset(cfg, split))]
+    names = check(cfg)
+    train, test = only_dataset(cfg, "TRAIN"), only_dataset(cfg, "TEST")
+    records = [*get_records(train), *get_records(test)]
     resolve_auto_values(cfg, Facts(records=records))
     backbone = FrozenBackbone(cfg)
     check_size_of_cells(cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, backbone.stride)
-    labelled, queries = (describe_set(backbone, cfg, only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
+    labelled = describe_set(backbone, cfg, train)
+    queries = describe_set(backbone, cfg, test)
     everything = range(len(names))
     background = [c for c in everything if names[c] == "background"]
     subset = [names.index(name) for name in cfg.SEGMENT_RETRIEVAL.SUBSET]
@@ -76,13 +78,12 @@ def main(cfg: CfgNode) -> None:
     for kept, counted in ((everything, everything), ([*background, *subset], subset)):
         confusion = retrieve(cfg, labelled, queries, len(names), kept)
         mean, per_class = mean_iou(confusion, names, counted)
-        results[f"mIoU_{len(counted)}"] = round(mean, 2)
-        results[f"IoU_{len(counted)}"] = {name: round(value, 2) for name, value in per_class.items()}
-        lines.append(f"mIoU over {len(counted)} classes: {mean:.1f}")
+        count = len(counted)
+        results[f"mIoU_{count}"] = round(mean, 2)
+        results[f"IoU_{count}"] = {name: round(value, 2) for name, value in per_class.items()}
+        lines.append(f"mIoU over {count} classes: {mean:.1f}")
     write_results(cfg, protocol(cfg), results)
-    rows = gallery_rows(cfg, labelled, queries, names)
-    headers = ["query", *(f"nearest {n}" for n in range(1, len(rows[0].tiles)))]
-    save_sheet(output / "gallery.png", rows, headers)
+    save_gallery(cfg, labelled, queries, names)
     print(*lines, sep="\n")
 
 
@@ -91,19 +92,21 @@ def check(cfg: CfgNode) -> list[str]:
     options = cfg.SEGMENT_RETRIEVAL
     fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
     expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
-    train, test = (only_dataset(cfg, split) for split in ("TRAIN", "TEST"))
+    train, test = only_dataset(cfg, "TRAIN"), only_dataset(cfg, "TEST")
     share_classes(train, [test])
     without = [name for name in (train, test) if "sem_seg_file_name" not in get_records(name)[0]]
     expect(not without, f"{' and '.join(without)}: expected data sets with masks, which name the regions")
     classes = list(MetadataCatalog.get(train).stuff_classes)
-    is_known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes)
+    subset = set(options.SUBSET)
+    is_known = bool(subset) and subset <= set(classes)
     expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
     return classes
 
 
 def check_size_of_cells(size: int, stride: int) -> None:
     """Raises UserError for images whose last cells would lie beyond them, so that all would name other pixels."""
-    fits = f"expected a multiple of it, such as {-(-size // stride) * stride}"
+    next_multiple = -(-size // stride) * stride
+    fits = f"expected a multiple of it, such as {next_multiple}"
     expect(size % stride == 0, f"SEGMENT_RETRIEVAL.IMAGE_SIZE {size}: the map has cells of {stride} px, {fits}")
 
 
@@ -113,7 +116,8 @@ def protocol(cfg: CfgNode) -> str:
     starts = f" from {options.NUM_STARTS} start{'s' * (options.NUM_STARTS > 1)}"
     regions = f"K-means {options.NUM_REGIONS}{starts}" if options.REGIONS == "kmeans" else "true regions"
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""
-    what = f"segment retrieval: {'unit' if options.NORMALIZE else 'raw'} {options.FEATURES}"
+    length = "unit" if options.NORMALIZE else "raw"
+    what = f"segment retrieval: {length} {options.FEATURES}"
     return f"{what} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
 
 
@@ -127,35 +131,46 @@ class Regions(NamedTuple):
 def cluster(features: Tensor, num_regions: int, seed: int, num_starts: int = 1) -> Regions:
     """K-means over the cells of a (C, h, w) map, best of ``num_starts``; descriptors are the clusters' means."""
     cells = features.flatten(1).T.cpu().numpy()
-    means = KMeans(min(num_regions, len(cells)), n_init=num_starts, random_state=seed).fit(cells)
+    count = min(num_regions, len(cells))
+    means = KMeans(count, n_init=num_starts, random_state=seed).fit(cells)
     _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out
     ids = ids.reshape(features.shape[1:]).astype(np.uint8)
-    return Regions(ids, describe(features, torch.from_numpy(ids), int(ids.max()) + 1))
+    found = int(ids.max()) + 1
+    descriptors = describe(features, torch.from_numpy(ids), found)
+    return Regions(ids, descriptors)
 
 
 def true_regions(features: Tensor, truth: np.ndarray) -> Regions:
     """A region for each class of an (H, W) mask, described by the cells of the (C, h, w) map, each by its share."""
-    classes = np.unique(truth[truth != VOID])
-    ids = np.where(truth == VOID, VOID, np.searchsorted(classes, truth)).astype(np.uint8)
-    return Regions(ids, describe(features, torch.from_numpy(ids), len(classes)))
+    is_void = truth == VOID
+    classes = np.unique(truth[~is_void])
+    ids = np.where(is_void, VOID, np.searchsorted(classes, truth)).astype(np.uint8)
+    descriptors = describe(features, torch.from_numpy(ids), len(classes))
+    return Regions(ids, descriptors)
 
 
 def oracle_features(truth: np.ndarray, num_classes: int) -> Tensor:
     """(num_classes, H, W) float32: 1 where an (H, W) mask has the class."""
     labels = np.where(truth == VOID, num_classes, truth)
-    return F.one_hot(torch.from_numpy(labels).long(), num_classes + 1).permute(2, 0, 1)[:num_classes].float()
+    one_hot = F.one_hot(torch.from_numpy(labels).long(), num_classes + 1)
+    maps = one_hot.permute(2, 0, 1)
+    return maps[:num_classes].float()
 
 
 def enlarge(ids: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """(h, w) uint8 ids -> (H, W), each pixel that of the cell it lies in."""
-    return F.interpolate(torch.from_numpy(ids)[None, None], size=size, mode="nearest-exact")[0, 0].numpy()
+    batch = torch.from_numpy(ids)[None, None]
+    enlarged = F.interpolate(batch, size=size, mode="nearest-exact")
+    return enlarged[0, 0].numpy()
 
 
 def describe(features: Tensor, ids: Tensor, num_regions: int) -> Tensor:
     """(num_regions, C) unit rows: the mean of a (C, h, w) map over each region of (H, W) ids."""
     filled = torch.where(ids == VOID, num_regions, ids.long())
-    shares = shrink_labels(filled, num_regions + 1, tuple(features.shape[1:]))[:num_regions]
-    sums = shares.flatten(1).to(features) @ features.flatten(1).T  # a mean but for its length
+    map_size = tuple(features.shape[1:])
+    shares = shrink_labels(filled, num_regions + 1, map_size)[:num_regions]
+    weights = shares.flatten(1).to(features)
+    sums = weights @ features.flatten(1).T  # a mean but for its length
     return F.normalize(sums, dim=1).cpu()
 
 
@@ -177,12 +192,15 @@ def describe_set(backbone: FrozenBackbone, cfg: CfgNode, dataset: str) -> Descri
     regions, pixels = [], []
     for record in tqdm(records, unit="image", desc=dataset):
         truth = read_labels(record["sem_seg_file_name"], num_classes, offset)
-        regions.append(find_regions(backbone, cfg, record, truth, num_classes))
-        pixels.append(count_pixels(regions[-1], truth, num_classes))
-    descriptors = [one.descriptors for one in regions]
-    places = [(image, number) for image, rows in enumerate(descriptors) for number in range(len(rows))]
+        of_image = find_regions(backbone, cfg, record, truth, num_classes)
+        regions.append(of_image)
+        pixels.append(count_pixels(of_image, truth, num_classes))
+    places = []
+    for image, of_image in enumerate(regions):
+        places += [(image, number) for number in range(len(of_image.descriptors))]
     places = np.array(places, np.int64).reshape(-1, 2)
-    return Described(records, regions, places, torch.cat(descriptors), np.concatenate(pixels))
+    descriptors = torch.cat([of_image.descriptors for of_image in regions])
+    return Described(records, regions, places, descriptors, np.concatenate(pixels))
 
 
 def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np.ndarray, num_classes: int) -> Regions:
@@ -205,30 +223,41 @@ def count_pixels(regions: Regions, truth: np.ndarray, num_classes: int) -> np.nd
     ids = enlarge(regions.ids, truth.shape)
     inside = ids != VOID
     classes = np.minimum(truth[inside], num_classes)
-    return count_pairs(ids[inside], classes, (len(regions.descriptors), num_classes + 1))
+    num_regions = len(regions.descriptors)
+    return count_pairs(ids[inside], classes, (num_regions, num_classes + 1))
 
 
 def keep_classes(pixels: np.ndarray, kept: Sequence[int]) -> np.ndarray:
     """(R, N) int64: the counts of (R, N + 1) pixels by class as if every class but ``kept`` were void."""
-    return pixels[:, :-1] * np.isin(np.arange(pixels.shape[1] - 1), kept)
+    of_classes = pixels[:, :-1]
+    num_classes = of_classes.shape[1]
+    is_kept = np.isin(np.arange(num_classes), kept)
+    return of_classes * is_kept
 
 
 def majority_labels(counts: np.ndarray) -> np.ndarray:
     """(R,) int64: the class of the most pixels, by (R, N) counts, the first of equals; VOID where there is none."""
-    return np.where(counts.any(axis=1), counts.argmax(axis=1), VOID)
+    has_pixels = counts.any(axis=1)
+    return np.where(has_pixels, counts.argmax(axis=1), VOID)
 
 
 def nearest(queries: Tensor, keys: Tensor, k: int) -> Tensor:
     """(Q, k) int64: the keys of the largest cosine for each query, nearest first; both are unit rows."""
-    return torch.cat([(chunk @ keys.T).topk(k, dim=1).indices for chunk in queries.split(CHUNK)])
+    indices = []
+    for chunk in queries.split(CHUNK):
+        cosines = chunk @ keys.T
+        indices.append(cosines.topk(k, dim=1).indices)
+    return torch.cat(indices)
 
 
 def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) -> tuple[float, dict[str, float]]:
     """Percent: the mean over the classes ``counted`` that occur, and the IoU of each by name."""
     values = score(confusion, names)
-    per_class = {names[c]: values[f"IoU-{names[c]}"] for c in counted if f"IoU-{names[c]}" in values}
-    expect(bool(per_class), f"none of {[names[c] for c in counted]} is in the truth or was predicted: expected some")
-    return float(np.mean(list(per_class.values()))), per_class
+    of_counted = [names[c] for c in counted]
+    per_class = {name: values[f"IoU-{name}"] for name in of_counted if f"IoU-{name}" in values}
+    expect(bool(per_class), f"none of {of_counted} is in the truth or was predicted: expected some")
+    mean = np.mean(list(per_class.values()))
+    return float(mean), per_class
 
 
 def retrieve(
@@ -238,31 +267,52 @@ def retrieve(
     labels = majority_labels(keep_classes(labelled.pixels, kept))
     named = np.flatnonzero(labels != VOID)
     expect(len(named) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows a class of {tuple(kept)}")
+    labels = labels[named]
     if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
-        labels[named] = np.random.default_rng(cfg.SEED).permutation(labels[named])
-    neighbors = nearest(queries.descriptors, labelled.descriptors[named], 1)[:, 0].numpy()
+        labels = np.random.default_rng(cfg.SEED).permutation(labels)
+    (neighbors,) = nearest(queries.descriptors, labelled.descriptors[named], 1).T.numpy()
+    predicted = labels[neighbors]
     confusion = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(confusion.T, labels[named][neighbors], keep_classes(queries.pixels, kept))
+    np.add.at(confusion.T, predicted, keep_classes(queries.pixels, kept))
     return confusion
+
+
+def save_gallery(cfg: CfgNode, labelled: Described, queries: Described, names: list[str]) -> None:
+    """Write gallery.png."""
+    rows = gallery_rows(cfg, labelled, queries, names)
+    num_neighbors = len(rows[0].tiles) - 1
+    headers = ["query", *(f"nearest {n}" for n in range(1, num_neighbors + 1))]
+    save_sheet(Path(cfg.OUTPUT_DIR) / "gallery.png", rows, headers)
 
 
 def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: list[str]) -> list[SheetRow]:
     """The largest region of an object in test images spread over the data set, each with its nearest labelled ones."""
-    labels = majority_labels(queries.pixels[:, :-1])
-    thing = np.array([label != VOID and names[label] != "background" for label in labels])
-    owners, candidates = queries.places[:, 0], []
-    for image in np.unique(owners[thing]):
-        things = np.flatnonzero(thing & (owners == image))
-        candidates.append(int(things[queries.pixels[things].sum(axis=1).argmax()]))
-    options = cfg.SEGMENT_RETRIEVAL
+    options, depth = cfg.SEGMENT_RETRIEVAL, bit_depth(cfg)
+    candidates = _largest_things(queries, names)
     chosen = [candidates[n] for n in evenly_spread(len(candidates), options.GALLERY_QUERIES)] or [0]
     k = min(options.GALLERY_NEIGHBORS, len(labelled.descriptors))
+    neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, k)
     rows = []
-    for query, row in zip(chosen, nearest(queries.descriptors[chosen], labelled.descriptors, k).tolist(), strict=True):
-        shown = [(queries, query), *((labelled, n) for n in row)]
-        tiles, captions = zip(*(_show(*region, names, bit_depth(cfg)) for region in shown), strict=True)
+    for query, of_query in zip(chosen, neighbors.tolist(), strict=True):
+        shown = [_show(queries, query, names, depth)]
+        shown += [_show(labelled, n, names, depth) for n in of_query]
+        tiles, captions = zip(*shown, strict=True)
         rows.append(SheetRow(list(tiles), list(captions)))
     return rows
+
+
+def _largest_things(data: Described, names: list[str]) -> list[int]:
+    """Of each image with an object, the region of an object that has the most pixels."""
+    labels = majority_labels(data.pixels[:, :-1])
+    is_thing = np.array([label != VOID and names[label] != "background" for label in labels])
+    owners = data.places[:, 0]
+    sizes = data.pixels.sum(axis=1)
+    largest = []
+    for image in np.unique(owners[is_thing]):
+        things = np.flatnonzero(is_thing & (owners == image))
+        of_most = sizes[things].argmax()
+        largest.append(int(things[of_most]))
+    return largest
 
 
 def _show(data: Described, index: int, names: list[str], depth: int | None) -> tuple[np.ndarray, str]:
@@ -270,14 +320,17 @@ def _show(data: Described, index: int, names: list[str], depth: int | None) -> t
     owner, number = data.places[index]
     (label,) = majority_labels(data.pixels[[index], :-1])
     image = require_record(data.records[owner], depth)
-    tile = draw_region(image, enlarge(data.regions[owner].ids, image.shape[:2]) == number)
+    ids = enlarge(data.regions[owner].ids, image.shape[:2])
+    tile = draw_region(image, ids == number)
     return tile, "void" if label == VOID else names[label]
 
 
 def draw_region(image: np.ndarray, region: np.ndarray) -> np.ndarray:
     """The (H, W, 3) uint8 image as a tile: its (H, W) bool region as it is, with an outline, the rest dimmed."""
     tile = fit(image, TILE)
-    inside = cv2.resize(region.astype(np.uint8), tile.shape[1::-1], interpolation=cv2.INTER_NEAREST)
+    height, width = tile.shape[:2]
+    inside = cv2.resize(region.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST)
     outlines, _ = cv2.findContours(inside, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
-    picture = np.where(inside[..., None] > 0, tile, (DIMMED * tile).astype(np.uint8))
+    dimmed = (DIMMED * tile).astype(np.uint8)
+    picture = np.where(inside[..., None] > 0, tile, dimmed)
     return cv2.drawContours(picture, outlines, -1, OUTLINE, 1)

@@ -26,7 +26,8 @@ class Scene:
     @property
     def masks(self) -> np.ndarray:
         """Visible pixels of each object, bool (N, H, W)."""
-        return self.instances == np.arange(1, len(self.class_ids) + 1).reshape(-1, 1, 1)
+        numbers = np.arange(1, len(self.class_ids) + 1)
+        return self.instances == numbers.reshape(-1, 1, 1)
 
     @property
     def boxes(self) -> np.ndarray:
@@ -34,13 +35,17 @@ class Scene:
 
         All zero for an object of which nothing is visible.
         """
-        rectangles = [cv2.boundingRect(mask.astype(np.uint8)) for mask in self.masks]
-        return np.array([(x, y, x + width, y + height) for x, y, width, height in rectangles], np.int32).reshape(-1, 4)
+        boxes = []
+        for mask in self.masks:
+            x, y, width, height = cv2.boundingRect(mask.astype(np.uint8))
+            boxes.append((x, y, x + width, y + height))
+        return np.array(boxes, np.int32).reshape(-1, 4)
 
     @property
     def semantic(self) -> np.ndarray:
         """Class of each pixel, uint8 (H, W): 0 background, else class id + 1, at most 10."""
-        return np.array([0, *(c + 1 for c in self.class_ids)], np.uint8)[self.instances]
+        class_of = np.array([0, *(c + 1 for c in self.class_ids)], np.uint8)  # by instance
+        return class_of[self.instances]
 
     @property
     def borders(self) -> np.ndarray:
@@ -51,19 +56,23 @@ class Scene:
         instances = self.instances.astype(np.uint16)
         objects = np.where(instances == 0, np.uint16(0xFFFF), instances)
         cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
-        highest, lowest = cv2.dilate(instances, cross), cv2.erode(objects, cross)
+        highest = cv2.dilate(instances, cross)
+        lowest = cv2.erode(objects, cross)
         return (highest != instances) | (lowest != objects)
 
 
 def draw_scene(plan: ScenePlan, size: int) -> Scene:
     """Draws ``plan`` on ``size`` x ``size`` pixels; nearer objects hide farther ones."""
     layers = _Layers(plan, size)
-    for index in sorted(range(len(plan.objects)), key=lambda i: -plan.objects[i].distance):
-        layers.add(plan.objects[index], index + 1)
+    numbered = enumerate(plan.objects, start=1)
+    for instance, thing in sorted(numbered, key=lambda pair: -pair[1].distance):
+        layers.add(thing, instance)
     warmth = plan.light_warmth
-    lit = layers.canvas * np.array([1 + warmth, 1, 1 - warmth], np.float32)
+    light = np.array([1 + warmth, 1, 1 - warmth], np.float32)  # RGB
+    lit = layers.canvas * light
     image = np.clip(lit * 255 + 0.5, 0, 255).astype(np.uint8)
-    return Scene(image, layers.instances, [thing.class_id for thing in plan.objects], layers.depth)
+    class_ids = [thing.class_id for thing in plan.objects]
+    return Scene(image, layers.instances, class_ids, layers.depth)
 
 
 class _Layers:
@@ -75,40 +84,53 @@ class _Layers:
         self.contrast = np.float32(plan.light_contrast)
         self.size = size
         x, y = _pixel_centres((slice(0, size), slice(0, size)))
-        slope = ((x - size / 2) * self.towards[0] + (y - size / 2) * self.towards[1]) / size
-        self.canvas = draw_backdrop(plan.backdrop, size) * (1 + 0.35 * self.contrast * slope)[:, :, None]
+        slope = self._along_light(x - size / 2, y - size / 2) / size
+        brightness = 1 + 0.35 * self.contrast * slope
+        self.canvas = draw_backdrop(plan.backdrop, size) * brightness[:, :, None]
         self.instances = np.zeros((size, size), np.int32)
         top, bottom = plan.far
-        self.depth = np.repeat(top + (bottom - top) * (y / size), size, axis=1).astype(np.float32)
+        of_rows = top + (bottom - top) * (y / size)
+        self.depth = np.repeat(of_rows, size, axis=1).astype(np.float32)
 
     def add(self, thing: ToyObject, instance: int) -> None:
         side = thing.side * self.size
-        window, coverage = polygon_coverage(thing.outline() * self.size, self.size, margin=0.3 * side)
+        outline = thing.outline() * self.size
+        window, coverage = polygon_coverage(outline, self.size, margin=0.3 * side)
         if coverage.size == 0:
             return
         height = cv2.GaussianBlur(coverage, (0, 0), _ROUNDING * side)
         canvas = self.canvas[window]
-        canvas *= (1 - self._shadow(height, side))[:, :, None]
+        lit = 1 - self._shadow(height, side)
+        canvas *= lit[:, :, None]
         x, y = _pixel_centres(window)
-        x, y = (x - thing.centre[0] * self.size) / side, (y - thing.centre[1] * self.size) / side
-        colour = _texture_colours(thing, x, y, side) * self._shading(height, x, y, side)[:, :, None]
+        centre_x, centre_y = (place * self.size for place in thing.centre)
+        x = (x - centre_x) / side
+        y = (y - centre_y) / side
+        shading = self._shading(height, x, y, side)
+        colour = _texture_colours(thing, x, y, side) * shading[:, :, None]
         canvas += coverage[:, :, None] * (colour - canvas)
         inside = coverage >= 0.5
         self.instances[window][inside] = instance
-        self.depth[window][inside] = thing.distance - RELIEF * height[inside]
+        relief = RELIEF * height[inside]
+        self.depth[window][inside] = thing.distance - relief
+
+    def _along_light(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """How far (x, y) lies towards the light."""
+        return x * self.towards[0] + y * self.towards[1]
 
     def _shadow(self, height: np.ndarray, side: float) -> np.ndarray:
-        away = -_SHADOW_REACH * side * self.towards
-        shift = np.array([(1, 0, away[0]), (0, 1, away[1])], np.float32)
+        away_x, away_y = -_SHADOW_REACH * side * self.towards
+        shift = np.array([(1, 0, away_x), (0, 1, away_y)], np.float32)
         fallen = cv2.warpAffine(height, shift, height.shape[::-1], borderMode=cv2.BORDER_REPLICATE)
         return _SHADOW_DEPTH * fallen
 
     def _shading(self, height: np.ndarray, x: np.ndarray, y: np.ndarray, side: float) -> np.ndarray:
         """Brightness: a slope over the whole object, and an edge that bends away from the viewer."""
-        across = x * self.towards[0] + y * self.towards[1]
+        across = self._along_light(x, y)
         bend_y, bend_x = np.gradient(height) if min(height.shape) > 1 else (0.0, 0.0)
-        facing = -(bend_x * self.towards[0] + bend_y * self.towards[1]) * side
-        return np.clip(1 + self.contrast * (0.45 * across + 0.15 * facing), 0.2, 1.6)
+        facing = -self._along_light(bend_x, bend_y) * side
+        brightness = 1 + self.contrast * (0.45 * across + 0.15 * facing)
+        return np.clip(brightness, 0.2, 1.6)
 
 
 def _pixel_centres(window: tuple[slice, slice]) -> tuple[np.ndarray, np.ndarray]:
@@ -121,14 +143,20 @@ def _texture_colours(thing: ToyObject, x: np.ndarray, y: np.ndarray, side: float
     """The object's surface, float32 (H, W, 3), at x and y in sides from its centre."""
     texture = thing.texture
     turn = np.deg2rad(texture.angle + thing.rotation)
-    cos, sin = np.float32(np.cos(turn) / texture.period), np.float32(np.sin(turn) / texture.period)
-    u = x * cos + y * sin + np.float32(texture.phase[0])
+    cos = np.float32(np.cos(turn) / texture.period)
+    sin = np.float32(np.sin(turn) / texture.period)
+    phase_u, phase_v = map(np.float32, texture.phase)
+    u = x * cos + y * sin + phase_u  # in periods
     if texture_of(thing.class_id) == "striped":
-        outside = np.abs(u % 1 - 0.5) - texture.duty / 2
+        half_stripe = texture.duty / 2
+        outside = np.abs(u % 1 - 0.5) - half_stripe
     else:
-        v = y * cos - x * sin + np.float32(texture.phase[1])
+        v = y * cos - x * sin + phase_v
         u += np.float32(texture.row_shift) * np.floor(v)
-        outside = np.hypot(u % 1 - 0.5, v % 1 - 0.5) - (texture.duty / np.pi) ** 0.5
-    second = np.clip(0.5 + outside * np.float32(texture.period * side), 0, 1)[:, :, None]
+        radius = (texture.duty / np.pi) ** 0.5
+        from_centre = np.hypot(u % 1 - 0.5, v % 1 - 0.5)
+        outside = from_centre - radius
+    pixels_outside = outside * np.float32(texture.period * side)
+    second = np.clip(0.5 + pixels_outside, 0, 1)[:, :, None]
     first_tone, second_tone = texture.tones
     return first_tone + second * (second_tone - first_tone)
