@@ -25,11 +25,13 @@ from revisit.keys import (
     of_detectron2,
     one_of,
     optional,
+    registered,
 )
 from revisit.keys.reference import reference
 from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode, get_cfg
+from detectron2.modeling import META_ARCH_REGISTRY
 
 # The core's modules that declare keys, or bring in those that do.
 OWNERS = ("modeling", "data", "data.loading.loader", "data.finetuning.pixel_mapper", "evaluation")
@@ -60,6 +62,7 @@ def _on_the_scale_of_pixels(low: float, unit: str) -> Rule:
 
 _TWO_STAGE, _NOTHING = "GeneralizedRCNN", "no network"
 
+of_detectron2("MODEL.META_ARCHITECTURE", rule=registered(META_ARCH_REGISTRY, "META_ARCH_REGISTRY"))
 of_detectron2("MODEL.PIXEL_MEAN", rule=_on_the_scale_of_pixels(0, "in the order of INPUT.FORMAT"))
 of_detectron2("MODEL.PIXEL_STD", rule=_on_the_scale_of_pixels(1, "in the order of INPUT.FORMAT"))
 of_detectron2("INPUT.FORMAT", rule=one_of("RGB", "BGR"))

@@ -98,7 +98,7 @@ def main() -> None:
     keep_records()
     planned = plan(args, processes.world_size)
     if args.dry_run:
-        with translated("building the network"):
+        with translated("making the dry run"):
             dry_run(planned.cfg, planned.facts, planned.log)
     else:
         if processes.world_size > 1:

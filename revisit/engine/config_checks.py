@@ -15,7 +15,6 @@ from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import check_head
 
 from detectron2.config import CfgNode
-from detectron2.modeling import META_ARCH_REGISTRY
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +26,6 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
         UserError: what would run and be wrong without a word.
     """
     check_values(cfg)
-    META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)  # a KeyError that names it
     weights, batch, parts = cfg.MODEL.WEIGHTS, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
     if weights and not is_url(weights) and not os.path.isfile(weights):
         raise UserError(f"MODEL.WEIGHTS {weights} not found: expected {expected_weights()}")

@@ -16,6 +16,7 @@ from revisit.keys.values import Rule, short_repr
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
+from fvcore.common.registry import Registry
 
 # Kinds of networks, as names of meta-architectures that read_by takes.
 DETECTORS = ("GeneralizedRCNN", "RetinaNet")  # those that predict boxes
@@ -187,7 +188,15 @@ def check_values(cfg: CfgNode) -> None:
     for name, value in dotted_keys(cfg).items():
         rule = declaration(name).rule
         if rule and not rule.holds(value):
-            raise UserError(f"{name} is {short_repr(value)}: expected {rule.expected}")
+            raise UserError(f"{name} is {short_repr(value)}: expected {rule.expected}{_names_in(rule.registry)}")
+
+
+def _names_in(registry: Registry | None) -> str:
+    """What a registry has, for a message; "" without one."""
+    if registry is None:
+        return ""
+    names = ", ".join(sorted(name for name, _ in registry)) or "nothing"
+    return f", which has {names}; a module of IMPORTS may add others"
 
 
 def alternatives() -> dict[str, list[Key]]:

@@ -12,6 +12,7 @@ class Rule(NamedTuple):
 
     expected: str
     holds: Callable[[Any], bool]
+    registry: Registry | None = None  # whose names it takes
 
 
 def integer(low: int = 0, high: int = 2**31 - 1, unit: str = "") -> Rule:
@@ -48,7 +49,7 @@ def list_of(rule: Rule, count: int | None = None, *, least: int = 0, rising: boo
         fits = isinstance(values, list | tuple) and len(values) >= least and count in (None, len(values))
         return fits and all(map(rule.holds, values)) and (not rising or list(values) == sorted(values))
 
-    return Rule(f"{length}{order}, each {rule.expected}", holds)
+    return Rule(f"{length}{order}, each {rule.expected}", holds, rule.registry)
 
 
 def optional(rule: Rule) -> Rule:
@@ -58,7 +59,7 @@ def optional(rule: Rule) -> Rule:
 
 def registered(registry: Registry, name: str) -> Rule:
     """The name of an object in a registry, which may be filled until a config is checked. ``name``: the registry's."""
-    return Rule(f"a name in {name}", lambda v: isinstance(v, str) and v in registry)
+    return Rule(f"a name in {name}", lambda v: isinstance(v, str) and v in registry, registry)
 
 
 SHARE = number(0, 1)

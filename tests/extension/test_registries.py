@@ -24,6 +24,7 @@ from revisit.data.loading.sampler import EpochBatchSampler
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.looks import StandardLook
 from revisit.data.views.mapper import ViewMapper, training_mapper
+from revisit.engine.config_checks import check_config
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
@@ -91,7 +92,7 @@ def test_a_writer_from_outside_gets_every_metric(toy_datasets, tmp_path):
 
 def test_an_unknown_writer_is_refused(tmp_path):
     refused(
-        "WRITERS is .*'tabel'.*: expected a list, each a name in WRITER_REGISTRY",
+        "WRITERS is .*'tabel'.*: expected a list, each a name in WRITER_REGISTRY, which has .*; a module of IMPORTS",
         check_values,
         run_config(tmp_path, "WRITERS", ("tabel",)),
     )
@@ -212,7 +213,14 @@ def test_a_schedule_from_outside_restarts_a_cosine(warmup, first):
 
 def test_an_unknown_schedule_is_refused(tmp_path):
     cfg = tiny_config("SOLVER.LR_SCHEDULER_NAME", "Cosine")
-    refused("SOLVER.LR_SCHEDULER_NAME is 'Cosine': expected a name in LR_SCHEDULE_REGISTRY", check_values, cfg)
+    known = "LR_SCHEDULE_REGISTRY, which has .*WarmupCosineLR.*; a module of IMPORTS may add others"
+    refused(f"SOLVER.LR_SCHEDULER_NAME is 'Cosine': expected a name in {known}", check_values, cfg)
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):
+    cfg = tiny_config("MODEL.META_ARCHITECTURE", "OtherImage")
+    known = "META_ARCH_REGISTRY, which has .*KNNMoCo.*; a module of IMPORTS may add others"
+    refused(f"MODEL.META_ARCHITECTURE is 'OtherImage': expected a name in {known}", check_config, cfg, 1)
 
 
 def test_an_optimiser_from_outside_takes_its_steps():
