@@ -13,6 +13,7 @@ TOOLS = {
     "train": "tools/train_net.py",
     "convert": "tools/convert_to_d2.py",
     "predict": "tools/predict.py",
+    "discover": "tools/discover.py",
     "visualize": "tools/visualize.py",
     "export": "tools/export_model.py",
     "export-weights": "tools/export_weights.py",

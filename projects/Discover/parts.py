@@ -1,0 +1,91 @@
+"""Parts of an image whose cells look alike: connected regions of clusters, and these divided where they are narrow."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from scipy import ndimage
+from sklearn.cluster import KMeans
+
+CLUSTERS = (2, 3, 4, 5, 6)
+FINER = 4  # pixels of a mask to a cell's side
+AREA = (0.004, 0.3)  # least and most of the image
+PEAKS = 15  # px of a mask between two middles of objects that touch
+THICK = 3.0  # px of a mask, at least, from a middle to the border
+SMOOTH = 2.0  # px of a mask, standard deviation: two peaks of one middle become one
+
+
+class Part(NamedTuple):
+    """A region of an image, in pixels of a mask: FINER to a cell's side."""
+
+    box: tuple[int, int, int, int]  # x0, y0, x1, y1
+    mask: np.ndarray  # (y1 - y0, x1 - x0) bool
+
+    @property
+    def area(self) -> int:
+        return int(self.mask.sum())
+
+
+def find_parts(features: np.ndarray, clusters: Sequence[int] = CLUSTERS) -> list[Part]:
+    """Candidates for objects, many of them overlapping: (h, w, C) float32 features of cells -> regions.
+
+    The cells are clustered by k-means (k = 2 .. 6) and the distances to the centres enlarged, so that the border of a
+    cluster is finer than a cell. Regions are connected parts of a cluster or of all others together; where one is
+    wide at several places, it is divided between them (watershed of the distance to its border).
+    """
+    found: list[Part] = []
+    for cluster in _clusters(features, clusters):
+        for mask in (cluster, ~cluster):
+            found += _regions(_connected(mask))
+            found += _regions(_divided(mask))
+    return found
+
+
+def _clusters(features: np.ndarray, clusters: Sequence[int]) -> Iterator[np.ndarray]:
+    """(h * FINER, w * FINER) bool, of each cluster of each k."""
+    height, width, channels = features.shape
+    cells = features.reshape(-1, channels)
+    for count in clusters:
+        kmeans = KMeans(count, n_init=1, max_iter=50, random_state=0).fit(cells)
+        distances = kmeans.transform(cells).astype(np.float32) ** 2
+        maps = distances.reshape(height, width, count)
+        finer = cv2.resize(maps, (width * FINER, height * FINER), interpolation=cv2.INTER_CUBIC)
+        nearest = finer.reshape(height * FINER, width * FINER, count).argmin(axis=2)
+        for number in range(count if count > 2 else 1):  # of two clusters one is all that the other is not
+            yield nearest == number
+
+
+def _connected(mask: np.ndarray) -> np.ndarray:
+    """(H, W) int32: the number of the connected part that a pixel is in, from 1; 0 outside."""
+    return cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]
+
+
+def _divided(mask: np.ndarray) -> np.ndarray:
+    """As ``_connected``, with a part for every wide place; all 0 where there are fewer than two."""
+    depth = cv2.distanceTransform(mask.astype(np.uint8), cv2.DIST_L2, 5)
+    smooth = cv2.GaussianBlur(depth, (0, 0), SMOOTH)
+    highest = cv2.dilate(smooth, np.ones((PEAKS, PEAKS), np.uint8))
+    middles = (smooth == highest) & (depth > THICK)
+    count, markers = cv2.connectedComponents(middles.astype(np.uint8))
+    if count < 3:  # the first is what is no middle
+        return np.zeros(mask.shape, np.int32)
+    markers[~mask] = -1  # for scipy, what is flooded last
+    basin = (255 - 255 * depth / depth.max()).astype(np.uint8)
+    labels = ndimage.watershed_ift(basin, markers.astype(np.int32))
+    labels[~mask | (labels < 0)] = 0
+    return labels
+
+
+def _regions(labels: np.ndarray) -> list[Part]:
+    """Those of a fitting size."""
+    least, most = (share * labels.size for share in AREA)
+    areas = np.bincount(labels.ravel())
+    found = []
+    for number, place in enumerate(ndimage.find_objects(labels), start=1):
+        if place is None or not least <= areas[number] <= most:
+            continue
+        rows, columns = place
+        box = (columns.start, rows.start, columns.stop, rows.stop)
+        found.append(Part(box, labels[place] == number))
+    return found

@@ -1,0 +1,103 @@
+"""Planted objects are found, by numbers that a loop in float64 has too; the command, its files, its continuation."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import run_checkpoint, write_converted
+from commands import one_line_error, run
+from pycocotools.coco import COCO
+
+from projects.Discover.discovery import FOUND, find_objects
+from projects.Discover.parts import FINER, find_parts
+from projects.Discover.ranking import best, contrast
+from projects.Objects.proposals import with_proposals
+
+PLANTED = ((3, 4, 9, 10), (14, 3, 20, 9), (6, 14, 14, 20))  # x0, y0, x1, y1 in cells
+
+
+@pytest.fixture(scope="module")
+def planted() -> np.ndarray:
+    """Features of 24 x 24 cells: noise, and three rectangles of another direction."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(0, 0.05, (24, 24, 16)).astype(np.float32)
+    features[..., 0] += 1
+    for x0, y0, x1, y1 in PLANTED:
+        features[y0:y1, x0:x1, 0] -= 2
+    return features / np.linalg.norm(features, axis=2, keepdims=True)
+
+
+def test_planted_objects_are_the_best_boxes(planted):
+    found = find_objects(planted, height=24 * 8, width=24 * 8, count=3)
+    boxes = sorted(tuple(round(side / 8) for side in each["bbox"]) for each in found)
+    assert boxes == sorted((x0, y0, x1 - x0, y1 - y0) for x0, y0, x1, y1 in PLANTED)
+    assert [each["score"] for each in found] == sorted((each["score"] for each in found), reverse=True)
+
+
+def test_parts_have_their_masks_in_their_boxes(planted):
+    for part in find_parts(planted):
+        x0, y0, x1, y1 = part.box
+        assert part.mask.shape == (y1 - y0, x1 - x0)
+        assert part.mask.any(axis=1)[[0, -1]].all() and part.mask.any(axis=0)[[0, -1]].all()
+        assert 0.004 * (24 * FINER) ** 2 <= part.area <= 0.3 * (24 * FINER) ** 2
+
+
+def test_contrast_is_that_of_a_loop(planted):
+    boxes = np.array([[3, 4, 9, 10], [0, 0, 5, 5], [20, 20, 24, 24], [7.4, 7.6, 7.8, 7.9]])
+    expected = []
+    for x0, y0, x1, y1 in np.round(boxes).astype(int):
+        x1, y1 = max(x1, x0 + 1), max(y1, y0 + 1)
+        ring_x, ring_y = max(1, round((x1 - x0) / 4)), max(1, round((y1 - y0) / 4))
+        inside, around = np.zeros(16), np.zeros(16)
+        for y in range(max(0, y0 - ring_y), min(24, y1 + ring_y)):
+            for x in range(max(0, x0 - ring_x), min(24, x1 + ring_x)):
+                is_inside = x0 <= x < x1 and y0 <= y < y1
+                (inside if is_inside else around)[:] += planted[y, x].astype(np.float64)
+        expected.append(1 - inside @ around / np.linalg.norm(inside) / np.linalg.norm(around))
+    assert contrast(planted, boxes) == pytest.approx(expected, abs=1e-9)
+
+
+def test_of_overlapping_boxes_the_better_one_stays():
+    boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10]])
+    assert best(boxes, np.array([1.0, 2.0, 0.5]), count=30) == [1, 2]
+    assert best(boxes, np.array([1.0, 2.0, 0.5]), count=1) == [1]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    torch.manual_seed(0)
+    return write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth")
+
+
+def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, write_pictures, tmp_path):
+    pictures = write_pictures(tmp_path / "photos", 3, size=(90, 120))
+    words = f"--weights {weights} --images folder:{tmp_path}/photos --short-side 192 --output {tmp_path}"
+    command = f"python tools/discover.py {words}/out"
+    assert "in 3 of 3 images" in run(command, tmp_path)
+    first = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    whole = json.loads(first["data_set.json"])
+    coco = COCO(str(tmp_path / "out/data_set.json"))
+    for annotation in whole["annotations"]:
+        mask = coco.annToMask(annotation)
+        assert mask.shape == (90, 120) and mask.sum() == annotation["area"]
+    records = [{"file_name": str(path)} for path in pictures]
+    known = with_proposals(str(tmp_path / "out/proposals.json"), records)
+    assert sum(len(record["proposal_boxes"]) for record in known) == len(whole["annotations"]) > 0
+    lines = first[FOUND].splitlines(keepends=True)
+    (tmp_path / "out" / FOUND).write_bytes(lines[0] + lines[1][:30])  # as a kill leaves it
+    assert "1 of 3 images were done before" in run(command, tmp_path)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == first
+
+
+def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
+    write_pictures(tmp_path / "photos", 1)
+    write_pictures(tmp_path / "others", 1)
+    words = f"python tools/discover.py --output {tmp_path}/out --short-side 64 --weights"
+    assert "nowhere.pth" in one_line_error(
+        f"{words} {tmp_path}/nowhere.pth --images folder:{tmp_path}/photos", tmp_path
+    )
+    assert "others" in one_line_error(f"{words} {weights} --images folder:{tmp_path}/none/others", tmp_path)
+    run(f"{words} {weights} --images folder:{tmp_path}/photos", tmp_path)
+    message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/others", tmp_path)
+    assert "none of these images: give another --output" in message

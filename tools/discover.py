@@ -1,0 +1,51 @@
+#!/usr/bin/env python
+"""Find objects in photographs that nobody labelled, by the frozen features of a start: boxes, masks and a sheet.
+
+    python tools/discover.py --weights imagenet:efficientnet_lite0 --images folder:/data/photos --output output/found
+
+Writes data_set.json, a COCO data set of one class with masks, for a detector or for an annotation tool; proposals.json,
+boxes with scores for OBJECTS.PROPOSALS; and found.png, some images with their best boxes. The same command continues
+where it was interrupted. Which parts of an image count as objects: projects/Discover/README.md.
+"""
+
+import argparse
+from pathlib import Path
+
+from revisit.engine.command import run_command
+from revisit.files import make_folder, output_path
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add, default = parser.add_argument, "(default: %(default)s)"
+    add("--weights", required=True, metavar="FILE", help="a converted backbone, a run's checkpoint, or a name")
+    add("--images", required=True, metavar="NAME", help="a data set, such as folder:/data/photos")
+    add("--output", required=True, type=output_path, metavar="DIR")
+    add("--boxes", type=int, default=30, metavar="N", help=f"the most objects of an image {default}")
+    add("--short-side", type=int, default=480, metavar="PX", help=f"to which an image is resized {default}")
+    add("--stride", type=int, default=8, choices=(4, 8, 16, 32), help=f"px of a cell of the maps {default}")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    from projects.Discover.coco_files import write_data_set, write_results
+    from projects.Discover.dense_features import DenseFeatures
+    from projects.Discover.discovery import FOUND, discover, in_order, read_found
+    from projects.Discover.sheet import save_found
+    from revisit.data.sources.catalog import get_records, register
+
+    register(args.images)
+    records = list(get_records(args.images))
+    features = DenseFeatures(args.weights, args.stride, args.short_side)
+    make_folder(args.output, "--output")
+    discover(records, features, args.output, args.boxes)
+    found = list(in_order(read_found(Path(args.output) / FOUND), records))
+    count = write_data_set(args.output / "data_set.json", found)
+    save_found(args.output / "found.png", found)
+    write_results(args.output / "proposals.json", found)
+    print(f"{count} objects in {len(found)} of {len(records)} images: data_set.json, proposals.json and found.png")
+
+
+if __name__ == "__main__":
+    run_command(main)
