@@ -124,8 +124,8 @@ of_detectron2("SOLVER.WARMUP_METHOD", may_change=True)
 of_detectron2("SOLVER.MOMENTUM", rule=number(0, 0.99999))
 
 of_detectron2("SOLVER.CHECKPOINT_PERIOD", may_change=True, decides="checkpoints", off=0)
-of_detectron2("TEST.EVAL_PERIOD", rule=integer(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
-of_detectron2("TEST.EVAL_PERIOD", decides="evaluations", off=0)
+_PERIOD = integer(-1, unit="iterations (0: as TEST.EVAL_EPOCHS says; -1: a quarter of the run)")
+of_detectron2("TEST.EVAL_PERIOD", rule=_PERIOD, may_change=True, decides="evaluations", off=0)
 of_detectron2("TEST.DETECTIONS_PER_IMAGE", rule=COUNT, may_change=True, read_by=DETECTORS)
 of_detectron2("TEST.KEYPOINT_OKS_SIGMAS", may_change=True, read_by=_TWO_STAGE)
 of_detectron2("TEST.PRECISE_BN.NUM_ITER", rule=COUNT, read_by=FINETUNING)  # of 0, all statistics would be 0

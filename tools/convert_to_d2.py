@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from revisit.engine.command import run_command
+from revisit.errors import expect
 from revisit.files import make_folder, output_path
 from revisit.plugins import import_modules
+
+OF_FILES = ("source", "timm", "config", "strip", "drop", "weights_of")  # options that say what a file holds
 
 if TYPE_CHECKING:  # Detectron2 takes a second to import: not before the command line is understood
     from revisit.checkpoint.convert import BackboneWeights
@@ -36,6 +39,8 @@ def main() -> None:
     from revisit.checkpoint.named_weights import is_named, weights_file
 
     import_modules(args.imports)
+    if is_named(args.input):
+        check_nothing_is_chosen(args)
     source = weights_file(args.input, "checkpoint")
     check_output(args.output, source, (".pth", ".pkl"))
     if is_named(args.input):
@@ -56,6 +61,14 @@ def main() -> None:
     make_folder(args.output.parent, "the output's folder")
     write_backbone(weights, args.output)
     report(args, weights, layout, notes)
+
+
+def check_nothing_is_chosen(args: argparse.Namespace) -> None:
+    """Raise UserError for options that say what a file holds: weights by a name are known whole."""
+    chosen = {f"--{name.replace('_', '-')}": value for name, value in vars(args).items() if name in OF_FILES}
+    given = [option for option, value in chosen.items() if value not in ("", [], "auto")]
+    known = f"{args.input} is known by its name"
+    expect(not given, f"{known}: {', '.join(given)} says what a file holds; leave it out, or name a file")
 
 
 def converted(args: argparse.Namespace, source: Path) -> tuple[BackboneWeights, list[str]]:

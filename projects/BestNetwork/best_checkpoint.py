@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 def keep_best(cfg: CfgNode, facts: Facts) -> Decision | None:
     """False where no evaluation before the end has a main score."""
     test = cfg.TEST
-    has_scores = main_score(cfg) and not nothing_to_evaluate(cfg) and (test.EVAL_PERIOD > 0 or test.EVAL_EPOCHS > 0)
+    has_scores = main_score(cfg) and not nothing_to_evaluate(cfg) and (test.EVAL_PERIOD != 0 or test.EVAL_EPOCHS > 0)
     if facts.images is None or not test.KEEP_BEST or has_scores:
         return None
     return Decision(False, "nothing is kept, as no labels are evaluated before the end", level=logging.WARNING)

@@ -19,6 +19,7 @@ from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import check_flags, flags_of
+from revisit.checkpoint.named_weights import weights_file
 from revisit.data.sources.catalog import get_records, subset_name
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import PARTS, Records, fingerprint
@@ -35,6 +36,8 @@ from detectron2.config import CfgNode
 from detectron2.modeling import build_model
 
 LINEAR = "projects/LinearClassification/run.py"
+# The last network is the one that is scored: what a recipe evaluates on its way would cost time, and keep another.
+LAST_ALONE = ("TEST.EVAL_PERIOD", "0", "TEST.KEEP_BEST", "False")
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,8 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
     solvers: dict[int, CfgNode] = {}  # by labels
     for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in (seeds if task.frozen else seeds[:1]))]:
         cfg = task.load(task.options_for(count, seed))
+        in_time = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g} is another length for every start"
+        expect(task.frozen or not cfg.SOLVER.MINUTES, f"{in_time}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
         if task.frozen:
             train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
             check_classes(train.targets, test.targets, (train.name, test.name))
@@ -221,7 +226,8 @@ def loaded_network(
     Raises:
         UserError: a file that is missing, is not converted, or is of another architecture.
     """
-    cfg = task.load((*task.options, *options, "MODEL.WEIGHTS", str(weights or ""), "MODEL.DEVICE", "cpu"))
+    file = weights_file(str(weights)) if weights else ""  # a name would bring its own network, which is no comparison
+    cfg = task.load((*task.options, *options, "MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu"))
     if task.frozen:
         return FrozenBackbone(cfg), cfg
     torch.manual_seed(seed)
@@ -271,7 +277,9 @@ def make_job(
     """The job that learns from ``count`` labelled images; ``length`` are KEY VALUE pairs of another length of training,
     whose folder ends in ``suffix``."""
     options = (*task.options_for(count, seed), *start.options, *length)
-    if task.frozen:
+    if not task.frozen:
+        options = (*LAST_ALONE, *options)
+    else:
         options += ("LINEAR.CACHE", str(root / "features" / start.source.name / f"seed{seed}"))
     program = LINEAR if task.frozen else TRAIN
     evaluation = Evaluation(program, task.config, task.score, options, folder=f"{count}_labels{suffix}")

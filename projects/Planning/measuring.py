@@ -1,4 +1,4 @@
-"""What this machine does, measured as a pretraining begins: for SOLVER.MEASURE_PRECISION and SOLVER.MINUTES."""
+"""What this machine does, measured as a training begins: for SOLVER.MEASURE_PRECISION and SOLVER.MINUTES."""
 
 import logging
 import tempfile
@@ -8,15 +8,30 @@ from itertools import repeat
 from time import perf_counter
 
 import torch
+from torch import nn
 
+from projects.Planning.evaluation_cost import seconds_of_evaluation
 from projects.Planning.step_cost import random_views
+from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.precision import PARTS, check_precision
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.run_length import evaluates_on_the_way
 from revisit.engine.train_step import TrainStep
+from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError, expect, translated
 from revisit.evaluation.judged import nothing_to_evaluate
-from revisit.keys import PRETRAINING, SWITCH, Decision, Facts, declare, is_free, number, value_of
+from revisit.keys import (
+    FINETUNING,
+    PRETRAINING,
+    SWITCH,
+    Decision,
+    Facts,
+    declare,
+    is_free,
+    is_read,
+    number,
+    value_of,
+)
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.meta_arch.pretraining import method_of, metrics_period
 
@@ -44,6 +59,7 @@ LAUNCH_BOUND = 0.9  # share of a GPU's step that the host spends launching, beyo
 TURNS, SECONDS = 5, 5.0  # steps of each candidate that count, fewer where all of them would take longer than this
 STARTING = 4  # steps that do not count for a length, in addition to those that workers have ready by then
 TIMED, TIMED_SECONDS = 40, 8.0  # steps that do, fewer where they would take longer than this
+SCORING = 0.3  # share of the time for evaluations, beyond which the last one is the only one
 UNMEASURED = 0.02  # share of the time for what is not measured: checkpoints, pictures, the end
 
 _BEGAN = perf_counter()
@@ -72,7 +88,7 @@ def length_in_time(cfg: CfgNode, facts: Facts) -> Decision | None:
         return None
     asked = f"SOLVER.MINUTES {solver.MINUTES:g}"
     by_steps = f"{asked}: {cfg.MODEL.META_ARCHITECTURE} has no length in time"
-    expect(method_of(cfg) is not None, f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
+    expect(is_read(cfg, facts.key), f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
     other = next((key for key in ("EPOCHS", "MAX_ITER") if solver[key]), "")
     expect(not other, f"SOLVER.{other} and {asked} both say how long the run is: expected one of them")
     if facts.before.get("SOLVER.MINUTES") == 0:
@@ -80,7 +96,8 @@ def length_in_time(cfg: CfgNode, facts: Facts) -> Decision | None:
     if not can_measure(facts):
         return None
     with translated("measuring training steps"):
-        free = [key for key in LENGTH if is_free(key, facts.stated_nearer("SOLVER.MINUTES"))]
+        nearer = facts.stated_nearer("SOLVER.MINUTES")
+        free = [key for key in LENGTH if is_read(cfg, key) and is_free(key, nearer)]
         return Decision(0.0, f"as measured for {asked}", choose_length(cfg, facts.images, _BEGAN, free))
 
 
@@ -99,12 +116,12 @@ declare(
 declare(
     "SOLVER.MINUTES",
     0.0,
-    "Length of a pretraining on this machine, evaluations included: a step is measured as the run begins; iterations, "
+    "Length of a training on this machine, evaluations included: a step is measured as the run begins; iterations, "
     "warm-ups (at most a tenth of the run, of neighbours a fifth), checkpoints (every tenth) and evaluations (every "
-    "quarter, of a recipe that evaluates on its way) follow, unless the command, or a file based on the one with "
-    "MINUTES, states them. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
+    "quarter, of a recipe that evaluates on its way, or one where they would take long) follow, unless the command, or "
+    "a file based on the one with MINUTES, states them. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
     number(0, unit="minutes"),
-    read_by=PRETRAINING,
+    read_by=(PRETRAINING, *FINETUNING),
     decides="length",
     off=0.0,
     resolve=length_in_time,
@@ -205,10 +222,13 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
     step, evaluation = _step_and_evaluation(cfg)
     evaluates = not nothing_to_evaluate(cfg)
     on_the_way = evaluates and evaluates_on_the_way(cfg)
-    in_quarters = on_the_way and "TEST.EVAL_PERIOD" in free
+    in_quarters = on_the_way and ("TEST.EVAL_PERIOD" in free or cfg.TEST.EVAL_PERIOD < 0)
     if on_the_way and not in_quarters:
         step += evaluation / cfg.TEST.EVAL_PERIOD
-    count = (1 + (4 if in_quarters else 1)) * evaluates  # the first one is of the network before it learns
+    is_short = "TEST.EVAL_PERIOD" in free and 4 * evaluation > SCORING * 60 * cfg.SOLVER.MINUTES
+    parts = 4 if in_quarters and not is_short else 1
+    before = int(method_of(cfg) is not None)  # a pretraining also scores the network before it learns
+    count = (before + parts) * evaluates
     spent = max(comm.all_gather(perf_counter() - began))
     left = 60 * cfg.SOLVER.MINUTES * (1 - UNMEASURED) - spent - count * evaluation
     iterations = max(1, int(left / step))
@@ -224,7 +244,7 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
         "SOLVER.MAX_ITER": iterations,
         "SOLVER.WARMUP_ITERS": min(cfg.SOLVER.WARMUP_ITERS, iterations // 10),
         "SOLVER.CHECKPOINT_PERIOD": -(-iterations // 10),
-        "TEST.EVAL_PERIOD": -(-iterations // 4) if on_the_way else 0,
+        "TEST.EVAL_PERIOD": -(-iterations // parts) if on_the_way else 0,
         "NEIGHBORS.WARMUP_EPOCHS": min(cfg.NEIGHBORS.WARMUP_EPOCHS, iterations // per_epoch // 5),
     }
     return {key: values[key] for key in free}
@@ -235,17 +255,23 @@ def _step_and_evaluation(cfg: CfgNode) -> tuple[float, float]:
     cfg = cfg.clone()
     cfg.SOLVER.MAX_ITER = 2**20
     with _quietly():
-        step = _step_that_learns_nothing(cfg, PretrainTrainer.build_train_loader(cfg))
+        step = _step_that_learns_nothing(cfg, _trainer_of(cfg).build_train_loader(cfg))
         step.iter, step.max_iter = cfg.SOLVER.MAX_ITER - 1, cfg.SOLVER.MAX_ITER
         first = [seconds_of(step) for _ in range(STARTING + 2 * cfg.DATALOADER.NUM_WORKERS)]
         count = min(TIMED, max(2, int(TIMED_SECONDS / max(comm.all_gather(first[-1])))))
         seconds = sum(seconds_of(step) for _ in range(count)) / count
         with tempfile.TemporaryDirectory() as cfg.OUTPUT_DIR, EventStorage(0):  # for its pictures
-            start = perf_counter()
-            PretrainTrainer.test(cfg, step.model)
-            evaluation = perf_counter() - start
+            evaluation = _seconds_of_evaluation(cfg, step.model)
     both = comm.all_gather((seconds, evaluation))
     return max(one for one, _ in both), max(other for _, other in both)
+
+
+def _seconds_of_evaluation(cfg: CfgNode, model: nn.Module) -> float:
+    if method_of(cfg) is None:
+        return seconds_of_evaluation(cfg, model)
+    start = perf_counter()
+    PretrainTrainer.test(cfg, model)
+    return perf_counter() - start
 
 
 def _step_on_noise(cfg: CfgNode) -> TrainStep:
@@ -261,9 +287,15 @@ def _step_that_learns_nothing(cfg: CfgNode, batches: Iterable) -> TrainStep:
     cfg = cfg.clone()
     cfg.SOLVER.BASE_LR = 0.0  # noise is no reason to diverge
     cfg.MODEL.COMPILE = False  # which takes minutes
-    step = PretrainTrainer.build_step(cfg, PretrainTrainer.build_model(cfg), batches)
-    step.register_hooks(unwrap(step.model).hooks(cfg, 1))
+    trainer = _trainer_of(cfg)
+    step = trainer.build_step(cfg, trainer.build_model(cfg), batches)
+    if method_of(cfg):
+        step.register_hooks(unwrap(step.model).hooks(cfg, 1))
     return step
+
+
+def _trainer_of(cfg: CfgNode) -> type[RevisitTrainer]:
+    return PretrainTrainer if method_of(cfg) else FinetuneTrainer
 
 
 @contextmanager

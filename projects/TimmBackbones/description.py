@@ -6,6 +6,7 @@ from pathlib import Path
 from projects.TimmBackbones.backbone import TimmBackbone
 from projects.TimmBackbones.networks import form_of, hashable, tensor_names
 from projects.TimmBackbones.stated_weights import default_pixels, stated_flags
+from revisit.keys import DETECTORS
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
 
 from detectron2.config import CfgNode
@@ -91,8 +92,16 @@ class TimmDescription(BackboneDescription):
     def default_pixels(self, stated: Flags) -> tuple[Flags, str]:
         return default_pixels(stated)
 
-    def keys_to_build(self, flags: Flags, cfg: CfgNode) -> str:
-        kind = "fpn_" if "fpn" in cfg.MODEL.BACKBONE.NAME else ""
-        keys = [f"{key} {flags[key]}" for key in self.FLAG_KEYS if flags.get(key) not in (None, [], False)]
-        plain = "; a ViT's pyramid is build_timm_simple_pyramid_backbone" if kind else ""
-        return " ".join([f"MODEL.BACKBONE.NAME build_timm_{kind}backbone", *keys]) + plain
+    def keys_to_build(self, flags: Flags, cfg: CfgNode) -> Flags:
+        """The builder: of a pyramid where the recipe has one, and none for detectors without it."""
+        backbone = cfg.MODEL.BACKBONE.NAME
+        has_pyramid = "fpn" in backbone or "pyramid" in backbone
+        if backbone.startswith("build_timm_"):
+            return {"MODEL.BACKBONE.NAME": backbone}
+        if not has_pyramid:
+            is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
+            return {} if is_detector else {"MODEL.BACKBONE.NAME": "build_timm_backbone"}
+        name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
+        maps = form_of(name, hashable(options), final_norm).stages
+        kind = "fpn" if len(maps) > 1 else "simple_pyramid"
+        return {"MODEL.BACKBONE.NAME": f"build_timm_{kind}_backbone"}

@@ -144,10 +144,21 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         raise UserError(f"{weights} was made under another configuration: {listed}. Change the config.{advice}")
 
 
+def keys_of_start(flags: Flags, cfg: CfgNode) -> Flags:
+    """Values by key with which ``cfg`` builds the backbone of weights with these flags and reads its images; {} where
+    it has no place for such a backbone."""
+    family = family_of(flags)
+    keys = family.keys_to_build(flags, cfg) if family else {}
+    return {**keys, **{key: flags[key] for key in flag_keys(family) if key in flags}} if keys else {}
+
+
 def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
     """Raise UserError, with the keys that are needed, for weights of another family than the config builds."""
     theirs = family_of(flags)
     if theirs is None or description is None or theirs.NAME == description.NAME:
         return
-    if needed := theirs.keys_to_build(flags, cfg):
-        raise UserError(f"{weights} is of a {theirs.NAME}, and the config builds a {description.NAME}: add {needed}")
+    differ = f"{weights} is of a {theirs.NAME}, and the config builds a {description.NAME}"
+    needed = theirs.keys_to_build(flags, cfg)
+    expect(needed, f"{differ}: expected a recipe that can, such as own_images/detection_fpn.yaml for a detector")
+    needed |= {key: flags[key] for key in theirs.FLAG_KEYS if flags.get(key) not in (None, [], False)}
+    raise UserError(f"{differ}: add {' '.join(f'{key} {value}' for key, value in needed.items())}")

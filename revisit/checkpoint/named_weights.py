@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from revisit.checkpoint.flags import read_flags
+from revisit.checkpoint.flags import keys_of_start, read_flags
 from revisit.errors import UserError
 from revisit.files import local_copy, make_folder
 from revisit.keys import Decision, Facts, of_detectron2
@@ -82,8 +82,13 @@ def _is_whole(path: Path) -> bool:
 
 
 def _file_of_name(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """The file, and its backbone in place of the recipe's; keys that are stated nearer than the weights stay."""
     weights = cfg.MODEL.WEIGHTS
-    return Decision(str(weights_file(weights)), f"the file of {weights}") if is_named(weights) else None
+    if not is_named(weights):
+        return None
+    file = weights_file(weights)
+    flags = read_flags(file)[0] or {}
+    return Decision(str(file), f"{weights}, with what its network needs", keys_of_start(flags, cfg))
 
 
 of_detectron2("MODEL.WEIGHTS", resolve=_file_of_name)

@@ -85,21 +85,25 @@ def evaluation_epochs(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 
 def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
-    """TEST.EVAL_EPOCHS in iterations; 0 where there is nothing to evaluate."""
+    """TEST.EVAL_EPOCHS, or TEST.EVAL_PERIOD -1, in iterations; 0 where there is nothing to evaluate."""
+    period, length = cfg.TEST.EVAL_PERIOD, cfg.SOLVER.MAX_ITER
     if facts.images is None:
         return None
-    if cfg.TEST.EVAL_PERIOD > 0:
-        lacking = nothing_to_evaluate(cfg)
-        return Decision(0, f"nothing is evaluated: {lacking}", level=logging.WARNING) if lacking else None
-    if cfg.TEST.EVAL_EPOCHS <= 0:
-        return None
-    return in_iterations(cfg, facts, cfg.TEST.EVAL_EPOCHS)
+    if period != 0 and (lacking := nothing_to_evaluate(cfg)):
+        return Decision(0, f"nothing is evaluated: {lacking}", level=logging.WARNING)
+    if period < 0 and length > 0:
+        return Decision(-(-length // 4), f"a quarter of {length} iterations")
+    return in_iterations(cfg, facts, cfg.TEST.EVAL_EPOCHS) if period == 0 < cfg.TEST.EVAL_EPOCHS else None
 
 
 of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT, resolve=fit_batch)
 of_detectron2("SOLVER.MAX_ITER", resolve=length, after="SOLVER.IMS_PER_BATCH")
 of_detectron2("SOLVER.CHECKPOINT_PERIOD", resolve=checkpoint_period, after="SOLVER.MAX_ITER")
-of_detectron2("TEST.EVAL_PERIOD", resolve=evaluation_period, after=("TEST.EVAL_EPOCHS", "SOLVER.IMS_PER_BATCH"))
+of_detectron2(
+    "TEST.EVAL_PERIOD",
+    resolve=evaluation_period,
+    after=("TEST.EVAL_EPOCHS", "SOLVER.MAX_ITER", "SOLVER.MINUTES"),
+)
 declare(
     "SOLVER.EPOCHS",
     0,
@@ -125,4 +129,4 @@ epochs(
 
 def evaluates_on_the_way(cfg: CfgNode) -> bool:
     """Whether a training evaluates before its end."""
-    return cfg.TEST.EVAL_PERIOD > 0 or cfg.TEST.EVAL_EPOCHS > 0
+    return cfg.TEST.EVAL_PERIOD != 0 or cfg.TEST.EVAL_EPOCHS > 0

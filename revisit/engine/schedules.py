@@ -1,4 +1,4 @@
-"""Learning rates over a run, by SOLVER.LR_SCHEDULER_NAME; their steps and their warm-up in iterations.
+"""Learning rates over a run, by SOLVER.LR_SCHEDULER_NAME: their steps and warm-up in iterations, for their batch.
 
 An entry of LR_SCHEDULE_REGISTRY is a function of the config. It returns fvcore's ParamScheduler: the rate as a share of
 SOLVER.BASE_LR, from the beginning of the run, 0, to its end, 1. ``reads`` says which keys it goes by.
@@ -19,6 +19,7 @@ from revisit.keys import (
     Rule,
     declare,
     integer,
+    is_free,
     list_of,
     of_detectron2,
     registered,
@@ -126,6 +127,17 @@ def warmup(cfg: CfgNode, facts: Facts) -> Decision | None:
     return Decision(length // 10, f"a tenth of {length} iterations")
 
 
+def rate_of_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """SOLVER.BASE_LR for the batch of this run, in proportion to the one that it is stated for."""
+    reference, batch, rate = cfg.SOLVER.REFERENCE_BATCH, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.BASE_LR
+    if reference in (0, batch):
+        return None
+    if not is_free("SOLVER.BASE_LR", facts.stated_nearer(facts.key)):
+        return Decision(batch, f"SOLVER.BASE_LR {rate:g} is stated itself, and stays")
+    why = f"a rate of {rate:g} for batches of {reference} images, of which these have {batch}"
+    return Decision(batch, why, {"SOLVER.BASE_LR": rate * batch / reference})
+
+
 _LENGTH_OF_RUN = ("SOLVER.MAX_ITER", "SOLVER.MINUTES")
 of_detectron2(
     "SOLVER.STEPS",
@@ -150,4 +162,15 @@ declare(
     may_change=True,
     decides="steps",
     off=(),
+)
+declare(
+    "SOLVER.REFERENCE_BATCH",
+    0,
+    "The SOLVER.IMS_PER_BATCH that a recipe states its SOLVER.BASE_LR for: of another batch the rate is in proportion "
+    "(arXiv 1706.02677), unless it is typed too. 0: the rate stays as it is. Detectron2's SOLVER.REFERENCE_WORLD_SIZE "
+    "is about processes, and is not read.",
+    integer(unit="images"),
+    may_change=True,
+    resolve=rate_of_batch,
+    after="SOLVER.IMS_PER_BATCH",
 )

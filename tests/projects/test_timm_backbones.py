@@ -486,9 +486,11 @@ def test_resnets_with_more_tensors_are_refused_with_the_name_to_give(name, tmp_p
 def test_weights_of_a_network_of_timms_under_a_resnets_config_name_the_keys_that_they_need():
     flags = {"MODEL.TIMM.NAME": "convnext_atto", "MODEL.TIMM.OPTIONS": [], "MODEL.TIMM.FINAL_NORM": True}
     message = "atto.pth is of a network of timm's, and the config builds a ResNet: add "
-    message += "MODEL.BACKBONE.NAME build_timm_fpn_backbone MODEL.TIMM.NAME convnext_atto MODEL.TIMM.FINAL_NORM True; "
+    message += "MODEL.BACKBONE.NAME build_timm_fpn_backbone MODEL.TIMM.NAME convnext_atto MODEL.TIMM.FINAL_NORM True"
     cfg = tiny_config("MODEL.BACKBONE.NAME", "build_resnet_fpn_backbone")
     refused(message, check_flags, flags, cfg, ResNetDescription(), "atto.pth")
+    plain = tiny_config("MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
+    refused("such as own_images/detection_fpn.yaml", check_flags, flags, plain, ResNetDescription(), "atto.pth")
 
 
 def test_a_vit_under_an_fpn_is_pointed_to_the_simple_pyramid():

@@ -88,9 +88,10 @@ class BackboneDescription:
         and their name; ({}, "") where nothing is known of them."""
         return {}, ""
 
-    def keys_to_build(self, flags: Flags, cfg: CfgNode) -> str:
-        """The KEY VALUE pairs that ``cfg`` lacks to build the backbone of weights with these flags; "" if not known."""
-        return ""
+    def keys_to_build(self, flags: Flags, cfg: CfgNode) -> Flags:
+        """Values by key, beside the flags, with which ``cfg`` builds the backbone of weights with these flags; {} where
+        it has no place for such a backbone, or nothing is known of it."""
+        return {}
 
     def card(self, flags: Flags) -> Card:
         """What exported weights need. Raises UserError where no library can hold them, or computes something else."""

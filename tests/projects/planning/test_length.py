@@ -5,7 +5,7 @@ import time
 import pytest
 from commands import run
 from runs import load
-from trees import refusal, refused
+from trees import refusal
 
 from projects.Planning import measuring
 from revisit.engine.merging import read_stated
@@ -103,7 +103,6 @@ def test_what_stands_nearer_to_the_user_decides_by_whatever_key(tmp_path):
     assert make_config(str(tmp_path / "epochs.yaml"), []).MODEL.CHANNELS_LAST  # by PRECISION auto of objects.yaml
     (tmp_path / "exact.yaml").write_text("_BASE_: epochs.yaml\nSOLVER: {AMP: {ENABLED: False}}\n")
     assert not make_config(str(tmp_path / "exact.yaml"), []).MODEL.CHANNELS_LAST
-    refused("MINUTES 3: GeneralizedRCNN", make_config, "configs/toy/detection.yaml", ["SOLVER.MINUTES", "3"])
 
 
 def test_steps_and_warmup_follow_the_length_as_shares():
@@ -116,6 +115,43 @@ def test_steps_and_warmup_follow_the_length_as_shares():
     assert lengths(50, "SOLVER.STEPS", "(20, 30)")[0] == (20, 30)
     for steps in ("(0.5, 20)", "(0.9, 0.7)", "(1.0,)", "('x',)"):
         assert "between 0 and 1" in refusal(make_config, RECIPE, ["SOLVER.STEPS", steps])
+
+
+BOXES = [
+    "IMPORTS",
+    ("projects.ToyScenes",),
+    "DATASETS.TRAIN",
+    ("toy_voc_trainval",),
+    "DATASETS.TEST",
+    ("toy_voc_test",),
+]
+
+
+def test_a_finetuning_fills_its_minutes_and_all_of_its_schedule_follows(toy_datasets, monkeypatch):
+    """(60 * 5 * 0.98 - 100 - 4 * 4) / 0.25 iterations: the network is not scored before it learns."""
+    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
+    recipe, options = "configs/own_images/detection.yaml", [*BOXES, "SOLVER.MINUTES", 5.0]
+    cfg = make_config(recipe, options)
+    monkeypatch.setattr(measuring, "_BEGAN", time.perf_counter() - 100)
+    resolve_auto_values(cfg, Facts(images=60, stated=read_stated(recipe, options).keys, launched=True))
+    length = cfg.SOLVER.MAX_ITER
+    assert length == pytest.approx(712, abs=4)  # a second in between
+    assert cfg.SOLVER.STEPS == (int(0.7 * length), int(0.9 * length)) and cfg.SOLVER.WARMUP_ITERS == length // 10
+    assert cfg.TEST.EVAL_PERIOD == -(-length // 4) and cfg.TEST.KEEP_BEST
+    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 30.0))  # four would take two minutes
+    cfg = make_config(recipe, options)
+    chosen = measuring.choose_length(cfg, 60, time.perf_counter())
+    assert chosen["TEST.EVAL_PERIOD"] == chosen["SOLVER.MAX_ITER"] == pytest.approx((294 - 30) / 0.25, abs=1)
+
+
+def test_steps_and_evaluations_of_a_detector_are_measured(toy_datasets, monkeypatch):
+    monkeypatch.setattr(measuring, "STARTING", 1)
+    monkeypatch.setattr(measuring, "TIMED", 2)
+    small = ["SOLVER.IMS_PER_BATCH", 2, "DATALOADER.NUM_WORKERS", 0, "MODEL.DEVICE", "cpu"]
+    cfg = make_config("configs/toy/detection.yaml", [*BOXES, *small, "SOLVER.MINUTES", 1.0])
+    cfg.TEST.PRECISE_BN.ENABLED = True
+    step, evaluation = measuring._step_and_evaluation(cfg)
+    assert 0 < step < 60 and 0 < evaluation < 600
 
 
 def test_a_run_of_minutes_is_measured_once_and_resumes_to_its_own_length(toy_root, tmp_path):

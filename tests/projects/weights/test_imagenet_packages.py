@@ -13,7 +13,7 @@ import torch
 from checkpoints import efficientnet_names
 from commands import REAL_DATA, ROOT, run
 from timm.data import ImageNetInfo
-from trees import refusal, write
+from trees import logged, refusal, write
 
 import revisit
 from projects.CompareStarts.starts import RANDOM, read_starts
@@ -95,10 +95,23 @@ def test_a_detector_starts_from_a_package(packages, toy_datasets, as_file):
     assert backbone and all(torch.equal(loaded[key], value) for key, value in backbone.items())
 
 
-def test_another_backbone_is_refused_with_the_keys_it_takes(packages, toy_datasets):
-    cfg = make_config("configs/toy/faster_rcnn_fpn.yaml", ["MODEL.WEIGHTS", NAME, "MODEL.DEVICE", "cpu"])
+def test_a_name_brings_its_network_in_place_of_the_recipes(packages):
+    recipe, weights = "own_images/detection_fpn.yaml", ("MODEL.WEIGHTS", NAME)
+    lines = [line for _, line in logged(make_config, recipe, weights) if line.startswith("MODEL.WEIGHTS")]
+    assert len(lines) == 1 and f"MODEL.BACKBONE.NAME 'build_timm_fpn_backbone', MODEL.TIMM.NAME '{NETWORK}'" in lines[0]
+    cfg = make_config(recipe, weights)
+    assert cfg.MODEL.PIXEL_MEAN == cfg.MODEL.PIXEL_STD == HALF
+    plain = make_config("own_images/segmentation.yaml", weights)
+    assert plain.MODEL.BACKBONE.NAME == "build_timm_backbone"
+
+
+def test_a_backbone_that_is_typed_stays_and_is_refused_with_the_keys_it_takes(packages, toy_datasets):
+    typed = ["MODEL.BACKBONE.NAME", "build_revisit_fpn_backbone", "MODEL.DEVICE", "cpu"]
+    cfg = make_config("configs/toy/faster_rcnn_fpn.yaml", ["MODEL.WEIGHTS", NAME, *typed])
     message = refusal(RevisitCheckpointer(build_model(cfg), cfg).load, cfg.MODEL.WEIGHTS, checkpointables=[])
     assert f"add MODEL.BACKBONE.NAME build_timm_fpn_backbone MODEL.TIMM.NAME {NETWORK}" in message
+    cfg = make_config("own_images/detection.yaml", ["MODEL.WEIGHTS", NAME])
+    assert cfg.MODEL.BACKBONE.NAME == "build_dilated_c5_backbone"  # which has no place for another network
 
 
 def test_comparison_starts_from_a_name_and_continues_it(packages):
@@ -131,6 +144,15 @@ def test_convert_gives_a_file_of_its_own(packages, tmp_path, monkeypatch, capsys
     runpy.run_path(f"{ROOT}/tools/convert_to_d2.py")["main"]()
     assert "licence of the published weights: Apache-2.0" in capsys.readouterr().out
     assert read_flags(own) == read_flags(weights_file(NAME))
+
+
+@pytest.mark.parametrize(
+    "option", ["--timm tf_efficientnet_b0", "--strip model.", "--config a.yaml", "--drop x", "--weights-of ema"]
+)
+def test_convert_refuses_what_would_say_what_a_name_holds(option, packages, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["convert_to_d2.py", NAME, str(tmp_path / "own.pth"), *option.split()])
+    message = refusal(runpy.run_path(f"{ROOT}/tools/convert_to_d2.py")["main"])
+    assert message.startswith(f"{NAME} is known by its name: {option.split()[0]} says")
 
 
 def test_verify_takes_the_original_file_by_its_name(packages, installed):
