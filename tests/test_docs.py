@@ -106,17 +106,19 @@ def test_own_images_begin_with_imagenet_weights(photos, tmp_path, monkeypatch):
 
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     options = {"pretrain": OWN, "detection": DETECTION}
-    printed = walk("docs/own-images.md", tmp_path, options, count=6)
+    printed = walk("docs/own-images.md", tmp_path, options, count=7)
     for text in printed[:2]:  # the dry run and the training
         assert "SimCLR never reads MOCO.QUEUE_SIZE" in text
     own = tmp_path / "output/own"
     assert (own / "pretrain/views.png").is_file() and "<h3>Pretraining</h3>" in (own / "report.html").read_text()
     assert "bbox/AP-crate" in (own / "detection/metrics.json").read_text()
+    page = (own / "detection.html").read_text()
+    assert '<section id="detections">' in page and "most errors first" in page
     assert (own / "detection/photos_boxes_01.png").is_file()
-    probe = documented("docs/own-images.md")[6]
+    probe = documented("docs/own-images.md")[7]
     text = run(f"{probe.replace('/data', str(tmp_path)).replace('output/', f'{tmp_path}/output/')} {SMALL}", tmp_path)
     assert "| detection |" in text and "| backbone |" in text
-    compare = documented("docs/own-images.md")[8].replace("--labels 25 50 100", "--dry-run --labels 8")
+    compare = documented("docs/own-images.md")[9].replace("--labels 25 50 100", "--dry-run --labels 8")
     text = run(f"{compare.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}", tmp_path)
     assert "12 jobs, 0 done" in text and "random weights, 8 labels, seed 3 (600 iterations of 4 images)" in text
     for name in ("train", "test"):
@@ -124,10 +126,10 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
             target = tmp_path / name / f"kind_{number % 2}" / f"{number:02d}.jpg"
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(photos / f"holiday/{number:02d}.jpg", target)
-    frozen = documented("docs/own-images.md")[9].replace("--labels 50 200", "--dry-run --labels 10")
+    frozen = documented("docs/own-images.md")[10].replace("--labels 50 200", "--dry-run --labels 10")
     frozen = f"{frozen.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}"
     assert "frozen features" in run(f"{frozen} MODEL.RESNETS.DEPTH 18", tmp_path)
-    rest = documented("docs/own-images.md")[10:]
+    rest = documented("docs/own-images.md")[11:]
     rest = [command for command in rest if "imagenet:" not in command and "objects_from" not in command]
     commands = [command.replace("/data", str(tmp_path)) for command in rest]
     predict, export, *objects = (command.replace(" output", f" {tmp_path}/output") for command in commands)

@@ -12,7 +12,7 @@ from revisit.data.sources.labels import VOID
 from detectron2.utils.visualizer import Visualizer
 
 PAINT, MASK_PAINT = 0.6, 0.4  # opacity of a class over the image, and of an object's mask
-LABEL = 15  # px, height of a box's label
+LABEL, LETTER = 15, 6.4  # px: height of a box's label, and the width of a letter in it
 GREYS = 7  # their place among the ten pairs of tab20
 
 
@@ -79,34 +79,57 @@ def paint_classes(image: np.ndarray, labels: np.ndarray, colors: np.ndarray) -> 
 
 
 def draw_objects(image: np.ndarray, objects: Detections, names: list[str], size: int = PANEL) -> np.ndarray:
-    """The image, its longer side fitted to ``size`` px, with boxes, masks, names and scores.
+    """The image, its longer side fitted to ``size`` px, with boxes, masks, names and scores, each class in its colour.
 
     The label of the highest score is placed first.
     """
-    colors = class_colors(names) / 255
+    return draw_marked(image, objects, texts_of(objects, names), class_colors(names)[objects.classes], size)
+
+
+def texts_of(objects: Detections, names: list[str]) -> list[str]:
+    """The label of each object: its class, and its score where it has one."""
+    texts = [names[number] for number in objects.classes]
+    if objects.scores is None:
+        return texts
+    return [f"{text} {score:.2f}" for text, score in zip(texts, objects.scores, strict=True)]
+
+
+def draw_marked(
+    image: np.ndarray, objects: Detections, texts: list[str], colors: np.ndarray, size: int = PANEL
+) -> np.ndarray:
+    """As ``draw_objects``, each object with its text, of which "" has no label, and its colour, (N, 3) of 0..255."""
     panel = fit(image, size)
     height, width = panel.shape[:2]
     canvas = Visualizer(panel)
     boxes = objects.boxes * (width / image.shape[1])
     taken: list[_Place] = []
     for n in _best_first(objects):
-        c = objects.classes[n]
-        text = names[c]
-        if objects.scores is not None:
-            text += f" {objects.scores[n]:.2f}"
-        color = tuple(colors[c])
-        lighter = tuple((1 + colors[c]) / 2)
+        color = colors[n] / 255
         if objects.masks is not None:
             mask = objects.masks[n].astype(np.uint8)
             mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
-            canvas.draw_binary_mask(mask, color=color, alpha=MASK_PAINT)
-        canvas.draw_box(boxes[n], alpha=0.9, edge_color=color)
+            canvas.draw_binary_mask(mask, color=tuple(color), alpha=MASK_PAINT)
+        canvas.draw_box(boxes[n], alpha=0.9, edge_color=tuple(color))
+        if not texts[n]:
+            continue
+        text = shortened(texts[n], width)
         place = _label_place(boxes[n], len(text), taken, height, width)
         taken.append(place)
+        lighter = tuple((1 + color) / 2)
         canvas.draw_text(text, (place.left, place.top), font_size=8, color=lighter, horizontal_alignment="left")
     if not len(boxes):
         canvas.draw_text("no box", (width / 2, height / 2), font_size=10, color="white")
     return canvas.get_output().get_image()
+
+
+def shortened(text: str, width: int) -> str:
+    """A label that fits into an image of so many px, with its last word, a score, where there is one."""
+    most = max(2, int((width - 4) / LETTER))
+    if len(text) <= most:
+        return text
+    _, _, last = text.rpartition(" ")
+    end = f"… {last}" if len(last) + 4 <= most and last != text else "…"
+    return f"{text[: most - len(end)]}{end}"
 
 
 def _best_first(objects: Detections) -> np.ndarray:
@@ -131,7 +154,7 @@ class _Place(NamedTuple):
 
 def _label_place(box: np.ndarray, letters: int, taken: list[_Place], height: int, width: int) -> _Place:
     """At the top of its box, inside the image, and lower where others are."""
-    size = min(6.4 * letters, width - 4)
+    size = min(LETTER * letters, width - 4)
     left = min(max(box[0], 2), width - 2 - size)
     lowest = height - LABEL
     highest = min(max(box[1], 2), lowest)

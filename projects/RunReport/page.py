@@ -2,6 +2,7 @@
 
 import base64
 import io
+import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import jinja2
 from plotly.offline import get_plotlyjs
 
-from projects.RunReport import charts, kinds, tables
+from projects.RunReport import charts, detections, kinds, tables
 from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun, progress
 from revisit.data.images.opening import open_image
 from revisit.errors import first_line
@@ -29,21 +30,25 @@ def render(runs: list[ReportedRun], pictures: list[tuple[str, Path]]) -> str:
     evaluations = [(run, evaluation) for run in runs for evaluation in run.evaluations]
     tidy = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = jinja2.Environment(loader=jinja2.PackageLoader("projects.RunReport"), autoescape=True, **tidy)
-    return environment.get_template("page.html").render(
-        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        runs=runs,
-        charts=charts,
-        kinds=kinds,
-        found=_by_kind(pictures),
-        embed=Album(ROOM * len(runs)).embed,
-        progress=progress,
-        evaluations=evaluations,
-        most_rows=MOST_ROWS,
-        most_pictures=MOST_PICTURES,
-        open_evaluations=len(evaluations) <= OPEN_EVALUATIONS,
-        tables=tables,
-        script=get_plotlyjs(),
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        reviews = detections.reviews_of(enumerate(progress(runs, "review")), Path(folder))
+        return environment.get_template("page.html").render(
+            made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+            runs=runs,
+            charts=charts,
+            charts_of=detections.lines_of,
+            kinds=kinds,
+            found=_by_kind(pictures),
+            embed=Album(ROOM * len(runs)).embed,
+            progress=progress,
+            reviews=reviews,
+            evaluations=evaluations,
+            most_rows=MOST_ROWS,
+            most_pictures=MOST_PICTURES,
+            open_evaluations=len(evaluations) <= OPEN_EVALUATIONS,
+            tables=tables,
+            script=get_plotlyjs(),
+        )
 
 
 def _by_kind(pictures: list[tuple[str, Path]]) -> dict[str, list[tuple[Path, str]]]:

@@ -14,6 +14,7 @@ from pycocotools.cocoeval import COCOeval
 from revisit.compat import has_compiled_operators
 from revisit.data.sources.coco_truth import read_coco, scored_coco
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
+from revisit.files import write_whole
 from revisit.keys import DETECTORS
 
 from detectron2.config import CfgNode
@@ -22,6 +23,8 @@ from detectron2.data.datasets.coco import convert_to_coco_dict
 from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator
 from detectron2.utils.file_io import PathManager
 
+# What an evaluation writes below OUTPUT_DIR: boxes in COCO's result format, and what their numbers mean.
+PREDICTIONS, OF_PREDICTIONS = "inference/coco_instances_results.json", "inference/data_set.json"
 STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
 
 logger = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ class BoxEvaluator(COCOEvaluator):
 
     def __init__(self, dataset_name: str, cfg: CfgNode):
         counted = max(STANDARD_DETECTIONS, cfg.TEST.DETECTIONS_PER_IMAGE)
+        self._name, self._about = dataset_name, Path(cfg.OUTPUT_DIR) / OF_PREDICTIONS
         with _file_of_truth(dataset_name):
             super().__init__(
                 dataset_name,
@@ -56,8 +60,16 @@ class BoxEvaluator(COCOEvaluator):
         logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
 
     def _eval_predictions(self, *predictions: object, **options: object) -> None:
+        about = {"data_set": self._name, "classes": self._classes_by_id()}
+        write_whole(self._about, json.dumps(about))
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what the log has, and -1 for no score
             super()._eval_predictions(*predictions, **options)
+
+    def _classes_by_id(self) -> dict[int, str]:
+        """Names of classes by their id in PREDICTIONS, in the network's order."""
+        names = self._metadata.thing_classes
+        index = self._metadata.get("thing_dataset_id_to_contiguous_id") or {n: n for n in range(len(names))}
+        return {id_: names[number] for id_, number in sorted(index.items(), key=lambda pair: pair[1])}
 
     def _derive_coco_results(
         self, coco_eval: COCOeval | None, iou_type: str, class_names: list[str] | None = None

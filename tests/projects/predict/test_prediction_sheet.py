@@ -90,6 +90,13 @@ def test_names_of_boxes_at_one_place_do_not_cover_each_other():
     assert draw_objects(GREY, objects(*[box] * 60), NAMES).shape == GREY.shape  # more than there is room for
 
 
+def test_labels_fit_into_a_narrow_image():
+    assert sheet.shortened("cat 0.50", 100) == "cat 0.50"
+    for text, width in (("a bird with a long name 0.50", 100), ("abcdefghijklmnopqrstuvwxyz", 60), ("a b", 1)):
+        assert len(sheet.shortened(text, width)) <= max(2, (width - 4) / sheet.LETTER)
+    assert sheet.shortened("a bird with a long name 0.50", 100) == "a bird wi… 0.50"
+
+
 def test_scores_stand_after_names_and_the_surest_keeps_the_top():
     box = (100, 100, 300, 300)
     plain = draw_objects(GREY, objects(box), NAMES)
