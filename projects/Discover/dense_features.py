@@ -35,9 +35,8 @@ class DenseFeatures:
         self._short_side = short_side
         found = as_rgb(load_backbone(weights_file(str(weights), "--weights")))
         self._map = f"res{round(math.log2(stride))}"
-        kind = "timm" if found.flags.get("MODEL.TIMM.NAME") else "revisit_resnet"
         wanted = {f"MODEL.{family}.OUT_FEATURES": [self._map] for family in ("RESNETS", "TIMM")}
-        wanted |= {"MODEL.BACKBONE.NAME": f"build_{kind}_backbone", "MODEL.BACKBONE.FREEZE_AT": 0}
+        wanted |= {"MODEL.BACKBONE.NAME": found.description.BUILDER, "MODEL.BACKBONE.FREEZE_AT": 0}
         with translated(f"{weights}: a map of stride {stride}"):
             network = build_backbone(with_values(flags_to_config(found.flags), wanted))
         self._network = network.eval().requires_grad_(False)
