@@ -71,11 +71,8 @@ def main(cfg: CfgNode) -> None:
     check_size_of_cells(cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, backbone.stride)
     labelled = describe_set(backbone, cfg, train)
     queries = describe_set(backbone, cfg, test)
-    everything = range(len(names))
-    background = [c for c in everything if names[c] == "background"]
-    subset = [names.index(name) for name in cfg.SEGMENT_RETRIEVAL.SUBSET]
     results, lines = {}, []
-    for kept, counted in ((everything, everything), ([*background, *subset], subset)):
+    for kept, counted in scored_classes(names, cfg.SEGMENT_RETRIEVAL.SUBSET):
         confusion = retrieve(cfg, labelled, queries, len(names), kept)
         mean, per_class = mean_iou(confusion, names, counted)
         count = len(counted)
@@ -101,6 +98,15 @@ def check(cfg: CfgNode) -> list[str]:
     is_known = bool(subset) and subset <= set(classes)
     expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
     return classes
+
+
+def scored_classes(names: list[str], subset: Sequence[str]) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """For both scores the classes that are not void, and those of them that the mean counts: all, and a subset, beside
+    which the background stays, so that it can be confused with them."""
+    everything = range(len(names))
+    counted = [names.index(name) for name in subset]
+    background = [c for c in everything if names[c] == "background"]
+    return [(everything, everything), ([*background, *counted], counted)]
 
 
 def check_size_of_cells(size: int, stride: int) -> None:

@@ -110,7 +110,7 @@ def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
     if length > 0 and not cfg.SOLVER.STEP_EPOCHS and _SHARES.holds(cfg.SOLVER.STEPS):
         if length < LEAST_WITH_STEPS:
             return Decision((), f"{length} iterations are too few for steps")
-        values = tuple(int(share * length) for share in cfg.SOLVER.STEPS)
+        values = tuple(round(share * length) for share in cfg.SOLVER.STEPS)
         return Decision(values, f"shares of {length} iterations")
     if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
         return None

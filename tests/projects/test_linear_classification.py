@@ -145,6 +145,9 @@ def test_two_classes_have_two_rows():
     weight, bias = (part.numpy() for part in classifier.weights())
     logits = rows @ weight.T + bias
     assert 100 * np.mean(logits.argmax(axis=1) == targets) == classifier.score(rows, targets)
+    model = LogisticRegression(C=1.0, max_iter=1000).fit(rows, targets)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)  # a softmax of them gives its probabilities
+    np.testing.assert_allclose(shares, model.predict_proba(rows), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +179,9 @@ def train_layer():
     cfg = tiny_config("SOLVER.EPOCHS", 3, "SOLVER.STEP_EPOCHS", (2,), "SOLVER.IMS_PER_BATCH", 8)
     cfg.LINEAR.IMAGE_SIZE = 32
 
-    def make(epochs=3):
+    def make(epochs=3, *options):
         cfg.SOLVER.EPOCHS = epochs
+        cfg.merge_from_list(list(options))
         data = LabelledSet("noise", records, targets)
         return LinearTraining(cfg, FrozenBackbone(cfg), data, data)
 
@@ -195,6 +199,16 @@ def test_sgd_resumes_where_it_was_stopped(train_layer, tmp_path):
     again = train_layer()
     assert again.run(folder) == expected and len(expected) == 3
     assert torch.equal(again.layer.weight, whole.layer.weight) and torch.equal(again.layer.bias, whole.layer.bias)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_images_whatever_the_batches(train_layer, tmp_path):
+    """At a rate of 0, so that all batches see the same layer; 20 images are two batches of 8 and one of 4."""
+    losses = []
+    for batch in (8, 20, 1):
+        training = train_layer(1, "SOLVER.BASE_LR", 0.0, "SOLVER.IMS_PER_BATCH", batch)
+        (tmp_path / str(batch)).mkdir()
+        losses.append(training.run(tmp_path / str(batch))[0]["loss"])
+    assert losses == pytest.approx([losses[1]] * 3, abs=1e-4)
 
 
 def test_a_layer_is_trained_by_the_command(pretrained, run_project):

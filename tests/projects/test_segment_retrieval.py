@@ -12,6 +12,8 @@ from projects.SegmentRetrieval import run as segments
 from revisit.data.sources.labels import VOID
 from revisit.evaluation.pixel_evaluators import confusion_matrix
 
+from detectron2.config import CfgNode
+
 SMALL = "SEGMENT_RETRIEVAL.IMAGE_SIZE 64"
 
 
@@ -69,6 +71,33 @@ def test_miou_by_hand():
     assert per_class == pytest.approx({"background": 100 / 3, "a": 200 / 3, "b": 50})  # c occurs nowhere
     assert mean == pytest.approx(50)
     assert segments.mean_iou(confusion, names, [1, 2])[0] == pytest.approx(175 / 3)
+
+
+def described(pixels: list[list[int]], nearest: list[int]) -> segments.Described:
+    """Regions with these pixels of each class, void last, that look like the classes ``nearest``."""
+    places = np.zeros((len(pixels), 2), np.int64)
+    return segments.Described([], [], places, torch.eye(3)[nearest], np.array(pixels))
+
+
+def test_the_background_may_be_taken_for_a_class_of_the_subset():
+    """Its ten pixels look like a's: half of what is called a is right."""
+    names = ["background", "a", "b"]
+    cfg = CfgNode({"SEGMENT_RETRIEVAL": {"SHUFFLE_LABELS": False}, "DATASETS": {"TRAIN": ("labelled",)}})
+    labelled = described([[5, 0, 0, 0], [0, 5, 0, 0], [0, 0, 5, 0]], [0, 1, 2])
+    queries = described([[0, 10, 0, 0], [10, 0, 0, 0], [0, 0, 10, 0]], [1, 1, 2])
+    everything, subset = segments.scored_classes(names, ["a"])
+    scores = [
+        segments.mean_iou(segments.retrieve(cfg, labelled, queries, 3, kept), names, counted)[0]
+        for kept, counted in (everything, subset)
+    ]
+    assert scores == pytest.approx([50, 50])  # of 0, 50 and 100; and of a alone
+
+
+@pytest.mark.parametrize(("cells", "pixels"), [((2, 3), (5, 8)), ((16, 16), (375, 500)), ((3, 3), (9, 6))])
+def test_an_enlarged_pixel_is_of_the_cell_that_its_centre_lies_in(cells, pixels):
+    ids = np.random.default_rng(0).integers(0, 256, cells, dtype=np.uint8)
+    rows, columns = (((2 * np.arange(n) + 1) * count) // (2 * n) for n, count in zip(pixels, cells, strict=True))
+    np.testing.assert_array_equal(segments.enlarge(ids, pixels), ids[rows[:, None], columns])
 
 
 def test_a_region_is_drawn_as_it_is_and_the_rest_dimmed():

@@ -125,6 +125,15 @@ def test_objects_of_fewer_than_8_px_in_a_view_are_left_out(side, is_shown):
     assert np.isfinite(boxes["positive_objects"]).all() == is_shown
 
 
+def test_an_object_too_small_for_the_anchor_has_its_whole_view_beside_every_positive():
+    crops, look = np.array([[0.0, 0, 128, 128]] * 3), StandardLook((), False, 0.0, False)
+    record = {"proposal_boxes": np.array([[10.0, 10, 15, 40]])}
+    image = DrawnImage(record, 128, 128, crops, [look] * 3, np.array([128, 128, 32]), np.random.default_rng)
+    boxes = ObjectBoxes(num_boxes=1, scale=(0.5, 0.5), jitter=0.0)(image)
+    assert boxes["anchor_objects"].tolist() == [[0, 0, 128, 128]] * 2  # of the large positive, and of the small one
+    assert np.isnan(boxes["positive_objects"]).all()
+
+
 def proposals_file(path, *entries) -> str:
     path.write_text(json.dumps([{"image_id": image, "bbox": box, "score": 0.5} for image, box in entries]))
     return str(path)

@@ -287,6 +287,17 @@ def test_the_queue_takes_keys_and_features_of_the_anchors(method, encoder):
             torch.testing.assert_close(getattr(model.queue, name)[n], row, atol=1e-5, rtol=0)
 
 
+def test_the_queue_of_swav_takes_the_codes_of_the_anchors():
+    model = freeze_batch_norm(model_of("SwAV", *NEIGHBORS)).double()
+    _, encoded = encoded_rows()
+    with EventStorage(0):
+        found = model.objective(encoded)
+    every = torch.cat([model.views.anchors, encoded["anchors"].detach()])
+    codes = sinkhorn_by_loops((every @ model.prototypes.detach().T).tolist())[-5:]
+    assert torch.allclose(found.keys, torch.tensor(codes, dtype=torch.float64))
+    assert torch.equal(found.keys_g, encoded["anchors_g"])
+
+
 def test_the_momentum_networks_of_byol_follow_their_own():
     assert_momentum_networks_follow(tiny_model("MODEL.META_ARCHITECTURE", "BYOL"))
 

@@ -1,7 +1,7 @@
 """What a dry run adds: shapes, memory and operations of a step, by hand and by a real step; the cost of a run."""
 
 import time
-from itertools import count, repeat
+from itertools import count, pairwise, repeat
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,17 @@ def test_a_dry_run_has_shapes_operations_and_rates(toy_datasets, tmp_path, monke
     assert loading["images_per_second"] == {"of_a_core": 4, "of_a_gpu": of_a_gpu}  # by the core's own seconds
     assert loading["cores_per_gpu"] == pytest.approx(0.1 * 312e12 / per_image / 4, abs=0.05)
     assert " 5 of the run's images" in loading["measured"]
+
+
+def test_traffic_is_what_operations_read_and_write_and_views_move_nothing():
+    x, y, z = torch.ones(10, 10), torch.ones(10, 10, dtype=torch.float64), torch.ones(10)
+    with LiveMemory({}) as memory:
+        moved = [0]
+        for operation in (lambda: x.exp(), lambda: x.add_(z), lambda: y.mul(x), lambda: x.view(100), lambda: x.sum()):
+            operation()
+            moved.append(memory.traffic)
+    by_operation = [after - before for before, after in pairwise(moved)]
+    assert by_operation == [400 + 400, 400 + 40 + 400, 800 + 400 + 800, 0, 400 + 4]
 
 
 def test_a_length_in_minutes_has_no_cost_of_a_run(no_data):
