@@ -68,11 +68,14 @@ def main(cfg: CfgNode) -> None:
     resolve_auto_values(cfg, Facts(records=train.records + test.records))
     for data in (train, test):
         look_at_images(cfg, data.name, data.records, to_learn=False)
-    suited = ("logistic", "svm") if train.targets.ndim > 1 else ("logistic", "knn", "sgd")
-    how_many = "several classes" if train.targets.ndim > 1 else "one class each"
+    if train.targets.ndim > 1:
+        how_many, suited = "several classes", ("logistic", "svm")
+    else:
+        how_many, suited = "one class each", ("logistic", "knn", "sgd")
     expect(method in suited, f"LINEAR.METHOD {method}, but images show {how_many}: expected one of {', '.join(suited)}")
     backbone = FrozenBackbone(cfg)
-    results, how = METHODS[method](cfg, backbone, train, test), protocol(cfg, backbone.map_name)
+    results = METHODS[method](cfg, backbone, train, test)
+    how = protocol(cfg, backbone.map_name)
     write_results(cfg, how, results)
     score = "mAP" if "mAP" in results else "top1"
     print(f"{score} of {test.name}: {results[score]:.2f} % ({how})")
@@ -111,15 +114,17 @@ def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: L
         fitted, held = (rows[kept], targets[kept]), (rows[out], targets[out])
     path = fit_path(fitted, held, options)
     best = max(path, key=lambda point: point.score)  # of equals the first, which has the strongest regularisation
-    final, everything = Classifier(options), (np.concatenate(parts) for parts in zip(fitted, held, strict=True))
-    iterations, converged = final.fit(*everything, best.strength)
+    all_rows, all_targets = (np.concatenate(parts) for parts in zip(fitted, held, strict=True))
+    final = Classifier(options)
+    iterations, converged = final.fit(all_rows, all_targets, best.strength)
     if not converged:
         logger.warning(f"the final fit did not converge in {iterations} iterations: raise LINEAR.MAX_ITER")
     score = "top1" if targets.ndim == 1 else "mAP"
     plot_path(path, score, Path(cfg.OUTPUT_DIR) / "path.png")
     save_classifier(cfg, *final.weights())
+    tested = cached_features(cfg, backbone, test)
     return {
-        score: round(final.score(*cached_features(cfg, backbone, test)), 2),
+        score: round(final.score(*tested), 2),
         "lambda": best.strength,
         "validation": round(best.score, 2),
         "iterations": iterations,
@@ -163,17 +168,29 @@ class Classifier:
     def score(self, rows: np.ndarray, targets: np.ndarray) -> float:
         """Percent: top-1, or the mean of the classes' 11-point AP."""
         if targets.ndim == 1:
-            return 100 * float(np.mean(self._models[0].predict(rows) == targets))
-        pairs = zip(self._models, columns(rows, targets, self._difficult_is_absent), strict=True)
-        scores = [eleven_point_ap(model.decision_function(rows), present) for model, (rows, present) in pairs]
+            (model,) = self._models
+            is_right = model.predict(rows) == targets
+            return 100 * float(np.mean(is_right))
+        scores = []
+        of_classes = columns(rows, targets, self._difficult_is_absent)
+        for model, (counted, present) in zip(self._models, of_classes, strict=True):
+            margins = model.decision_function(counted)
+            scores.append(eleven_point_ap(margins, present))
         return float(np.mean(scores))
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Weight (classes, C) and bias (classes,)."""
-        weight, bias = (np.concatenate([getattr(m, name) for m in self._models]) for name in ("coef_", "intercept_"))
+        weight, bias = stacked_weights(self._models)
         if len(self._models) == 1 and len(weight) == 1:  # two classes: scikit-learn has the second against the first
             weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
         return torch.from_numpy(weight), torch.from_numpy(bias)
+
+
+def stacked_weights(models: list[LogisticRegression] | list[LinearSVC]) -> tuple[np.ndarray, np.ndarray]:
+    """Weight (classes, C) and bias (classes,) of fitted models, one after the other."""
+    weight = np.concatenate([model.coef_ for model in models])
+    bias = np.concatenate([model.intercept_ for model in models])
+    return weight, bias
 
 
 def fit_path(train: Labelled, validation: Labelled, options: CfgNode) -> list[PathPoint]:
@@ -196,9 +213,13 @@ def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
         order = rng.permutation(len(targets))
         held = order[: round(share * len(order))]
     else:
-        classes = [rng.permutation(np.flatnonzero(targets == label)) for label in np.unique(targets)]
-        counts = [min(max(round(share * len(members)), 1), len(members) - 1) for members in classes]
-        held = np.concatenate([members[:count] for members, count in zip(classes, counts, strict=True)])
+        of_classes = []
+        for label in np.unique(targets):
+            members = rng.permutation(np.flatnonzero(targets == label))
+            at_least_one = max(round(share * len(members)), 1)
+            count = min(at_least_one, len(members) - 1)
+            of_classes.append(members[:count])
+        held = np.concatenate(of_classes)
     return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)
 
 
@@ -225,16 +246,24 @@ def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[floa
     (N, C) features are scaled to a length of about 1; ``options`` is LINEAR.
     """
     fitted, scored = (
-        columns(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5), labels, options.DIFFICULT_IS_ABSENT)
-        for rows, labels in (train, test)
+        columns(_of_length_one(rows), labels, options.DIFFICULT_IS_ABSENT) for rows, labels in (train, test)
     )
+    num_classes = train[1].shape[1]
     scores, machines = [], []
-    pairs = tqdm(zip(fitted, scored, strict=True), total=train[1].shape[1], unit="class", desc="SVM")
-    for problem, (rows, present) in pairs:
+    pairs = zip(fitted, scored, strict=True)
+    for problem, (rows, present) in tqdm(pairs, total=num_classes, unit="class", desc="SVM"):
         machine = LinearSVC(C=options.COST, class_weight={True: 2, False: 1}, max_iter=2000, dual=True, random_state=0)
-        scores.append(envelope_ap(machine.fit(*problem).decision_function(rows), present))
+        machine.fit(*problem)
+        margins = machine.decision_function(rows)
+        scores.append(envelope_ap(margins, present))
         machines.append(machine)
-    return scores, *(np.concatenate([getattr(m, name) for m in machines]) for name in ("coef_", "intercept_"))
+    return scores, *stacked_weights(machines)
+
+
+def _of_length_one(rows: np.ndarray) -> np.ndarray:
+    """About; a row of zeros stays one."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / (lengths + 1e-5)
 
 
 def columns(
@@ -249,30 +278,40 @@ def columns(
 def eleven_point_ap(scores: np.ndarray, present: np.ndarray) -> float:
     """VOC2007's AP in percent: the mean over recalls 0, .1, ..., 1 of the best precision from there on."""
     precision, recall = _curve(scores, present)
-    return 100 * float(np.mean([precision[recall >= level - 1e-12].max(initial=0) for level in np.linspace(0, 1, 11)]))
+    best = []
+    for level in np.linspace(0, 1, 11):
+        from_there_on = recall >= level - 1e-12
+        best.append(precision[from_there_on].max(initial=0))
+    return 100 * float(np.mean(best))
 
 
 def envelope_ap(scores: np.ndarray, present: np.ndarray) -> float:
     """The area in percent under the precision that is best from each recall on."""
     precision, recall = _curve(scores, present)
     best = np.maximum.accumulate(precision[::-1])[::-1]
-    return 100 * float(np.sum(np.diff(recall, prepend=0) * best))
+    gained = np.diff(recall, prepend=0)
+    return 100 * float(np.sum(gained * best))
 
 
 def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Precision and recall after each image, highest score first; the earlier of equal ones."""
     hits = present[np.argsort(-scores, kind="stable")]
     hits_so_far = np.cumsum(hits)
-    return hits_so_far / np.arange(1, len(hits) + 1), hits_so_far / hits_so_far[-1]
+    images_so_far = np.arange(1, len(hits) + 1)
+    return hits_so_far / images_so_far, hits_so_far / hits_so_far[-1]
 
 
 def knn(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
     """The weighted vote of the nearest training images."""
-    pairs = (cached_features(cfg, backbone, data) for data in (train, test))
-    bank, queries = (Features(F.normalize(torch.tensor(rows), dim=1), torch.tensor(labels)) for rows, labels in pairs)
+    bank, queries = (_unit_features(*cached_features(cfg, backbone, data)) for data in (train, test))
     options = cfg.KNN_EVAL
     vote = partial(knn_classify, bank, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
     return {"top1": round(top1(vote, queries), 2)}
+
+
+def _unit_features(rows: np.ndarray, labels: np.ndarray) -> Features:
+    unit_rows = F.normalize(torch.tensor(rows), dim=1)
+    return Features(unit_rows, torch.tensor(labels))
 
 
 def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:

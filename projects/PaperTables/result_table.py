@@ -21,18 +21,28 @@ def ours(cell: Cell, digits: int | None = None) -> str:
         return NONE
     values = cell.values()
     if not values:
-        return next((job.state for job in cell.jobs if job.state != "not run"), "not run")
-    digits = COLUMNS[cell.column].digits if digits is None else digits
-    seeds = f" ({len(values)} of {len(cell.jobs)} seeds)" if len(values) < len(cell.jobs) else ""
+        begun = [job.state for job in cell.jobs if job.state != "not run"]
+        return begun[0] if begun else "not run"
+    if digits is None:
+        digits = COLUMNS[cell.column].digits
+    finished, wanted = len(values), len(cell.jobs)
+    seeds = f" ({finished} of {wanted} seeds)" if finished < wanted else ""
     return f"{mean_and_spread(values, digits)}{seeds}"
 
 
 def as_markdown(cells: list[Cell], title: str, notes: Sequence[str]) -> str:
     """A pair of columns, paper and ours, for each of the table's; notes below."""
-    rows = _by_row(cells)
-    headers = ["", *(text for cell in next(iter(rows.values())) for text in (f"{cell.column}: paper", "ours"))]
-    lines = [[label, *(text for cell in row for text in (_paper(cell), ours(cell)))] for label, row in rows.items()]
-    return "\n".join([f"## {title}", "", markdown_table(headers, lines), "", *notes])
+    headers = [""]
+    for column in _columns(cells):
+        headers += [f"{column}: paper", "ours"]
+    lines = []
+    for label, row in _by_row(cells).items():
+        line = [label]
+        for cell in row:
+            line += [_paper(cell), ours(cell)]
+        lines.append(line)
+    table = markdown_table(headers, lines)
+    return "\n".join([f"## {title}", "", table, "", *notes])
 
 
 def as_csv(cells: list[Cell]) -> str:
@@ -40,21 +50,30 @@ def as_csv(cells: list[Cell]) -> str:
     rows = []
     for cell in cells:
         values = cell.values()
-        numbers = [statistics.mean(values) if values else "", deviation(values) if len(values) > 1 else ""]
-        numbers += [" ".join(map(str, values)), len(cell.jobs)]
-        state = "finished" if values and len(values) == len(cell.jobs) else ours(cell)
-        rows.append([cell.row, cell.column, cell.paper, *numbers, state, cell.network])  # None leaves a cell empty
+        mean = statistics.mean(values) if values else None  # None leaves a cell empty
+        spread = deviation(values) if len(values) > 1 else None
+        in_words = " ".join(map(str, values))
+        wanted = len(cell.jobs)
+        state = "finished" if values and len(values) == wanted else ours(cell)
+        rows.append([cell.row, cell.column, cell.paper, mean, spread, in_words, wanted, state, cell.network])
     return csv_table(["row", "column", "paper", "mean", "deviation", "values", "seeds", "state", "network"], rows)
 
 
 def as_latex(cells: list[Cell], title: str) -> str:
     """A ``tabular`` for booktabs, each cell ``paper / ours``."""
-    rows = _by_row(cells)
-    columns = [cell.column for cell in next(iter(rows.values()))]
-    lines = [["", *columns], *([label, *(f"{_paper(c)} / {ours(c)}" for c in row)] for label, row in rows.items())]
-    head, *body = (" & ".join(map(_escaped, line)) + " \\\\" for line in lines)
-    start = [f"% {title}: paper / ours", f"\\begin{{tabular}}{{l{'c' * len(columns)}}}", "\\toprule", head, "\\midrule"]
+    columns = _columns(cells)
+    head = _latex_line(["", *columns])
+    body = []
+    for label, row in _by_row(cells).items():
+        pairs = [f"{_paper(cell)} / {ours(cell)}" for cell in row]
+        body.append(_latex_line([label, *pairs]))
+    places = "l" + "c" * len(columns)
+    start = [f"% {title}: paper / ours", f"\\begin{{tabular}}{{{places}}}", "\\toprule", head, "\\midrule"]
     return "\n".join([*start, *body, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def _latex_line(texts: Sequence[str]) -> str:
+    return " & ".join(map(_escaped, texts)) + " \\\\"
 
 
 def plot_sweep(cells: list[Cell], output: Path) -> None:
@@ -65,15 +84,34 @@ def plot_sweep(cells: list[Cell], output: Path) -> None:
         axes[1].sharey(axes[0])
         for axis, swept in zip(axes, ("k", "lambda"), strict=True):
             for column in dict.fromkeys(cell.column for cell in cells):
-                line = [cell for cell in cells if (cell.row.split()[0], cell.column) == (swept, column)]
-                scores = {float(cell.row.split()[1]): cell.values() for cell in line if cell.values()}
-                means, spreads = ([of(values) for values in scores.values()] for of in (statistics.mean, deviation))
+                scores = _swept_scores([cell for cell in cells if cell.column == column], swept)
+                means = [statistics.mean(values) for values in scores.values()]
+                spreads = [deviation(values) for values in scores.values()]
                 axis.errorbar(list(scores), means, spreads, marker="o", capsize=3, label=column)
             axis.set(xlabel=swept, ylabel="score (%)")
 
 
+def _swept_scores(cells: list[Cell], swept: str) -> dict[float, list[float]]:
+    """By the value of what is swept, the scores of the rows ``SWEPT VALUE`` that have some."""
+    scores = {}
+    for cell in cells:
+        words, values = cell.row.split(), cell.values()
+        if words[0] == swept and values:
+            scores[float(words[1])] = values
+    return scores
+
+
 def _by_row(cells: list[Cell]) -> dict[str, list[Cell]]:
-    return {row: [cell for cell in cells if cell.row == row] for row in dict.fromkeys(cell.row for cell in cells)}
+    rows: dict[str, list[Cell]] = {}
+    for cell in cells:
+        rows.setdefault(cell.row, []).append(cell)
+    return rows
+
+
+def _columns(cells: list[Cell]) -> list[str]:
+    """Those of the first row; all rows have the same."""
+    first, *_ = _by_row(cells).values()
+    return [cell.column for cell in first]
 
 
 def _paper(cell: Cell) -> str:

@@ -70,8 +70,10 @@ def draw_from(rng: np.random.Generator, intervals: Intervals) -> float:
     widths = np.array([high - low for low, high in intervals])
     ends = np.cumsum(widths)
     position = rng.uniform(0, ends[-1])
-    chosen = min(int(np.searchsorted(ends, position, side="right")), len(intervals) - 1)
-    return float(intervals[chosen][1] - (ends[chosen] - position))
+    reached = int(np.searchsorted(ends, position, side="right"))
+    chosen = min(reached, len(intervals) - 1)
+    _, high = intervals[chosen]
+    return float(high - (ends[chosen] - position))
 
 
 def hsv_to_rgb(hue: float, saturation: float, value: float) -> np.ndarray:
@@ -111,20 +113,31 @@ def draw_backdrop(backdrop: Backdrop, size: int) -> np.ndarray:
     centres = (np.arange(size, dtype=np.float32) + 0.5) / size
     x, y = np.meshgrid(centres, centres)
     fine = _stretch(backdrop.fine, size)
-    field = np.clip(_FIELDS[backdrop.family](backdrop, x, y) + 0.1 * (fine - 0.5), 0.0, 1.0)
-    steps = np.linspace(0.0, 1.0, 256) * (len(backdrop.colours) - 1)
-    ramp = np.stack([np.interp(steps, range(4), channel) for channel in backdrop.colours.T], axis=1)
-    canvas = ramp.astype(np.float32)[(field * 255).astype(np.uint8)]
-    canvas *= (0.88 + 0.24 * fine)[:, :, None]
+    field = _FIELDS[backdrop.family](backdrop, x, y) + 0.1 * (fine - 0.5)
+    place = np.clip(field, 0.0, 1.0) * 255  # on the ramp
+    canvas = _ramp(backdrop.colours)[place.astype(np.uint8)]
+    brightness = 0.88 + 0.24 * fine
+    canvas *= brightness[:, :, None]
     for polygon, colour in backdrop.clutter:
         window, coverage = polygon_coverage(polygon * size, size)
-        canvas[window] += coverage[:, :, None] * (colour - canvas[window])
+        below = canvas[window]
+        below += coverage[:, :, None] * (colour - below)
     return canvas
+
+
+def _ramp(colours: np.ndarray) -> np.ndarray:
+    """256 colours from the first to the last, float32 (256, 3)."""
+    last = len(colours) - 1
+    steps = np.linspace(0.0, 1.0, 256) * last
+    channels = [np.interp(steps, range(last + 1), channel) for channel in colours.T]
+    return np.stack(channels, axis=1).astype(np.float32)
 
 
 def _colour(rng: np.random.Generator, look: Appearance, hue: float, dark: float, light: float) -> np.ndarray:
     hue = hue + rng.uniform(-70, 70)
-    return hsv_to_rgb(hue, draw_from(rng, look.background_saturation), rng.uniform(dark, light))
+    saturation = draw_from(rng, look.background_saturation)
+    value = rng.uniform(dark, light)
+    return hsv_to_rgb(hue, saturation, value)
 
 
 def _sample_clutter(rng: np.random.Generator, appearance: Appearance, hue: float):
@@ -133,13 +146,17 @@ def _sample_clutter(rng: np.random.Generator, appearance: Appearance, hue: float
     if rng.choice(appearance.clutter_families) == "pebbles":
         corners = np.arange(12) * (2 * np.pi / 12)
         radii = rng.uniform(0.012, 0.035, 2)
-        outline = np.stack([np.cos(corners), np.sin(corners)], axis=1) * radii
+        circle = np.stack([np.cos(corners), np.sin(corners)], axis=1)
+        outline = circle * radii
     else:
-        length, thickness = rng.uniform(0.05, 0.14), rng.uniform(0.004, 0.010)
+        length = rng.uniform(0.05, 0.14)
+        thickness = rng.uniform(0.004, 0.010)
         bend = rng.uniform(-0.04, 0.04)
         outline = np.array([(-length, 0), (0, bend), (length, 0), (0, bend + thickness * 2)])
-    rotation = np.array([(np.cos(turn), np.sin(turn)), (-np.sin(turn), np.cos(turn))])
-    return outline @ rotation + centre, _colour(rng, appearance, hue, 0.15, 0.95)
+    cos, sin = np.cos(turn), np.sin(turn)
+    rotation = np.array([(cos, sin), (-sin, cos)])
+    colour = _colour(rng, appearance, hue, 0.15, 0.95)
+    return outline @ rotation + centre, colour
 
 
 def _stretch(lattice: np.ndarray, size: int) -> np.ndarray:
@@ -148,23 +165,29 @@ def _stretch(lattice: np.ndarray, size: int) -> np.ndarray:
 
 def _along(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     turn = np.deg2rad(backdrop.angle)
-    return 0.5 + 0.8 * ((x - 0.5) * np.float32(np.cos(turn)) + (y - 0.5) * np.float32(np.sin(turn)))
+    cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
+    return 0.5 + 0.8 * ((x - 0.5) * cos + (y - 0.5) * sin)
 
 
 def _gradient(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return _along(backdrop, x, y) + 0.35 * (_stretch(backdrop.coarse[:3, :3], len(x)) - 0.5)
+    noise = _stretch(backdrop.coarse[:3, :3], len(x))
+    return _along(backdrop, x, y) + 0.35 * (noise - 0.5)
 
 
 def _clouds(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    noise = 0.7 * _stretch(backdrop.coarse, len(x)) + 0.3 * _stretch(backdrop.fine[:12, :12], len(x))
+    coarse = _stretch(backdrop.coarse, len(x))
+    fine = _stretch(backdrop.fine[:12, :12], len(x))
+    noise = 0.7 * coarse + 0.3 * fine
     return 0.5 + 1.4 * (noise - 0.5)
 
 
 def _blobs(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     field = 0.3 * _along(backdrop, x, y)
     for centre_x, centre_y, reach, level in backdrop.coarse.reshape(-1, 4):
-        distance = np.hypot(x - centre_x, y - centre_y) - (0.06 + 0.16 * reach)
-        field += np.clip(0.5 - distance * 25, 0.0, 1.0) * (level - field)
+        radius = 0.06 + 0.16 * reach
+        distance = np.hypot(x - centre_x, y - centre_y) - radius
+        inside = np.clip(0.5 - distance * 25, 0.0, 1.0)
+        field += inside * (level - field)
     return field
 
 
@@ -173,20 +196,24 @@ def _hills(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     field = 0.15 * y
     for layer in range(3):
         ridge = 0.18 + 0.24 * layer + 0.22 * ridges[layer]
-        field += 0.28 * np.clip(0.5 + (y - ridge) * 60, 0.0, 1.0)
+        below = np.clip(0.5 + (y - ridge) * 60, 0.0, 1.0)
+        field += 0.28 * below
     return field
 
 
 def _mosaic(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     sites = backdrop.coarse.reshape(-1, 3)
     warp = 0.05 * (_stretch(backdrop.fine, len(x)) - 0.5)
-    distances = [(x + warp - site_x) ** 2 + (y + warp - site_y) ** 2 for site_x, site_y, _ in sites]
-    field = sites[np.argmin(distances, axis=0), 2]
+    warped_x, warped_y = x + warp, y + warp
+    distances = [(warped_x - site_x) ** 2 + (warped_y - site_y) ** 2 for site_x, site_y, _ in sites]
+    nearest = np.argmin(distances, axis=0)
+    field = sites[nearest, 2]
     return cv2.GaussianBlur(field, (0, 0), 0.005 * len(x))
 
 
 def _dunes(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    phase = 2.2 * _along(backdrop, x, y) + 0.9 * _stretch(backdrop.coarse[:4, :4], len(x))
+    noise = _stretch(backdrop.coarse[:4, :4], len(x))
+    phase = 2.2 * _along(backdrop, x, y) + 0.9 * noise
     windward = phase % 1.0
     return np.minimum(windward / 0.88, (1.0 - windward) / 0.12)
 

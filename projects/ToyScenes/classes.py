@@ -29,7 +29,8 @@ def texture_of(class_id: int) -> str:
 
 def class_weights(long_tailed: bool) -> np.ndarray:
     """Probability of each class, float64 (10,): uniform, or in proportion to (k + 1)**-1.5 for class k = 0..9."""
-    rank = np.arange(1, len(CLASS_NAMES) + 1, dtype=np.float64)
+    num_classes = len(CLASS_NAMES)
+    rank = np.arange(1, num_classes + 1, dtype=np.float64)
     weights = rank**-1.5 if long_tailed else np.ones_like(rank)
     return weights / weights.sum()
 
@@ -39,7 +40,8 @@ def class_quotas(num_images: int, long_tailed: bool) -> np.ndarray:
     shares = class_weights(long_tailed) * num_images
     quotas = np.floor(shares).astype(np.int64)
     missing = num_images - quotas.sum()
-    quotas[np.argsort(quotas - shares, kind="stable")[:missing]] += 1
+    largest_remainder_first = np.argsort(quotas - shares, kind="stable")
+    quotas[largest_remainder_first[:missing]] += 1
     return quotas
 
 
@@ -50,7 +52,8 @@ def unit_polygon(class_id: int) -> np.ndarray:
     """
     outline = _OUTLINES[shape_of(class_id)]
     x, y = outline.T
-    area = abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2
+    next_x, next_y = np.roll(x, -1), np.roll(y, -1)
+    area = abs(np.sum(x * next_y - y * next_x)) / 2
     return outline / np.sqrt(area)
 
 
@@ -61,8 +64,10 @@ def polygon_coverage(polygon: np.ndarray, size: int, margin: float = 0.0) -> tup
     The polygon is float (V, 2), x and y in pixels of a ``size`` x ``size`` image; pixel (r, c) is the square
     [c, c + 1) x [r, r + 1).
     """
-    left, top = np.clip(np.floor(polygon.min(axis=0) - margin), 0, size).astype(int)
-    right, bottom = np.clip(np.ceil(polygon.max(axis=0) + margin), 0, size).astype(int)
+    lowest = np.floor(polygon.min(axis=0) - margin)
+    highest = np.ceil(polygon.max(axis=0) + margin)
+    left, top = np.clip(lowest, 0, size).astype(int)
+    right, bottom = np.clip(highest, 0, size).astype(int)
     window = slice(top, bottom), slice(left, right)
     height, width = bottom - top, right - left
     if height == 0 or width == 0:
@@ -79,7 +84,8 @@ def polygon_coverage(polygon: np.ndarray, size: int, margin: float = 0.0) -> tup
 def _ring_of_points(count: int, radii: tuple[float, ...]) -> np.ndarray:
     turn = 2 * np.pi * np.arange(count) / count - np.pi / 2
     radius = np.resize(radii, count)
-    return np.stack([radius * np.cos(turn), radius * np.sin(turn)], axis=1)
+    x, y = radius * np.cos(turn), radius * np.sin(turn)
+    return np.stack([x, y], axis=1)
 
 
 _ARM = 0.36  # half the width of the cross's arms, in units of their length

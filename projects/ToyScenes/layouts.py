@@ -48,8 +48,12 @@ def write_image(root: Path, split: Split, index: int, num_train: int, scene: Sce
         (class_id,) = scene.class_ids
         _write(root / OBJECT_FOLDERS[split] / CLASS_NAMES[class_id] / f"{index + 1:06d}.jpg", jpeg)
         return []
-    number, (coco, *_, name) = image_id(split, index, num_train), SCENE_SETS[split]
-    borders, semantic, label_ids = scene.borders, scene.semantic, _LABEL_IDS[scene.semantic]
+    number = image_id(split, index, num_train)
+    coco, *_, name = SCENE_SETS[split]
+    borders, semantic = scene.borders, scene.semantic
+    label_ids = _LABEL_IDS[semantic]
+    voc_classes = np.where(borders, np.uint8(255), semantic)
+    nyud_classes = np.where(borders, np.uint8(0), semantic + 1)
     height, width = semantic.shape
     polygons = {"imgHeight": height, "imgWidth": width, "objects": _polygons(scene)}
     frame = f"{name}/toy/toy_{number:06d}_000019"  # the one that is labelled in Cityscapes' snippets
@@ -57,14 +61,14 @@ def write_image(root: Path, split: Split, index: int, num_train: int, scene: Sce
         f"coco/{coco}/{number:012d}.jpg": jpeg,
         f"VOC2007/JPEGImages/{number:06d}.jpg": jpeg,
         f"VOC2007/Annotations/{number:06d}.xml": _voc_xml(number, scene),
-        f"VOC2007/SegmentationClass/{number:06d}.png": palette_image(np.where(borders, np.uint8(255), semantic)),
+        f"VOC2007/SegmentationClass/{number:06d}.png": palette_image(voc_classes),
         f"cityscapes/leftImg8bit/{frame}_leftImg8bit.png": _encode(".png", scene.image),
         f"cityscapes/gtFine/{frame}_gtFine_labelIds.png": _encode(".png", label_ids),
         f"cityscapes/gtFine/{frame}_gtFine_labelTrainIds.png": _encode(".png", semantic),
         f"cityscapes/gtFine/{frame}_gtFine_instanceIds.png": _encode(".png", label_ids.astype(np.uint16)),
         f"cityscapes/gtFine/{frame}_gtFine_polygons.json": f"{json.dumps(polygons)}\n".encode(),
         f"NYUD_MT/images/{number:06d}.jpg": jpeg,
-        f"NYUD_MT/segmentation/{number:06d}.png": _encode(".png", np.where(borders, np.uint8(0), semantic + 1)),
+        f"NYUD_MT/segmentation/{number:06d}.png": _encode(".png", nyud_classes),
         f"NYUD_MT/depth/{number:06d}.npy": np.where(borders, np.float32(0), scene.depth),
     }
     for place, content in files.items():
@@ -84,9 +88,13 @@ def write_video(root: Path, index: int, seed: int, size: int) -> None:
 def write_scene_set(root: Path, split: Split, num_train: int, size: int, annotations: list[dict]) -> None:
     """Writes the COCO instances of a scene-centric set, and its lists in VOC and NYUD_MT; Cityscapes has none."""
     coco, boxes, masks, nyud = SCENE_SETS[split]
-    numbers = [image_id(split, index, num_train) for index in range(split.num_images(num_train))]
+    indices = range(split.num_images(num_train))
+    numbers = [image_id(split, index, num_train) for index in indices]
     images = [{"id": n, "file_name": f"{n:012d}.jpg", "height": size, "width": size, "license": 1} for n in numbers]
-    categories = [{"id": n, "name": name, "supercategory": name.split("_")[1]} for n, name in enumerate(CLASS_NAMES, 1)]
+    categories = []
+    for n, name in enumerate(CLASS_NAMES, start=1):
+        _, shape = name.split("_")
+        categories.append({"id": n, "name": name, "supercategory": shape})
     contents = {
         "info": {"description": "ToyScenes", "version": "1", "year": 2017},
         "licenses": [{"id": 1, "name": "drawn by a program", "url": ""}],
@@ -107,7 +115,8 @@ def write_other_lists(root: Path, num_train: int, long_tailed: bool) -> None:
         classes = object_classes(split, num_train, long_tailed)
         for class_id, name in enumerate(CLASS_NAMES):
             (root / folder / name).mkdir(parents=True, exist_ok=True)  # even if no image falls into it
-            files = [f"{Path(folder).name}/{name}/{n + 1:06d}.jpg" for n in np.flatnonzero(classes == class_id)]
+            of_class = f"{Path(folder).name}/{name}"
+            files = [f"{of_class}/{n + 1:06d}.jpg" for n in np.flatnonzero(classes == class_id)]
             fitted = len(files) - len(files) // 5
             if split.is_heldout:
                 lists["test"] += files
@@ -116,15 +125,18 @@ def write_other_lists(root: Path, num_train: int, long_tailed: bool) -> None:
                 lists["val"] += files[fitted:]
     for name, files in lists.items():
         _write_list(root / f"object_centric/{name}.txt", files)
-    _write_list(root / "DAVIS/ImageSets/2017/val.txt", [f"toy-{n + 1:02d}" for n in range(num_videos(num_train))])
+    videos = [f"toy-{n + 1:02d}" for n in range(num_videos(num_train))]
+    _write_list(root / "DAVIS/ImageSets/2017/val.txt", videos)
 
 
 def _coco_annotations(number: int, scene: Scene) -> list[dict]:
-    masks = np.asfortranarray(scene.masks.transpose(1, 2, 0).astype(np.uint8))
-    objects = zip(pycocotools.mask.encode(masks), scene.class_ids, scene.boxes.tolist(), strict=True)
-    return [
-        {
-            "id": number * OBJECTS_PER_SCENE[1] + place,
+    masks = scene.masks.transpose(1, 2, 0).astype(np.uint8)
+    encoded = pycocotools.mask.encode(np.asfortranarray(masks))
+    _, most_objects = OBJECTS_PER_SCENE
+    annotations = []
+    for rle, class_id, (x0, y0, x1, y1) in zip(encoded, scene.class_ids, scene.boxes.tolist(), strict=True):
+        annotation = {
+            "id": number * most_objects + len(annotations),
             "image_id": number,
             "category_id": class_id + 1,
             "bbox": [x0, y0, x1 - x0, y1 - y0],
@@ -132,8 +144,8 @@ def _coco_annotations(number: int, scene: Scene) -> list[dict]:
             "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
             "iscrowd": 0,
         }
-        for place, (rle, class_id, (x0, y0, x1, y1)) in enumerate(objects)
-    ]
+        annotations.append(annotation)
+    return annotations
 
 
 def _voc_xml(number: int, scene: Scene) -> bytes:
@@ -166,8 +178,9 @@ def _polygons(scene: Scene) -> list[dict]:
     visible = [(scene.depth[mask].max(), place) for place, mask in enumerate(masks) if mask.any()]
     for _, place in sorted(visible, reverse=True):
         # Outer contours include what nearer objects hide inside them, and those are filled later.
-        contours, _ = cv2.findContours(masks[place].astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
-        objects += [_polygon(scene.class_ids[place] + 1, contour[:, 0].tolist()) for contour in contours]
+        mask, train_id = masks[place].astype(np.uint8), scene.class_ids[place] + 1
+        contours, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+        objects += [_polygon(train_id, contour[:, 0].tolist()) for contour in contours]
     return objects
 
 
@@ -180,7 +193,8 @@ def _polygon(train_id: int, points: list[list[int]]) -> dict:
 def _encode(ending: str, pixels: np.ndarray) -> bytes:
     """A JPEG or PNG file of RGB or single-channel pixels. OpenCV's defaults for PNG are its fastest compression."""
     bgr = pixels[:, :, ::-1] if pixels.ndim == 3 else pixels
-    encoded, data = cv2.imencode(ending, bgr, (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY) if ending == ".jpg" else ())
+    options = (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY) if ending == ".jpg" else ()
+    encoded, data = cv2.imencode(ending, bgr, options)
     assert encoded
     return data.tobytes()
 
