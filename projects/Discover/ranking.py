@@ -30,9 +30,9 @@ def scores_of(features: np.ndarray, parts: list[Part]) -> np.ndarray:
     return contrast(features, boxes / FINER) * filled * roundness * np.sqrt(areas) * agreement
 
 
-def best(boxes: np.ndarray, scores: np.ndarray, count: int) -> list[int]:
-    """Indices of at most ``count`` of the (n, 4) boxes, best first, of which no two overlap by more than OVERLAP."""
-    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), OVERLAP)
+def best(boxes: np.ndarray, scores: np.ndarray, count: int, overlap: float = OVERLAP) -> list[int]:
+    """Indices of at most ``count`` of the (n, 4) boxes, best first, of which no two have an IoU above ``overlap``."""
+    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), overlap)
     return kept[:count].tolist()
 
 
@@ -43,19 +43,32 @@ def contrast(features: np.ndarray, boxes: np.ndarray) -> np.ndarray:
         features: (h, w, C).
         boxes: (n, 4), in cells; a box covers at least one cell, and the ring one on each side that the image has.
     """
+    sums, low, high = rounded_boxes(features, boxes)
+    inside = box_sums(sums, low, high)
+    around = box_sums(sums, *rounded_rings(features, low, high)) - inside
+    lengths = np.linalg.norm(inside, axis=1) * np.linalg.norm(around, axis=1)
+    return 1 - (inside * around).sum(axis=1) / np.maximum(lengths, 1e-12)
+
+
+def rounded_boxes(features: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The integral image of (h, w, C) features, (h + 1, w + 1, C) float64, and the corners (x, y) of boxes of whole
+    cells, (n, 2) int each: at least one cell, inside the image."""
     height, width, _ = features.shape
     sums = np.pad(features.astype(np.float64).cumsum(0).cumsum(1), ((1, 0), (1, 0), (0, 0)))
     end = np.array([width, height])
     low = np.clip(np.round(boxes[:, :2]).astype(int), 0, end - 1)
     high = np.clip(np.maximum(np.round(boxes[:, 2:]).astype(int), low + 1), 1, end)
+    return sums, low, high
+
+
+def rounded_rings(features: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Corners of boxes that are larger by RING of a side, and at least a cell, on each side that the image has."""
+    end = np.array([features.shape[1], features.shape[0]])
     margin = np.maximum(np.round(RING * (high - low)).astype(int), 1)
-    inside = _sum_of(sums, low, high)
-    around = _sum_of(sums, np.maximum(low - margin, 0), np.minimum(high + margin, end)) - inside
-    lengths = np.linalg.norm(inside, axis=1) * np.linalg.norm(around, axis=1)
-    return 1 - (inside * around).sum(axis=1) / np.maximum(lengths, 1e-12)
+    return np.maximum(low - margin, 0), np.minimum(high + margin, end)
 
 
-def _sum_of(sums: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def box_sums(sums: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """(n, C) sums over boxes of whole cells, by an integral image (h + 1, w + 1, C)."""
     (x0, y0), (x1, y1) = low.T, high.T
     return sums[y1, x1] - sums[y0, x1] - sums[y1, x0] + sums[y0, x0]

@@ -12,6 +12,7 @@ from pycocotools.coco import COCO
 from projects.Discover.discovery import FOUND, find_objects
 from projects.Discover.parts import FINER, find_parts
 from projects.Discover.ranking import best, contrast
+from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
 from projects.Objects.proposals import with_proposals
 
 PLANTED = ((3, 4, 9, 10), (14, 3, 20, 9), (6, 14, 14, 20))  # x0, y0, x1, y1 in cells
@@ -29,7 +30,7 @@ def planted() -> np.ndarray:
 
 
 def test_planted_objects_are_the_best_boxes(planted):
-    found = find_objects(planted, height=24 * 8, width=24 * 8, count=3)
+    found = find_objects(planted, height=24 * 8, width=24 * 8, count=3, recurrence=Recurrence({}))
     boxes = sorted(tuple(round(side / 8) for side in each["bbox"]) for each in found)
     assert boxes == sorted((x0, y0, x1 - x0, y1 - y0) for x0, y0, x1, y1 in PLANTED)
     assert [each["score"] for each in found] == sorted((each["score"] for each in found), reverse=True)
@@ -62,6 +63,27 @@ def test_of_overlapping_boxes_the_better_one_stays():
     boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10]])
     assert best(boxes, np.array([1.0, 2.0, 0.5]), count=30) == [1, 2]
     assert best(boxes, np.array([1.0, 2.0, 0.5]), count=1) == [1]
+
+
+def test_descriptors_are_means_of_the_cells_and_sizes(planted):
+    (found,) = descriptors(planted, np.array([[4, 8, 12, 16]]))
+    cells = planted.astype(np.float64)
+    middle, whole, ring = cells[10:14, 6:10], cells[8:16, 4:12], cells[6:18, 2:14]
+    rim = (whole.sum((0, 1)) - middle.sum((0, 1))) / (64 - 16)
+    around = (ring.sum((0, 1)) - whole.sum((0, 1))) / (144 - 64)
+    sizes = [6 * np.log(8 / 24)] * 2
+    assert found == pytest.approx(np.concatenate([middle.mean((0, 1)), rim, around, sizes]), abs=1e-9)
+
+
+def test_recurrence_is_the_mean_over_the_other_images():
+    rng = np.random.default_rng(0)
+    images = {name: rng.normal(size=(5, 4)) for name in "abc"}
+    expected = [
+        np.mean([max(np.exp(-((row - other) ** 2).sum() / (2 * WIDTH**2)) for other in images[name]) for name in "bc"])
+        for row in images["a"]
+    ]
+    assert Recurrence(images)(images["a"], "a") == pytest.approx(expected, abs=1e-9)
+    assert Recurrence({"a": images["a"]})(images["a"], "a").tolist() == [1] * 5
 
 
 @pytest.fixture(scope="module")
