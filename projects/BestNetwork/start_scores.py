@@ -79,7 +79,8 @@ class StartScores(HookBase):
         if changes and self._is_summed_up():
             when = "training" if self.trainer.is_last_step else "half time: training"
             what = ", ".join(map(str, changes))
-            logger.info(f"{when} has taken {what}" + (f". {WHAT_HELPS}" if worse else ""))
+            advised = worse and not self.trainer.cfg.MODEL.WEIGHTS  # of runs that began at random
+            logger.info(f"{when} has taken {what}" + (f". {WHAT_HELPS}" if advised else ""))
 
     def _changes(self) -> Iterator[ScoreChange]:
         """Of every score that was there at the start and is now."""

@@ -103,7 +103,7 @@ class AgainstStart(HookBase):
             self._give_back()
 
     def after_train(self) -> None:
-        if self._line:
+        if self._line and comm.is_main_process():
             logger.log(logging.WARNING if self._gave_back else logging.INFO, self._line)
 
     def _hits(self) -> tuple[str, Tensor] | None:

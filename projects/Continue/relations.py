@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from projects.common.frozen_network import pooled_rows
+from revisit.errors import expect
 from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
 from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.pretraining import unit_rows
@@ -23,10 +24,14 @@ def gram_difference(rows: Tensor, theirs: Tensor) -> Tensor:
 
 
 def between_cells(maps: list[Tensor], theirs: list[Tensor]) -> Tensor:
-    """``gram_difference`` of the cells of each view, the mean over all views of maps (N, C, h, w) of any sizes."""
-    pairs = zip(maps, theirs, strict=True)
+    """``gram_difference`` of the cells of each view, the mean over all views of maps (N, C, h, w) of any sizes.
+
+    Views of a single cell have no relations, and do not count. Raises UserError where there are no others.
+    """
+    pairs = [pair for pair in zip(maps, theirs, strict=True) if pair[0][0, 0].numel() > 1]
+    expect(bool(pairs), "KEEP.RELATIONS cells: expected maps of two cells or more (VIEWS.LARGE_SIZE)")
     sums = [len(ours) * gram_difference(cells_of(ours), cells_of(others)) for ours, others in pairs]
-    return torch.stack(sums).sum() / sum(map(len, maps))
+    return torch.stack(sums).sum() / sum(len(ours) for ours, _ in pairs)
 
 
 def between_images(maps: list[Tensor], theirs: list[Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import launch_forks
+from commands import TINY, documented, launch_forks, run
 from runs import assert_numbers_are_explained, assert_resumes, assert_same, load, train
 from tiny import BACKBONE, random_views, step, tiny_config, tiny_model
 from torch import Tensor
@@ -81,6 +81,7 @@ def loop_over_pairs(rows: list[Tensor], theirs: list[Tensor]) -> Tensor:
 
 def cells_by_loops(maps: list[Tensor], theirs: list[Tensor]) -> Tensor:
     views = [(g, t) for ours, others in zip(maps, theirs, strict=True) for g, t in zip(ours, others, strict=True)]
+    views = [(g, t) for g, t in views if g[0].numel() > 1]
     places = [[(y, x) for y in range(g.shape[1]) for x in range(g.shape[2])] for g, _ in views]
     losses = [
         loop_over_pairs([g[:, y, x] for y, x in of_view], [t[:, y, x] for y, x in of_view])
@@ -95,12 +96,18 @@ def images_by_loops(maps: list[Tensor], theirs: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize(("ours", "loops"), [(between_cells, cells_by_loops), (between_images, images_by_loops)])
 def test_the_difference_of_relations_and_its_gradient_equal_loops_in_float64(ours, loops):
-    maps = [each.requires_grad_() for each in random_maps((3, 5, 2, 2), (2, 5, 1, 3), seed=0)]
-    theirs = random_maps((3, 7, 2, 2), (2, 7, 1, 3), seed=1)
+    maps = [each.requires_grad_() for each in random_maps((3, 5, 2, 2), (2, 5, 1, 3), (1, 5, 1, 1), seed=0)]
+    theirs = random_maps((3, 7, 2, 2), (2, 7, 1, 3), (1, 7, 1, 1), seed=1)
     found, expected = ours(maps, theirs), loops(maps, theirs)
     assert found.item() == pytest.approx(expected.item(), rel=1e-10) and found > 0.01
-    for one, other in zip(*(torch.autograd.grad(each, maps) for each in (found, expected)), strict=True):
+    gradients = (torch.autograd.grad(each, maps, materialize_grads=True) for each in (found, expected))
+    for one, other in zip(*gradients, strict=True):
         assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_views_of_a_single_cell_have_no_relations():
+    maps = random_maps((3, 5, 1, 1), seed=0)
+    assert "VIEWS.LARGE_SIZE" in refusal(between_cells, maps, maps)
 
 
 def test_relations_are_kept_by_a_rotation_of_all_features():
@@ -134,6 +141,25 @@ def test_nothing_is_lost_before_the_first_step_where_statistics_are_frozen(start
     losses, _ = step(model, batch_of())
     assert losses["loss_keep"] < 1e-10
     assert not any("start" in name for name in model.state_dict())
+
+
+VIT = ("MODEL.BACKBONE.NAME", "build_timm_backbone", "MODEL.TIMM.NAME", "vit_tiny_patch16_224", "MODEL.TIMM.OPTIONS")
+VIT += (["img_size", 64, "patch_size", 16, "embed_dim", 64, "depth", 3, "num_heads", 1],)
+
+
+@pytest.mark.parametrize("network", [CONVNEXT, VIT])
+@pytest.mark.parametrize("relations", ["images", "cells"])
+def test_any_network_of_timms_continues(network, relations, tmp_path):
+    start = write_start(tmp_path / "start.pth", *network)
+    keep = ("KEEP.WEIGHT", 1.0, "KEEP.RELATIONS", relations, "CONTINUE.TRAIN_BLOCKS", 1, "CONTINUE.LAYER_DECAY", 0.5)
+    model = started(start, "ContinuedSimCLR", *network, *keep)
+    losses, _ = step(model, batch_of())
+    assert losses["loss_keep"] < 1e-10
+    sum(losses.values()).backward()
+    learns = {name for name, parameter in model.backbone.named_parameters() if parameter.grad is not None}
+    assert learns == set(model.blocks[-1])
+    groups = build_optimizer(tiny_config(*options_of(start), *network), model).param_groups
+    assert {group["lr"] for group in groups} == {0.05, 0.05 / 2}
 
 
 NETWORKS = ["resnet26d", "convnext_tiny", "vit_tiny_patch16_224", "tf_efficientnet_lite0"]
@@ -302,3 +328,11 @@ def test_parts_of_a_batch_have_no_relations_between_all_images(start):
     ]
     recipe = "configs/own_images/continue.yaml"
     assert "KEEP.RELATIONS images" in refusal(make_config, recipe, [*options, "DIET.NUM_IMAGES", "60"])
+
+
+def test_the_commands_of_the_readme_run(toy_root, start, tmp_path):
+    for command in documented("projects/Continue/README.md"):
+        command = command.replace("folder:/data/photos", "toy_scenes_train").replace("output/", f"{tmp_path}/")
+        quick = f"{TINY} SOLVER.MAX_ITER 2 IMPORTS \"('projects.ToyScenes',)\" MONITOR.IMAGES ''"
+        text = run(command.replace("imagenet:efficientnet_lite0", f"{start} {quick}"), toy_root)
+    assert "ContinuedSimCLR, 2 iterations" in (tmp_path / "continued/backbone.yaml").read_text(), text
