@@ -39,11 +39,15 @@ TIMEOUT = 300  # seconds
 
 def run(command: str, datasets: Path, expect: int = 0) -> str:
     """Run one command line in the repository; returns stdout and stderr together."""
+    environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return run_in(ROOT, environment, command, expect)
+
+
+def run_in(folder: Path, environment: dict[str, str], command: str, expect: int = 0) -> str:
     words = shlex.split(command)
     words[0] = sys.executable if words[0] == "python" else words[0]
-    environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        process = popen(words, cwd=ROOT, env=environment, stdout=stdout, stderr=stderr)
+        process = popen(words, cwd=folder, env=environment, stdout=stdout, stderr=stderr)
         try:
             code = process.wait(TIMEOUT)
         finally:
@@ -96,18 +100,16 @@ def _be_process(environment: dict[str, str], folder: str, main: Callable[..., ob
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([
-    *("cv2", "matplotlib.figure", "pycocotools.cocoeval", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"),
-    *("torch.utils.flop_counter", "torch.utils.tensorboard", "torchvision.models"),
+    *("cv2", "fvcore.nn", "hydra", "matplotlib.figure", "omegaconf", "pycocotools.cocoeval", "scipy.optimize"),
+    *("sklearn.linear_model", "tabulate", "torch._dynamo", "torch.utils.flop_counter", "torch.utils.tensorboard"),
+    *("torchvision.models", "yaml"),
 ])  # fmt: skip
 _popen = subprocess.Popen
 
 
 def popen(args: Sequence[str], **options: object) -> subprocess.Popen | ForkedScript:
     """``subprocess.Popen``, but of a script or a module of Python's a fork."""
-    from projects.common.with_parent import with_parent  # not by the import of a fork, whose environment comes later
-
-    wrapper = with_parent([])
-    alone = args[len(wrapper) :] if list(args[: len(wrapper)]) == wrapper else args
+    alone = args[4:] if "-IS" in args[1:2] else args  # without projects/common/with_parent.py before it
     is_python = alone[0] == sys.executable and (alone[1] in ("-u", "-m") or alone[1].endswith(".py"))
     return ForkedScript(alone, **options) if is_python else _popen(args, **options)
 
@@ -137,7 +139,21 @@ class ForkedScript:
             stream._handle = None  # the files are the caller's
         if self.stdout:
             stdout.close()
-        self.pid, self.kill = self._process.pid, self._process.kill
+        self.args, self.pid, self.kill = words, self._process.pid, self._process.kill
+
+    def __enter__(self) -> ForkedScript:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.stdout:
+            self.stdout.close()
+        self.wait()
+
+    def communicate(self, *_: object, **__: object) -> tuple[str | None, None]:
+        """What ``subprocess.run`` calls."""
+        text = self.stdout.read() if self.stdout else None
+        self.wait()
+        return text, None
 
     @property
     def returncode(self) -> int | None:
@@ -171,7 +187,10 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     words = words[1:] if words[0] == "-u" else words  # output is unbuffered
     module = words[0] == "-m" and words[1]
     sys.argv = list(words[1:] if module else words)
-    sys.path.insert(0, cwd if module else str(Path(words[0]).resolve().parent))
+    first = cwd if module else str(Path(words[0]).resolve().parent)
+    if named := env.get("PYTHONPATH"):  # its packages, and not this checkout's
+        sys.path = [*named.split(os.pathsep), *(path for path in sys.path if path != str(ROOT))]
+    sys.path.insert(0, first)
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, which inherit blocked signals
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method: fork

@@ -118,7 +118,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that drive whole programs first: at the end, one process would work on them while the others wait."""
-    items.sort(key=lambda item: item.path.parent != ROOT / "tests")
+    tests = ROOT / "tests"
+    next_ones = {tests / "engine", tests / "projects"}
+    items.sort(key=lambda item: 0 if item.path.parent == tests else 1 if next_ones & {*item.path.parents} else 2)
 
 
 def pytest_sessionfinish() -> None:

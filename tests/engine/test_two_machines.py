@@ -125,6 +125,6 @@ def test_an_address_that_is_taken_is_reported(toy_root, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        flags = f"--num-machines 2 --machine-rank 0 --dist-url {url} --timeout 0.1"
+        flags = f"--num-machines 2 --machine-rank 0 --dist-url {url} --timeout 0.02"
         output = run("python " + train_command(flags, tmp_path, 21), toy_root, expect=2)
     assert f"2 processes do not find each other at {url}" in output and "Traceback" not in output

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from commands import one_line_error, run
-from kills import kill_at_every_change, tool
+from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
 from trees import refused
 
@@ -124,8 +124,9 @@ def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)
 
 
-@pytest.mark.parametrize("step", [15, pytest.param(1, marks=pytest.mark.fuzz)])
-def test_a_killed_prediction_has_no_images_json_or_all_that_it_means(step, write_pictures, tmp_path):
+@pytest.mark.fuzz
+def test_a_killed_prediction_has_no_images_json_or_all_that_it_means(write_pictures, tmp_path):
+    """``make fuzz`` kills it at every change, ``make test`` at every 15th."""
     files = write_pictures(tmp_path / "photos", 2, size=(90, 120))
     output, earlier = tmp_path / "out", {}
     output.mkdir()
@@ -152,4 +153,4 @@ def test_a_killed_prediction_has_no_images_json_or_all_that_it_means(step, write
     tool(f"{command} --output {output} {files[0]} {words}")()
     earlier |= {name: (output / name).read_bytes() for name in ("images.json", "predictions.json")}
     call = tool(f"{command} --output {output} {tmp_path}/photos {words}")
-    kill_at_every_change(call, output, begin=begin, look=look, whole=whole, step=step)
+    kill_at_every_change(call, output, begin=begin, look=look, whole=whole, step=1 if ALL else 15)
