@@ -34,7 +34,7 @@ BGR = {
 def zoo_config(name: str) -> CfgNode:
     cfg = model_zoo.get_config(name)
     cfg.MODEL.DEVICE, cfg.MODEL.WEIGHTS = "cpu", ""
-    cfg.MODEL.ROI_BOX_HEAD.FC_DIM = 8  # of heads, which no test here reads
+    cfg.MODEL.ROI_BOX_HEAD.FC_DIM, cfg.MODEL.RPN.CONV_DIMS = 8, [8]  # of heads, which no test here reads
     return cfg
 
 
