@@ -38,7 +38,9 @@ PREDICTORS = ("roi_heads.box_predictor.", "roi_heads.mask_head.predictor.", "hea
 
 def part_flags(tensors: Mapping[str, object], cfg: CfgNode) -> Flags:
     """The flags of the parts that are among the tensors of a model of ``cfg``."""
-    return {key: value_of(cfg, key) for part in PARTS if part.of(tensors) for key in part.flag_keys}
+    present = [part for part in PARTS if part.of(tensors)]
+    keys = [key for part in present for key in part.flag_keys]
+    return {key: value_of(cfg, key) for key in keys}
 
 
 def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weights: str) -> dict:
@@ -49,11 +51,12 @@ def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weigh
     """
     for part in PARTS:
         theirs = part.of(tensors)
-        if not theirs or part.flag_keys[0] not in flags:
+        is_stated = part.flag_keys[0] in flags
+        if not theirs or not is_stated:
             continue
         ours = part.of(model)
-        own = {key: value_of(cfg, key) for key in part.flag_keys} | _shapes(ours)
-        wrong = _differences(own, flags | _shapes(theirs))
+        own_flags = {key: value_of(cfg, key) for key in part.flag_keys}
+        wrong = _differences(own_flags | _shapes(ours), flags | _shapes(theirs))
         if ours and not wrong:
             logger.info(f"{len(ours)} of {len(ours)} {part.title} tensors loaded from {weights}")
             continue
@@ -69,7 +72,12 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _differences(here: Mapping[str, object], there: Mapping[str, object]) -> list[str]:
-    return [f"{key} is {here[key]} here and {there.get(key)} there" for key in here if here[key] != there.get(key)]
+    differences = []
+    for key, ours in here.items():
+        theirs = there.get(key)
+        if ours != theirs:
+            differences.append(f"{key} is {ours} here and {theirs} there")
+    return differences
 
 
 def without_predictors(tensors: dict, weights: str) -> dict:
@@ -92,9 +100,12 @@ def report_parts(model: Collection[str], missing: Collection[str], weights: str)
     new = [part for part, count in total.items() if absent[part] == count]
     if {*new, "backbone"} >= total.keys():
         return
-    counts = ", ".join(f"{part} {count - absent[part]} of {count}" for part, count in total.items())
+    counts = []
+    for part, count in total.items():
+        loaded = count - absent[part]
+        counts.append(f"{part} {loaded} of {count}")
     added = f"; new: {', '.join(new)}" if new else ""
-    logger.info(f"tensors from {weights}: {counts}{added}")
+    logger.info(f"tensors from {weights}: {', '.join(counts)}{added}")
 
 
 def _part_of(key: str) -> str:

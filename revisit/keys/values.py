@@ -15,51 +15,91 @@ class Rule(NamedTuple):
     registry: Registry | None = None  # whose names it takes
 
 
-def integer(low: int = 0, high: int = 2**31 - 1, unit: str = "") -> Rule:
+_MOST = 2**31 - 1  # that a whole number may be
+
+
+def integer(low: int = 0, high: int = _MOST, unit: str = "") -> Rule:
     """A whole number from ``low`` to ``high``, both included."""
-    limit = f"from {low} to {high}" if high < 2**31 - 1 else f"of at least {low}"
-    return Rule(f"a whole number {limit}{unit and ' ' + unit}", lambda v: type(v) is int and low <= v <= high)
+    limit = f"of at least {low}"
+    if high < _MOST:
+        limit = f"from {low} to {high}"
+
+    def holds(value: Any) -> bool:
+        return type(value) is int and low <= value <= high
+
+    return Rule(f"a whole number {limit} {unit}".rstrip(), holds)
 
 
 def number(low: float = 0.0, high: float = math.inf, unit: str = "", *, open_low: bool = False) -> Rule:
     """A finite number from ``low``, which ``open_low`` excludes, to ``high``."""
-    bottom = f"above {low:g}" if open_low else f"of at least {low:g}"
-    limit = bottom if math.isinf(high) else f"{bottom}, and at most {high:g}"
+    limit = f"above {low:g}" if open_low else f"of at least {low:g}"
+    if math.isfinite(high):
+        limit += f", and at most {high:g}"
 
     def holds(value: Any) -> bool:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300  # nan neither
-        return number and (low < value if open_low else low <= value) and value <= high
+        if not _is_finite_number(value):
+            return False
+        above = low < value if open_low else low <= value
+        return above and value <= high
 
-    return Rule(f"a number {limit}{unit and ' ' + unit}", holds)
+    return Rule(f"a number {limit} {unit}".rstrip(), holds)
+
+
+def _is_finite_number(value: Any) -> bool:
+    """Whether a value is a number, but neither a switch nor one that is beyond float's range, nor nan."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 1e300
 
 
 def one_of(*choices: object) -> Rule:
     """One of a few values."""
-    words = ", ".join("''" if choice == "" else str(choice) for choice in choices)
-    return Rule(f"one of {words}", lambda v: any(type(v) is type(choice) and v == choice for choice in choices))
+    words = ["''" if choice == "" else str(choice) for choice in choices]
+
+    def holds(value: Any) -> bool:
+        alike = [choice for choice in choices if type(choice) is type(value)]  # 1 is not True
+        return value in alike
+
+    return Rule(f"one of {', '.join(words)}", holds)
 
 
 def list_of(rule: Rule, count: int | None = None, *, least: int = 0, rising: bool = False) -> Rule:
     """A list of values that ``rule`` holds for: ``count`` of them, or at least so many, none smaller than the last."""
-    at_least = f"at least {least} value{'s' * (least > 1)}" if least else "a list"
-    length = f"{count} values" if count else at_least
+    length = "a list"
+    if count:
+        length = f"{count} values"
+    elif least:
+        length = f"at least {least} value{'s' * (least > 1)}"
     order = ", in rising order" if rising else ""
 
     def holds(values: Any) -> bool:
-        fits = isinstance(values, list | tuple) and len(values) >= least and count in (None, len(values))
-        return fits and all(map(rule.holds, values)) and (not rising or list(values) == sorted(values))
+        if not isinstance(values, list | tuple) or len(values) < least:
+            return False
+        if count is not None and len(values) != count:
+            return False
+        if not all(map(rule.holds, values)):
+            return False
+        return not rising or list(values) == sorted(values)
 
     return Rule(f"{length}{order}, each {rule.expected}", holds, rule.registry)
 
 
 def optional(rule: Rule) -> Rule:
     """As the rule, or None."""
-    return Rule(f"None, or {rule.expected}", lambda v: v is None or rule.holds(v))
+
+    def holds(value: Any) -> bool:
+        return value is None or rule.holds(value)
+
+    return Rule(f"None, or {rule.expected}", holds)
 
 
 def registered(registry: Registry, name: str) -> Rule:
     """The name of an object in a registry, which may be filled until a config is checked. ``name``: the registry's."""
-    return Rule(f"a name in {name}", lambda v: isinstance(v, str) and v in registry, registry)
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, str) and value in registry
+
+    return Rule(f"a name in {name}", holds, registry)
 
 
 SHARE = number(0, 1)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 RATIO = (3 / 4, 4 / 3)  # width / height, as torchvision's RandomResizedCrop
-LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
+LOG_RATIO = tuple(map(math.log, RATIO))
 MAX_DRAWS = 10
 
 
@@ -22,30 +22,52 @@ def random_resized_crop(height: int, width: int, scale: tuple[float, float], rng
         ratio = math.exp(rng.uniform(*LOG_RATIO))
         w = round(math.sqrt(area * ratio))
         h = round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
+        fits_across = 0 < w <= width
+        fits_down = 0 < h <= height
+        if fits_across and fits_down:
             y0 = rng.integers(0, height - h + 1)
             x0 = rng.integers(0, width - w + 1)
-            return np.array([x0, y0, x0 + w, y0 + h])
-    ratio = min(max(width / height, RATIO[0]), RATIO[1])
+            return _box(x0, y0, w, h)
+    return _largest_centred_box(height, width)
+
+
+def _largest_centred_box(height: int, width: int) -> np.ndarray:
+    """Of a ratio within RATIO."""
+    narrowest, widest = RATIO
+    ratio = max(width / height, narrowest)
+    ratio = min(ratio, widest)
     w = min(width, round(height * ratio))
     h = min(height, round(width / ratio))
     x0 = (width - w) // 2
     y0 = (height - h) // 2
-    return np.array([x0, y0, x0 + w, y0 + h])
+    return _box(x0, y0, w, h)
+
+
+def _box(x0: int, y0: int, w: int, h: int) -> np.ndarray:
+    """(4,) int64, of a corner and two sides."""
+    x1 = x0 + w
+    y1 = y0 + h
+    return np.array([x0, y0, x1, y1])
 
 
 def overlap_share(box: np.ndarray, reference: np.ndarray) -> float:
     """Area of ``box`` inside ``reference``, as a share of the area of ``box`` itself, in [0, 1]."""
-    w = min(box[2], reference[2]) - max(box[0], reference[0])
-    h = min(box[3], reference[3]) - max(box[1], reference[1])
+    x0, y0, x1, y1 = box
+    left, top, right, bottom = reference
+    w = min(x1, right) - max(x0, left)
+    h = min(y1, bottom) - max(y0, top)
     if w <= 0 or h <= 0:
         return 0.0
-    return float(w * h) / float((box[2] - box[0]) * (box[3] - box[1]))
+    inside = w * h
+    whole = (x1 - x0) * (y1 - y0)
+    return float(inside) / float(whole)
 
 
 def intersection_over_union(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     """IoU of (..., 4) boxes with the others in the same places, (...) float64 in [0, 1]."""
-    sides = np.minimum(boxes[..., 2:], others[..., 2:]) - np.maximum(boxes[..., :2], others[..., :2])
+    low, high = corners(boxes)
+    other_low, other_high = corners(others)
+    sides = np.minimum(high, other_high) - np.maximum(low, other_low)
     shared = np.prod(np.maximum(sides, 0), axis=-1)
     areas = area(boxes) + area(others)
     return shared / (areas - shared)
@@ -53,4 +75,10 @@ def intersection_over_union(boxes: np.ndarray, others: np.ndarray) -> np.ndarray
 
 def area(boxes: np.ndarray) -> np.ndarray:
     """Of (..., 4) boxes, (...)."""
-    return np.prod(boxes[..., 2:] - boxes[..., :2], axis=-1)
+    low, high = corners(boxes)
+    return np.prod(high - low, axis=-1)
+
+
+def corners(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The upper left corners of (..., 4) boxes and the lower right ones, each (..., 2)."""
+    return boxes[..., :2], boxes[..., 2:]
