@@ -1,19 +1,15 @@
 """What happens around a training step, one small hook per concern; a method's own hooks stand in its file."""
 
-import contextlib
 import logging
 import math
-import multiprocessing
-import os
 import signal
-import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 from torch import nn
 
-from revisit.checkpoint.run_folder import FINAL, read_metrics, remove_outdated, write_results
+from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
 from revisit.data.sources.soundness import MAX_SHARE
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
@@ -45,6 +41,12 @@ HOOK_REGISTRY.__doc__ = """
 Hooks by the names that HOOKS takes: each is called with the frozen config and returns a ``HookBase``.
 """
 
+STEP_HOOK_REGISTRY = Registry("STEP_HOOK")
+STEP_HOOK_REGISTRY.__doc__ = """
+Hooks of every training, whatever a config says: functions of the trainer, each of which returns a ``HookBase``, or
+None. They follow the optimiser's step and the method's hooks, and precede what is slow and the evaluation.
+"""
+
 declare(
     "HOOKS",
     (),
@@ -52,86 +54,6 @@ declare(
     "evaluation and the checkpoint.",
     list_of(registered(HOOK_REGISTRY, "HOOK_REGISTRY")),
 )
-
-
-class Throughput(HookBase):
-    """Log ``images_per_second`` of all processes and ``data_wait_share`` of the step, over ``metrics_period`` steps,
-    after the last of which the host has waited for the device; hint when the share is high."""
-
-    HIGH_SHARE = 0.3
-    WINDOW = 50  # iterations
-
-    def __init__(self, global_batch: int, num_workers: int, metrics_period: int = 1):
-        self._global_batch = global_batch
-        self._num_workers = num_workers
-        self._period = metrics_period
-        self._hinted = False
-        self._seconds: list[float] = []
-
-    def before_step(self) -> None:
-        self._start = time.perf_counter()
-
-    def after_step(self) -> None:
-        self._seconds.append(time.perf_counter() - self._start)
-        if (self.trainer.iter + 1) % self._period:
-            return
-        seconds = sum(self._seconds)
-        steps = len(self._seconds)
-        self._seconds = []
-        storage = self.trainer.storage
-        storage.put_scalar("images_per_second", steps * self._global_batch / seconds)
-        waited = steps * storage.history("data_time").avg(steps)
-        storage.put_scalar("data_wait_share", min(1.0, waited / seconds))
-        share = storage.history("data_wait_share").median(max(1, self.WINDOW // self._period))
-        done = self.trainer.iter + 1 - self.trainer.start_iter
-        if not self._hinted and done >= self.WINDOW and share >= self.HIGH_SHARE:
-            self._hinted = True
-            logger.warning(
-                f"the step waits {share:.0%} of its time for data: raise DATALOADER.NUM_WORKERS (now "
-                f"{self._num_workers} per process; this machine has {os.cpu_count()} cores), or take a faster disk"
-            )
-
-
-class Cost(HookBase):
-    """Log what the run has cost, s: ``cpu_seconds`` of all its processes, user and system time since they began, and
-    ``wall_seconds`` since this was made. A resumed run continues from metrics.json.
-
-    The evaluation after the last step is not counted if this precedes it. Of several processes of a training all are
-    taken to cost what the main one does.
-    """
-
-    NAMES = ("cpu_seconds", "wall_seconds")
-
-    def __init__(self, metrics: Path):
-        self._metrics = metrics
-        self._before = (0.0, 0.0)  # of earlier parts of the run, as NAMES
-        self._began = time.time()
-
-    def before_train(self) -> None:
-        if self.trainer.start_iter and self._metrics.is_file():
-            self._before = self._read(self.trainer.start_iter)
-
-    def _read(self, iteration: int) -> tuple[float, ...]:
-        """The last numbers of steps before this one."""
-        series = read_metrics(self._metrics)
-        of_names = ([value for n, value in series.get(name, ()) if n < iteration] for name in self.NAMES)
-        return tuple(values[-1] if values else 0.0 for values in of_names)
-
-    def after_step(self) -> None:
-        used = (cpu_seconds() * comm.get_world_size(), time.time() - self._began)
-        for name, before, now in zip(self.NAMES, self._before, used, strict=True):
-            self.trainer.storage.put_scalar(name, before + now, smoothing_hint=False)
-
-
-def cpu_seconds() -> float:
-    """User and system time of this process and of all that it has started; on Linux also of its living workers."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    total = sum(os.times()[:4])  # its own, and that of children that have ended
-    for child in multiprocessing.active_children():
-        with contextlib.suppress(OSError):  # it has just ended
-            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / ticks
-    return total
 
 
 class ReadErrors(HookBase):
@@ -182,27 +104,6 @@ class CropFallbacks(HookBase):
     def after_step(self) -> None:
         share = self.trainer.data_loader.last_batch["num_fallbacks"] / self._constrained
         self.trainer.storage.put_scalar("crop_fallbacks", 100 * share)
-
-
-class CollapseAlarm(HookBase):
-    """Warn, once, when the embeddings of all images have become nearly the same: ``embedding_std`` below LIMIT."""
-
-    LIMIT = 0.02
-    WINDOW = 100  # iterations
-
-    def __init__(self, metrics_period: int = 1) -> None:
-        self._window = math.ceil(self.WINDOW / metrics_period)
-        self._warned = False
-
-    def after_step(self) -> None:
-        done = self.trainer.iter + 1 - self.trainer.start_iter
-        if self._warned or done < self.WINDOW or "embedding_std" not in self.trainer.storage.histories():
-            return
-        spread = self.trainer.storage.history("embedding_std").median(self._window)
-        if spread < self.LIMIT:
-            self._warned = True
-            alike = f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations: all images look alike"
-            logger.warning(f"{alike}. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)")
 
 
 def write_checkpoint(trainer: DefaultTrainer, folder: Path, name: str, **facts: object) -> str:

@@ -6,7 +6,7 @@ from torch import nn
 
 from revisit.data.loading.loader import ResumableLoader, finish
 from revisit.engine.evaluation_hooks import Evaluation
-from revisit.engine.hooks import Checkpoints, CollapseAlarm, Cost, CropFallbacks, ReadErrors, Throughput
+from revisit.engine.hooks import Checkpoints, CropFallbacks, ReadErrors
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.features import extractor
 from revisit.evaluation.registry import PretrainingEvaluation, evaluations_on
@@ -32,8 +32,6 @@ class PretrainTrainer(RevisitTrainer):
         cfg = self.cfg
         loader = self.data_loader
         batch = cfg.SOLVER.IMS_PER_BATCH
-        workers = cfg.DATALOADER.NUM_WORKERS
-        period = metrics_period(cfg)
         self.evaluators = build_evaluations(cfg)
         constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)  # crops of an image
         return [
@@ -41,12 +39,10 @@ class PretrainTrainer(RevisitTrainer):
             hooks.LRScheduler(),
             # What else a step changes (momentum encoder, queue), so that a checkpoint holds one moment.
             *unwrap(self.model).hooks(cfg, loader.iterations_per_epoch),
-            CollapseAlarm(period),
-            Throughput(batch, workers, period),  # before what is slow, whose time it would count
+            *self.step_hooks(),  # before what is slow, whose time they would count
             ReadErrors(batch, loader.iterations_per_epoch),
             CropFallbacks(batch // comm.get_world_size() * constrained) if constrained else None,
             *self.added_hooks(),
-            Cost(self.folder / "metrics.json"),  # before the evaluation, which trains nothing
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             *(hook for evaluation in self.evaluators for hook in evaluation.hooks()),

@@ -15,7 +15,7 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
-from revisit.engine.hooks import HOOK_REGISTRY, EndOfRunError
+from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, EndOfRunError
 from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
@@ -101,6 +101,10 @@ class RevisitTrainer(DefaultTrainer):
     def build_hooks(self) -> list[HookBase | None]:
         """All that happens around a step, in this order; subclasses list it, and None stands for nothing."""
         raise NotImplementedError
+
+    def step_hooks(self) -> list[HookBase | None]:
+        """What plug-ins let follow each step, before the evaluation, which trains nothing."""
+        return [make(self) for _, make in STEP_HOOK_REGISTRY]
 
     def added_hooks(self) -> list[HookBase]:
         """The hooks that HOOKS names. They may change the network, so they must run before the evaluation."""

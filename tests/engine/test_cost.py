@@ -7,8 +7,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import SimpleNamespace
 
-from revisit.engine import hooks
-from revisit.engine.hooks import Cost, cpu_seconds
+from projects.RunHealth import cost
+from projects.RunHealth.cost import Cost, cpu_seconds
 
 from detectron2.utils.events import EventStorage
 
@@ -45,9 +45,9 @@ def test_a_resumed_run_continues_from_the_step_it_resumes(tmp_path: Path, monkey
     metrics = tmp_path / "metrics.json"
     lines = [{"iteration": n, "cpu_seconds": 10.0 * n, "wall_seconds": 5.0 * n} for n in (19, 39, 59)]
     metrics.write_text("\n".join(map(json.dumps, [*lines, {"iteration": 60, "lr": 0.1}])) + '\n{"iter')
-    monkeypatch.setattr(hooks, "cpu_seconds", lambda: 7.0)
+    monkeypatch.setattr(cost, "cpu_seconds", lambda: 7.0)
     now = time.time()
-    monkeypatch.setattr(hooks.time, "time", lambda: now)
+    monkeypatch.setattr(cost.time, "time", lambda: now)
     assert logged(Cost(metrics), 40) == {"cpu_seconds": 397.0, "wall_seconds": 195.0}
     assert logged(Cost(metrics), 0) == {"cpu_seconds": 7.0, "wall_seconds": 0.0}
     assert logged(Cost(tmp_path / "none.json"), 40) == {"cpu_seconds": 7.0, "wall_seconds": 0.0}

@@ -9,9 +9,11 @@ import torch
 from runs import assert_resumes, load, run, run_config, train, train_for_module
 from trees import refused
 
+from projects.RunHealth.collapse import CollapseAlarm
+from projects.RunHealth.throughput import Throughput
 from revisit.checkpoint.run_folder import read_metrics
 from revisit.engine.finetune_trainer import FinetuneTrainer
-from revisit.engine.hooks import CollapseAlarm, ReadErrors, Throughput
+from revisit.engine.hooks import ReadErrors
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.train_step import TrainStep
