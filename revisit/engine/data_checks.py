@@ -1,20 +1,15 @@
 """What the data sets of a run have to hold, looked at before any process starts."""
 
-import logging
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
-from revisit.data.finetuning.detection_mapper import longest_side, too_thin
-from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.class_names import share_classes
-from revisit.data.sources.inspection import inspect, num_classes
+from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, inspect, num_classes
 from revisit.data.sources.records import Records
-from revisit.data.sources.soundness import MAX_SHARE, look_at
 from revisit.data.sources.subsets import is_labelled
-from revisit.errors import UserError, first_few
+from revisit.errors import UserError
 from revisit.evaluation.features import check_not_enlarged
 from revisit.evaluation.registry import evaluations_on
 from revisit.keys import DETECTORS, Facts, resolve_auto_values
@@ -22,10 +17,6 @@ from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
-
-logger = logging.getLogger(__name__)
-
-MOST_LISTED = 20  # unreadable images
 
 
 def inspect_training(
@@ -112,26 +103,9 @@ def _scored_sets(cfg: CfgNode) -> set[str]:
 
 
 def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool) -> None:
-    """The rule of docs/faults.md for images that cannot be read, before the first step: how many were looked at, which
-    are replaced or completed. Raises UserError, after a list of them, for too many, and for any in a set to be scored.
-    """
-    replaced = to_learn and method_of(cfg)
-    has_boxes = cfg.MODEL.META_ARCHITECTURE in DETECTORS
-    problem_of = partial(too_thin, longest=longest_side(cfg, to_learn)) if has_boxes else None
-    look = look_at(records, bit_depth(cfg), whole=not to_learn, problem_of=problem_of)
-    lost = look.unreadable + (look.truncated if replaced else [])
-    seen = f"data set {name!r}: {look.seen:,} of {len(records):,} images looked at, {len(lost):,} cannot be read"
-    if len(lost) > (MAX_SHARE * look.seen if to_learn else 0):
-        print("unreadable:", *lost[:MOST_LISTED], sep="\n    ", flush=True)
-        most = f"at most {MAX_SHARE:.0%}" if to_learn else "none, because the rest would be another test set"
-        raise UserError(f"{seen}, such as {lost[0]}: expected {most}; copy them again, or remove them")
-    if lost:
-        logger.warning(f"{seen}, so others stand in: {first_few(lost)}")
-    else:
-        logger.info(seen)
-    if look.truncated and not replaced:
-        grey = f"{len(look.truncated):,} truncated JPEGs are completed with grey: {first_few(look.truncated)}"
-        logger.warning(f"{seen}; {grey}")
+    """Let plug-ins look at the images of a data set. Raises UserError for images that a run cannot do with."""
+    for _, check in IMAGE_CHECK_REGISTRY:
+        check(cfg, name, records, to_learn)
 
 
 def evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:

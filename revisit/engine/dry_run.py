@@ -15,9 +15,7 @@ from revisit.compat.private_names import BatchNorm
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.soundness import look_at
 from revisit.data.views.mapper import training_mapper
-from revisit.engine.data_checks import MOST_LISTED
 from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
@@ -34,6 +32,11 @@ DRY_RUN_REGISTRY = Registry("DRY_RUN")
 DRY_RUN_REGISTRY.__doc__ = """
 Sections of a dry run, in this order: each is called with the resolved config, the facts that it was resolved by, and
 the network without memory for its weights, and returns entries of dry_run.json.
+"""
+
+DRY_RUN_DATA_REGISTRY = Registry("DRY_RUN_DATA")
+DRY_RUN_DATA_REGISTRY.__doc__ = """
+What a dry run says of images on disk: functions of the resolved config and of records, which return entries of "data".
 """
 
 DRY_RUN_PICTURE_REGISTRY = Registry("DRY_RUN_PICTURE")
@@ -218,6 +221,7 @@ def _data_on_disk(cfg: CfgNode) -> dict:
         records = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
     except UserError as error:
         return {"found": False, "problem": str(error)}
-    look = look_at(records, bit_depth(cfg))
-    counts = {"images_checked": look.seen, "unreadable": len(look.unreadable), "truncated": len(look.truncated)}
-    return {"found": True, **counts, "unreadable_first": (look.unreadable + look.truncated)[:MOST_LISTED]}
+    entries: dict = {"found": True}
+    for _, look in DRY_RUN_DATA_REGISTRY:
+        entries |= look(cfg, records)
+    return entries

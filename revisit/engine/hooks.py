@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
-from revisit.data.sources.soundness import MAX_SHARE
+from revisit.data.sources.inspection import MOST_UNREADABLE
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
@@ -86,11 +86,11 @@ class ReadErrors(HookBase):
             return
         failures = sum(comm.all_gather(self._failures))
         reads = self._steps * self._global_batch + failures
-        if failures > MAX_SHARE * reads:
+        if failures > MOST_UNREADABLE * reads:
             examples = [name for names in comm.all_gather(sorted(self._known)[:1]) for name in names]
             raise UserError(
                 f"{failures} of {reads} images could not be read, {', '.join(['for one', *examples][:2])}. "
-                f"More than {MAX_SHARE:.0%} is not an accident: repair the data set"
+                f"More than {MOST_UNREADABLE:.0%} is not an accident: repair the data set"
             )
         get_event_storage().put_scalar("read_failures", failures, smoothing_hint=False)
 

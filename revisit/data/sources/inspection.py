@@ -12,6 +12,14 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from fvcore.common.registry import Registry
 
+MOST_UNREADABLE = 0.01  # share of the images to learn from: for so many, others may stand in
+
+IMAGE_CHECK_REGISTRY = Registry("IMAGE_CHECK")
+IMAGE_CHECK_REGISTRY.__doc__ = """
+Looks at the files of a data set before a run: functions as in LABEL_CHECK_REGISTRY. Where ``to_learn`` is false, no
+image may be replaced by another one.
+"""
+
 LABEL_CHECK_REGISTRY = Registry("LABEL_CHECK")
 LABEL_CHECK_REGISTRY.__doc__ = """
 Looks at the labels of a data set before a run learns from it or scores against it: functions of the config, the name

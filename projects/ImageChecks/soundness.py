@@ -12,7 +12,6 @@ from revisit.data.images.reader import TruncatedImageError, ends_well, open_reco
 from revisit.data.sources.labels import read_depth, read_ids
 from revisit.data.sources.records import Records, ask_each, sample
 
-MAX_SHARE = 0.01  # of the images to learn from: for so many unreadable ones others may stand in
 SECONDS = 30.0  # for a set to learn from; one to be scored is looked at whole
 
 

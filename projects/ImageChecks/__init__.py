@@ -1,0 +1,1 @@
+"""Images that cannot be read, found before a run begins."""
