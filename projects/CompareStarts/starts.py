@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from projects.PaperTables.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
 from projects.RunReport.collect import short_names
-from revisit.checkpoint.detectron2_layouts import backbone_in_detectron2, zoo_flags
+from projects.Weights.detectron2_layout import backbone_in_detectron2, zoo_flags
 from revisit.checkpoint.flags import is_folded, read_flags
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.reading import read_checkpoint, unwrapped

@@ -1,6 +1,6 @@
 """Checkpoints of the project's own runs as a source of backbones."""
 
-from revisit.checkpoint.detectron2_layouts import DETECTOR_MARKS, backbone_of_detector
+from revisit.checkpoint.detectors import DETECTOR_MARKS, backbone_of_detector
 from revisit.checkpoint.flags import is_folded
 from revisit.checkpoint.reading import clipped, tensors_of
 from revisit.checkpoint.source_layout import SOURCE_LAYOUT_REGISTRY, FoundBackbone, SourceLayout
@@ -27,7 +27,7 @@ class RunLayout(SourceLayout):
             raise UserError("the checkpoint carries no flags: not a checkpoint of a Revisit run")
         tensors = tensors_of(checkpoint)
         if any(key.startswith(DETECTOR_MARKS) for key in tensors):
-            backbone, description = backbone_of_detector(checkpoint)
+            backbone, description = backbone_of_detector(tensors)
             folded = description.FOLDED if is_folded(backbone) else {}
             return FoundBackbone(backbone, description, {**flags, **folded})
         backbone = {key.removeprefix(_BACKBONE): value for key, value in tensors.items() if key.startswith(_BACKBONE)}

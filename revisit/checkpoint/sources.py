@@ -1,6 +1,5 @@
 """Which kind of file a checkpoint is, of all that are registered, and where the weights of a run come from."""
 
-from revisit.checkpoint import detectron2_layouts  # noqa: F401  registers its layout
 from revisit.checkpoint.reading import tensors_of
 from revisit.checkpoint.run_layout import RunLayout, start_of
 from revisit.checkpoint.source_layout import SOURCE_LAYOUT_REGISTRY, SourceLayout, contents_of
