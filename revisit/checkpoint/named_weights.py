@@ -13,7 +13,7 @@ from filelock import FileLock
 from revisit.checkpoint.flags import keys_of_start, read_flags
 from revisit.errors import UserError
 from revisit.files import local_copy, make_folder
-from revisit.keys import Decision, Facts, of_detectron2
+from revisit.keys import Decision, Facts, of_detectron2, value_of
 from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode
@@ -83,7 +83,7 @@ def _is_whole(path: Path) -> bool:
 
 def _file_of_name(cfg: CfgNode, facts: Facts) -> Decision | None:
     """The file, and its backbone in place of the recipe's; keys that are stated nearer than the weights stay."""
-    weights = cfg.MODEL.WEIGHTS
+    weights = value_of(cfg, facts.key)
     if not is_named(weights):
         return None
     file = weights_file(weights)

@@ -8,7 +8,7 @@ from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import PixelMapper, pixel_mapper_of
 from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.engine.evaluation_hooks import Evaluation
-from revisit.engine.hooks import Checkpoints, FreshPreciseBN
+from revisit.engine.hooks import FreshPreciseBN
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
@@ -43,7 +43,7 @@ class FinetuneTrainer(RevisitTrainer):
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             *self.evaluation_hooks(),
-            Checkpoints(self.cfg, self.signals),
+            self.checkpoints(),
         ]
 
     def _precise_bn(self) -> FreshPreciseBN | None:

@@ -16,7 +16,6 @@ from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 from revisit.keys import SWITCH, declare, integer, list_of, registered
 
-from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, hooks
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
@@ -127,12 +126,23 @@ class Checkpoints(HookBase):
     """Writes a checkpoint every SOLVER.CHECKPOINT_PERIOD, at the end, and when a signal asks the run to stop.
 
     Must run after all that changes the model or a hook's state, the evaluation included, and before the writers.
+
+    Args:
+        period: iterations between two checkpoints.
+        kept: how many of the newest stay; 0: all.
+        kept_every: every so many-th stays too; 0: none.
+        needs_each: whether a checkpoint that cannot be written ends the run.
     """
 
-    def __init__(self, cfg: CfgNode, signals: StopSignals):
-        self._folder = Path(cfg.OUTPUT_DIR)
-        self._solver = cfg.SOLVER
+    def __init__(
+        self, folder: Path, signals: StopSignals, *, period: int, kept: int, kept_every: int, needs_each: bool
+    ):
+        self._folder = folder
         self._signals = signals
+        self._period = period
+        self._kept = kept
+        self._kept_every = kept_every
+        self._needs_each = needs_each
         self._agree = SharedWish()
 
     def after_step(self) -> None:
@@ -143,7 +153,7 @@ class Checkpoints(HookBase):
                 write_results(self._folder, self.trainer.results)
             self._save(FINAL, needed=True)
             stop = None
-        if stop or (iteration + 1) % self._solver.CHECKPOINT_PERIOD == 0:
+        if stop or (iteration + 1) % self._period == 0:
             self._save(f"model_{iteration:07d}", needed=bool(stop))
         if self.trainer.ending:
             raise EndOfRunError(self.trainer.ending)
@@ -158,9 +168,9 @@ class Checkpoints(HookBase):
         """If the disk is full, the run continues, unless the checkpoint is ``needed`` or the config says to stop."""
         failure = write_checkpoint(self.trainer, self._folder, name)
         if comm.is_main_process() and not failure:
-            every = self._solver.CHECKPOINT_KEPT_EVERY * self._solver.CHECKPOINT_PERIOD
-            remove_outdated(self._folder, self.trainer.iter, newest=self._solver.CHECKPOINTS_KEPT, every=every)
-        if failure and (needed or self._solver.STOP_WITHOUT_CHECKPOINT):
+            every = self._kept_every * self._period
+            remove_outdated(self._folder, self.trainer.iter, newest=self._kept, every=every)
+        if failure and (needed or self._needs_each):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:
             logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")

@@ -15,7 +15,7 @@ from detectron2.utils import comm
 
 def device(cfg: CfgNode, facts: Facts) -> Decision | None:
     """The CPU where torch finds no GPU. Raises UserError where the machine has one that torch cannot use."""
-    if not cfg.MODEL.DEVICE.startswith("cuda") or torch.cuda.is_available():
+    if not value_of(cfg, facts.key).startswith("cuda") or torch.cuda.is_available():
         return None
     devices = sorted(glob("/dev/nvidia[0-9]*"))
     if facts.for_here and devices and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
@@ -37,9 +37,10 @@ def sync_norm(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 def seed(cfg: CfgNode, facts: Facts) -> Decision | None:
     """A random number, once for a run and the same on all machines."""
+    stated = value_of(cfg, facts.key)
     if facts.launched:
-        return Decision(comm.all_gather(cfg.SEED)[0], "as the first machine has drawn it")
-    if cfg.SEED >= 0:
+        return Decision(comm.all_gather(stated)[0], "as the first machine has drawn it")
+    if stated >= 0:
         return None
     if facts.seed >= 0:
         return Decision(facts.seed, "so that results are repeatable")

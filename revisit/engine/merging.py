@@ -11,7 +11,17 @@ from revisit.config import REMOVED, add_revisit_config
 from revisit.engine.command import check_pairs
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import is_url, output_path, read_yaml
-from revisit.keys import NETWORK, RUN, alternatives, assign, declaration, declare, dotted_keys, short_repr
+from revisit.keys import (
+    NETWORK,
+    RUN,
+    alternatives,
+    assign,
+    declaration,
+    declare,
+    dotted_keys,
+    short_repr,
+    value_of,
+)
 from revisit.plugins import find_config, import_modules
 
 from detectron2.config import CfgNode, get_cfg
@@ -74,7 +84,8 @@ def merged_config(stated: Stated, trained: Trained | None = None) -> CfgNode:
         in_file = {key: value for key, value in in_file.items() if not _leaves_open(key, value, trained)}
     _merge(cfg, in_file, stated.file)
     _merge(cfg, decisive(stated.typed), COMMAND_LINE)
-    assign(cfg, "OUTPUT_DIR", str(output_path(cfg.OUTPUT_DIR, "OUTPUT_DIR")))
+    folder = output_path(value_of(cfg, "OUTPUT_DIR"), "OUTPUT_DIR")
+    assign(cfg, "OUTPUT_DIR", str(folder))
     return cfg
 
 
@@ -105,9 +116,7 @@ def _import_stated(stated: Stated) -> None:
 
 def _import(value: object, where: str) -> None:
     """Import what IMPORTS names, which may declare config keys."""
-    imports = CfgNode({"IMPORTS": ()})
-    _merge(imports, {"IMPORTS": value}, where)
-    import_modules(imports.IMPORTS)
+    import_modules(_fitted("IMPORTS", value, (), where))
 
 
 def read_keys(path: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ from torch import nn
 
 from revisit.data.loading.loader import ResumableLoader, finish
 from revisit.engine.evaluation_hooks import Evaluation
-from revisit.engine.hooks import Checkpoints, CropFallbacks, ReadErrors
+from revisit.engine.hooks import CropFallbacks, ReadErrors
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.features import extractor
 from revisit.evaluation.registry import PretrainingEvaluation, evaluations_on
@@ -47,7 +47,7 @@ class PretrainTrainer(RevisitTrainer):
             Evaluation(self.folder),
             *(hook for evaluation in self.evaluators for hook in evaluation.hooks()),
             *self.evaluation_hooks(),
-            Checkpoints(cfg, self.signals),
+            self.checkpoints(),
         ]
 
     def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:

@@ -15,7 +15,7 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
-from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, EndOfRunError
+from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, Checkpoints, EndOfRunError
 from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
@@ -113,6 +113,17 @@ class RevisitTrainer(DefaultTrainer):
     def evaluation_hooks(self) -> list[HookBase | None]:
         """What plug-ins let follow each evaluation. Some hold the state of other hooks, and may end the run."""
         return [make(self) for _, make in EVALUATION_HOOK_REGISTRY]
+
+    def checkpoints(self) -> Checkpoints:
+        solver = self.cfg.SOLVER
+        return Checkpoints(
+            self.folder,
+            self.signals,
+            period=solver.CHECKPOINT_PERIOD,
+            kept=solver.CHECKPOINTS_KEPT,
+            kept_every=solver.CHECKPOINT_KEPT_EVERY,
+            needs_each=solver.STOP_WITHOUT_CHECKPOINT,
+        )
 
     def build_writers(self) -> list[EventWriter]:
         added = [WRITER_REGISTRY.get(name)(self.cfg) for name in self.cfg.WRITERS]  # first: wandb patches TensorBoard's

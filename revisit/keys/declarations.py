@@ -208,13 +208,18 @@ def alternatives() -> dict[str, list[Key]]:
     return groups
 
 
+def network_of(cfg: CfgNode) -> Any:
+    """The meta-architecture that MODEL.META_ARCHITECTURE names. Raises KeyError, which says the name."""
+    return META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+
+
 def is_read(cfg: CfgNode, name: str) -> bool:
     """Whether the network of MODEL.META_ARCHITECTURE reads a key; a network that nothing is known of reads all of
     Detectron2's. A method's ``also_reads`` and ``unread`` come before what it inherits."""
     readers = declaration(name).read_by
     if not readers:
         return True
-    network = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    network = network_of(cfg)
     if is_among(name, getattr(network, "also_reads", ())):
         return True
     if is_among(name, getattr(network, "unread", ())):

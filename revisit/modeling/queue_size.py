@@ -5,10 +5,9 @@ import math
 from functools import partial
 
 from revisit.errors import expect
-from revisit.keys import SWITCH, declare, integer
+from revisit.keys import SWITCH, declare, integer, network_of
 
 from detectron2.config import CfgNode
-from detectron2.modeling import META_ARCH_REGISTRY
 
 PAPERS_QUEUE = 65536  # rows
 
@@ -41,7 +40,7 @@ moco(
 
 def keys_of_image(cfg: CfgNode) -> int:
     """How many rows an image leaves in the queue, by the method of the config."""
-    method = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    method = network_of(cfg)
     return method.keys_of_image(cfg) if hasattr(method, "keys_of_image") else 1
 
 

@@ -20,7 +20,8 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
         UserError: no images, one file of labels for two images, or none for any.
     """
     images_of = _images_by_place(images, labels, suffix)
-    given = _files_by_place(labels, suffix)
+    files = (file for file in labels.rglob("*") if file.suffix.lower() == suffix)
+    given = {file.with_suffix(suffix): file for file in files if file.name != NAMES_IN_LABELS}
     for path, of_path in images_of.items():
         is_clear = len(of_path) == 1 or path not in given
         expect(is_clear, f"{path} would be the labels of {of_path}: expected one image of each name")
@@ -31,11 +32,7 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
     if lost and lacking:
         both = f"{problem}, such as {lost[0].name}, and {len(lacking)} of {len(images_of)} images have none"
         log_first_n(logging.WARNING, f"{both}: expected the same names", name=__name__, key="message")
-    file_of: dict[str, Path | None] = {}
-    for path, of_path in images_of.items():
-        for image in of_path:
-            file_of[image] = given.get(path)
-    return file_of
+    return {image: given.get(path) for path, of_path in images_of.items() for image in of_path}
 
 
 def _images_by_place(images: Path, labels: Path, suffix: str) -> dict[Path, list[str]]:
@@ -43,17 +40,6 @@ def _images_by_place(images: Path, labels: Path, suffix: str) -> dict[Path, list
     images_of: dict[Path, list[str]] = {}
     for record in load_folder(images):
         name = record["file_name"]
-        inside = Path(name).relative_to(images)
-        path = labels / inside.with_suffix(suffix)
+        path = labels / Path(name).relative_to(images).with_suffix(suffix)
         images_of.setdefault(path, []).append(name)
     return images_of
-
-
-def _files_by_place(labels: Path, suffix: str) -> dict[Path, Path]:
-    """Files of labels, by their path with ``suffix`` as it is written here."""
-    files = {}
-    for file in labels.rglob("*"):
-        is_one = file.suffix.lower() == suffix and file.name != NAMES_IN_LABELS
-        if is_one:
-            files[file.with_suffix(suffix)] = file
-    return files

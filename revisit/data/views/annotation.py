@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from revisit.data.views.looks import Look
+from revisit.keys import network_of
 
 from detectron2.config import CfgNode
-from detectron2.modeling import META_ARCH_REGISTRY
 
 
 class DrawnImage(NamedTuple):
@@ -44,5 +44,5 @@ class ViewAnnotator:
 
 def annotator_of(cfg: CfgNode) -> ViewAnnotator:
     """The annotator of the method that MODEL.META_ARCHITECTURE names."""
-    method = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    method = network_of(cfg)
     return method.view_annotator(cfg) if hasattr(method, "view_annotator") else ViewAnnotator()
