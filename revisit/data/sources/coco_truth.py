@@ -58,9 +58,9 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     Raises:
         UserError: what cannot be meant so; the message names ``source`` and the entry.
     """
-    is_coco = isinstance(content, dict) and content.get("images") and content.get("categories")
+    has_lists = isinstance(content, dict) and content.get("images") and content.get("categories")
     form = "expected an object with the lists categories, images and annotations"
-    expect(is_coco, f"{source} is not in COCO's format, or shows nothing: {form}")
+    expect(has_lists, f"{source} is not in COCO's format, or shows nothing: {form}")
     with translated(source, content=True):
         categories = _categories(content["categories"])
         pictures = _pictures(content["images"], images)
@@ -69,16 +69,18 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
         return truth, []
     entries = content["annotations"] or []
     truth["annotations"], left_out = _annotations(entries, categories, pictures, source)
-    return truth, [
-        f"{len(examples)} of {len(entries)} boxes left out, {reason}, such as {examples[0]}"
-        for reason, examples in left_out.items()
-    ]
+    lines = []
+    for reason, examples in left_out.items():
+        count = f"{len(examples)} of {len(entries)} boxes left out"
+        lines.append(f"{count}, {reason}, such as {examples[0]}")
+    return truth, lines
 
 
 def _categories(entries: list[dict]) -> list[dict]:
     categories = [{**entry, "name": _name(entry)} for entry in entries]
-    _expect_different([category["id"] for category in categories], "categories have the same id")
-    _expect_different([category["name"] for category in categories], "categories have the same name")
+    for key in ("id", "name"):
+        values = [category[key] for category in categories]
+        _expect_different(values, f"categories have the same {key}")
     return categories
 
 
@@ -91,18 +93,22 @@ def _annotations(
     annotations, left_out = [], defaultdict(list)
     for index, entry in enumerate(entries):
         with translated(f"{source}, annotations[{index}]", content=True):
-            if entry["category_id"] not in ids:
-                raise ValueError(f"category_id {entry['category_id']!r}, expected the id of one of categories")
-            picture = picture_of.get(entry["image_id"])
-            annotation = picture and _annotation(entry, picture)
+            category = entry["category_id"]
+            if category not in ids:
+                raise ValueError(f"category_id {category!r}, expected the id of one of categories")
+            image = entry["image_id"]
+            picture = picture_of.get(image)
             if picture is None:
-                left_out[WITHOUT_IMAGE].append(f"image_id {entry['image_id']!r}")
-            elif annotation is None:
+                left_out[WITHOUT_IMAGE].append(f"image_id {image!r}")
+                continue
+            annotation = _annotation(entry, picture)
+            if annotation is None:
                 left_out[WITHOUT_AREA].append(f"bbox {entry['bbox']} of {picture['file_name']}")
-            else:
-                annotations.append(annotation)
+                continue
+            annotations.append(annotation)
+    own_ids = [annotation.get("id") for annotation in annotations]
     with translated(source, content=True):
-        _expect_different([a["id"] for a in annotations if a.get("id") is not None], "annotations have the same id")
+        _expect_different([own for own in own_ids if own is not None], "annotations have the same id")
     lost = left_out.get(WITHOUT_IMAGE, [])
     problem = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"
     expect(not lost or len(annotations) > 0, f"{problem}: expected both to be numbers, and the same ones")
@@ -113,36 +119,45 @@ def _expect_different(values: list, what: str) -> None:
     """Raise UserError if a value occurs twice: two of ``what``."""
     for value, count in Counter(values).most_common(1):
         if count > 1:
-            raise ValueError(
-                f"{count} {what}, {value!r}: expected one of its own for each; rename or remove the others"
-            )
+            found = f"{count} {what}, {value!r}"
+            raise ValueError(f"{found}: expected one of its own for each; rename or remove the others")
 
 
 def _name(category: dict) -> str:
     name = category["name"]
-    if type(name) not in (str, int, float) or not str(name).strip():
+    text = str(name).strip()
+    if type(name) not in (str, int, float) or not text:
         raise ValueError(f"the category of id {category['id']!r} has the name {name!r}, expected a text")
-    return str(name).strip()
+    return text
 
 
 def _pictures(entries: list[dict], folder: Path) -> list[dict]:
     """Images with the names of their files and, where an entry has no size, that of the file."""
-    pictures = [{**entry, "file_name": _file_name(entry["file_name"], folder)} for entry in entries]
+    pictures = []
+    for entry in entries:
+        name = _file_name(entry["file_name"], folder)
+        pictures.append({**entry, "file_name": name})
     _expect_different([picture["id"] for picture in pictures], "images have the same id")
     paths = [os.path.join(folder, picture["file_name"]) for picture in pictures]
     require_files([{"file_name": path} for path in paths])
-    _expect_different(list(map(os.path.realpath, paths)), "images have the same file")
+    places = [os.path.realpath(path) for path in paths]
+    _expect_different(places, "images have the same file")
     for picture, path in zip(pictures, paths, strict=True):
-        sides = [picture.get("height"), picture.get("width")]
-        if not all(type(side) is int and side > 0 for side in sides):
+        if not (_is_side(picture.get("height")) and _is_side(picture.get("width"))):
             picture.update(read_size(path))
         check_pixel_count(picture["height"], picture["width"], JPEG)
     return pictures
 
 
+def _is_side(value: Any) -> bool:
+    """Whether an image may have so many px along a side."""
+    return type(value) is int and value > 0
+
+
 def _file_name(name: str, folder: Path) -> str:
     """The name, which another system may have written with backslashes."""
-    return name if os.path.exists(os.path.join(folder, name)) else name.replace("\\", "/")
+    path = os.path.join(folder, name)
+    return name if os.path.exists(path) else name.replace("\\", "/")
 
 
 def _annotation(entry: dict, picture: dict) -> dict | None:
@@ -151,16 +166,19 @@ def _annotation(entry: dict, picture: dict) -> dict | None:
     height, width = picture["height"], picture["width"]
     mask = _mask(entry.get("segmentation"), height, width)
     x, y, box_width, box_height = entry["bbox"]
-    inside = min(x + box_width, width) - max(x, 0), min(y + box_height, height) - max(y, 0)
+    across = min(x + box_width, width) - max(x, 0)
+    down = min(y + box_height, height) - max(y, 0)
+    is_narrow = min(across, down) < MIN_SIDE
     # A negative side is refused when boxes are inspected.
-    if min(box_width, box_height) >= 0 and min(inside) < MIN_SIDE:
+    if is_narrow and min(box_width, box_height) >= 0:
         return None
     annotation = {key: value for key, value in entry.items() if key != "segmentation"}
     if "iscrowd" in entry:
         annotation["iscrowd"] = int(entry["iscrowd"] or 0)
     area = entry.get("area")
-    if type(area) not in (int, float) or not 0 < area <= height * width:  # pycocotools ignores objects beyond
-        annotation["area"] = inside[0] * inside[1]
+    is_number = type(area) in (int, float)
+    if not (is_number and 0 < area <= height * width):  # pycocotools ignores objects beyond
+        annotation["area"] = across * down
     if mask is not None:
         annotation["segmentation"] = mask
     return annotation
@@ -178,7 +196,10 @@ def _check_annotation(entry: dict) -> None:
 
 def _are_numbers(values: Any) -> bool:
     """Whether it is a list of finite numbers."""
-    return isinstance(values, list) and {*map(type, values)} <= {int, float} and all(map(math.isfinite, values))
+    if not isinstance(values, list):
+        return False
+    types = {type(value) for value in values}
+    return types <= {int, float} and all(map(math.isfinite, values))
 
 
 def _mask(mask: Any, height: int, width: int) -> list[list[float]] | dict | None:
@@ -194,9 +215,11 @@ def _mask(mask: Any, height: int, width: int) -> list[list[float]] | dict | None
 
 def _outlines(mask: list[list[float]], height: int, width: int) -> list[list[float]]:
     """Those that enclose something. Raises ValueError for others that go too far."""
-    outlines = [points for points in mask if len(points) % 2 == 0 and len(points) >= 6 and _encloses(points)]
+    closed = [points for points in mask if len(points) % 2 == 0 and len(points) >= 6]
+    outlines = [points for points in closed if _encloses(points)]
     most = min(MAX_OUTLINE, 4 * height * width)
-    if sum(_length(points, most) for points in outlines) > most:
+    length = sum(_length(points, most) for points in outlines)
+    if length > most:
         raise ValueError(f"segmentation: expected an outline of at most {most:,} px in {width} x {height} px")
     return outlines
 
@@ -204,18 +227,22 @@ def _outlines(mask: list[list[float]], height: int, width: int) -> list[list[flo
 def _encloses(points: list[float]) -> bool:
     """Whether an outline is more than a line along x or y."""
     if max(points) > FAR or min(points) < -FAR:
-        raise ValueError(f"segmentation: points up to {max(map(abs, points)):g} px away, expected those of its image")
-    return min(points[::2]) < max(points[::2]) and min(points[1::2]) < max(points[1::2])
+        farthest = max(map(abs, points))
+        raise ValueError(f"segmentation: points up to {farthest:g} px away, expected those of its image")
+    x, y = points[::2], points[1::2]
+    return min(x) < max(x) and min(y) < max(y)
 
 
 def _length(points: list[float], most: float) -> float:
     """Steps of a px along an outline, those of a straight edge counted along its longer axis; or a bound below most."""
-    spans = [max(along) - min(along) for along in (points[::2], points[1::2])]
-    bound = len(points) // 2 * (max(spans) + 1)
+    x, y = points[::2], points[1::2]
+    span = max(max(x) - min(x), max(y) - min(y))
+    bound = len(x) * (span + 1)
     if bound <= most:
         return bound
     corners = np.reshape(points, (-1, 2))
-    edges = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
+    moves = np.abs(corners - np.roll(corners, 1, axis=0))
+    edges = moves.max(axis=1)
     return float((edges + 1).sum())
 
 
@@ -225,9 +252,12 @@ def _runs_of_image(mask: dict, height: int, width: int) -> dict | None:
     if size != [height, width]:
         raise ValueError(f"segmentation: run lengths of {size} px, expected its image's {[height, width]}")
     runs = counts if isinstance(counts, list) else run_lengths(counts).tolist()
-    if not all(type(run) is int and run >= 0 for run in runs) or sum(runs) != height * width:
-        raise ValueError(f"segmentation: run lengths, expected those of {height * width:,} px, {height} x {width}")
-    return {"size": [height, width], "counts": counts} if any(runs[1::2]) else None
+    pixels = height * width
+    are_runs = all(type(run) is int and run >= 0 for run in runs)
+    if not are_runs or sum(runs) != pixels:
+        raise ValueError(f"segmentation: run lengths, expected those of {pixels:,} px, {height} x {width}")
+    is_empty = not any(runs[1::2])
+    return None if is_empty else {"size": [height, width], "counts": counts}
 
 
 def run_lengths(text: str) -> np.ndarray:
@@ -239,17 +269,21 @@ def run_lengths(text: str) -> np.ndarray:
     Raises:
         ValueError: no such text.
     """
-    codes = np.frombuffer(text.encode(), np.uint8).astype(np.int64) - 48
+    data = np.frombuffer(text.encode(), np.uint8)
+    codes = data.astype(np.int64) - 48
     goes_on = codes & 32 > 0
     if not text or codes.min() < 0 or codes.max() > 63 or goes_on[-1]:
         raise ValueError("segmentation: counts are no run lengths in COCO's form")
     last = np.flatnonzero(~goes_on)
     first = np.concatenate([[0], last[:-1] + 1])
-    digit = np.arange(len(codes)) - np.repeat(first, last - first + 1)
+    starts = np.repeat(first, last - first + 1)  # for each code, where its number begins
+    digit = np.arange(len(codes)) - starts
     if digit.max() > 6:
         raise ValueError("segmentation: counts hold a number beyond any image")
-    runs = np.add.reduceat((codes & 31) << 5 * digit, first)
-    runs -= (codes[last] & 16 > 0) * (1 << 5 * (digit[last] + 1))
+    parts = (codes & 31) << 5 * digit
+    runs = np.add.reduceat(parts, first)
+    is_negative = codes[last] & 16 > 0
+    runs -= is_negative * (1 << 5 * (digit[last] + 1))
     for start in (1, 2):
         runs[start::2] = np.cumsum(runs[start::2])
     return runs
