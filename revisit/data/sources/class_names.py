@@ -116,8 +116,15 @@ def classes_of(own: LabelledSet) -> list:
     names = own.metadata.get(key_of_classes(own.records))
     if names:
         return list(names)
-    counts = [len(r["labels"]) if "labels" in r else r.get("label", -1) + 1 for r in own.records]
-    return list(range(max(counts, default=0)))
+    count = max(map(_least_classes, own.records), default=0)
+    return list(range(count))
+
+
+def _least_classes(record: dict) -> int:
+    """How many classes there are at least, by the labels of a record."""
+    if "labels" in record:
+        return len(record["labels"])
+    return record.get("label", -1) + 1
 
 
 def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> LabelledSet:
@@ -133,7 +140,8 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
     if classes and may_lack_some and set(classes) <= set(wanted):
         metadata |= _with_rare_classes(classes, wanted, key, metadata)
         classes = metadata[key]
-    if not classes or not wanted or classes == list(wanted) or _differ_in_names_alone(classes, wanted):
+    are_compared = classes and wanted and not _differ_in_names_alone(classes, wanted)
+    if not are_compared or classes == list(wanted):
         return LabelledSet(records, metadata)
     index = index_by_name(classes, wanted, (name, leader))
     if key == "stuff_classes":
@@ -149,15 +157,19 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
 
 def _differ_in_names_alone(classes: Sequence, wanted: Sequence) -> bool:
     """Whether one of the two has numbers in place of names, and as many as the other."""
-    return len(classes) == len(wanted) and int in map(type, [*classes, *wanted])
+    types = {type(label) for label in (*classes, *wanted)}
+    return len(classes) == len(wanted) and int in types
 
 
 def _with_rare_classes(classes: list, wanted: Sequence, key: str, metadata: dict) -> dict:
     """Metadata with those of ``wanted`` after the own classes that these lack, with ids that no box has."""
-    complete = {key: classes + [label for label in wanted if label not in classes]}
-    if ids := metadata.get(IDS):
-        free = range(max(ids) + 1, max(ids) + 1 + len(wanted))
-        complete[IDS] = ids | dict(zip(free, range(len(classes), len(wanted)), strict=False))
+    lacking = [label for label in wanted if label not in classes]
+    complete = {key: classes + lacking}
+    ids = metadata.get(IDS)
+    if ids:
+        free = max(ids) + 1
+        numbers = range(len(classes), len(wanted))
+        complete[IDS] = ids | {free + n: number for n, number in enumerate(numbers)}
     return complete
 
 
@@ -167,10 +179,13 @@ def index_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, s
     Raises:
         UserError: they are not the same names, or a name stands for two classes.
     """
-    if sorted(own) == sorted(wanted) and len(set(own)) == len(own):
-        return [list(wanted).index(name) for name in own]
-    sides = "".join(_lacking(*side) for side in ((names[0], own, wanted), (names[1], wanted, own)))
-    message = f"{names[0]!r} and {names[1]!r} have different classes, {len(own)} and {len(wanted)}{sides}"
+    are_clear = len(set(own)) == len(own)
+    if are_clear and sorted(own) == sorted(wanted):
+        places = {name: index for index, name in enumerate(wanted)}
+        return [places[name] for name in own]
+    us, them = names
+    sides = _lacking(us, own, wanted) + _lacking(them, wanted, own)
+    message = f"{us!r} and {them!r} have different classes, {len(own)} and {len(wanted)}{sides}"
     raise UserError(f"{message}. A score compares classes by name: expected the same, each once, in any order")
 
 
@@ -181,12 +196,20 @@ def _lacking(name: str, classes: Sequence, others: Sequence) -> str:
 
 def renumbered(records: Records, index: Sequence[int]) -> Records:
     """The records with class n counted as class ``index[n]``: in ``label``, ``labels`` and ``annotations``."""
-    changed = [dict(record) for record in records]
-    for record in changed:
-        if record.get("label", -1) >= 0:
-            record["label"] = index[record["label"]]
-        if "labels" in record:
-            record["labels"] = tuple(record["labels"][index.index(number)] for number in range(len(index)))
-        if "annotations" in record:
-            record["annotations"] = [{**a, "category_id": index[a["category_id"]]} for a in record["annotations"]]
+    return [_renumbered(record, index) for record in records]
+
+
+def _renumbered(record: dict, index: Sequence[int]) -> dict:
+    changed = dict(record)
+    label = record.get("label", -1)
+    if label >= 0:
+        changed["label"] = index[label]
+    if "labels" in record:
+        old = [index.index(number) for number in range(len(index))]
+        changed["labels"] = tuple(record["labels"][number] for number in old)
+    if "annotations" in record:
+        changed["annotations"] = []
+        for annotation in record["annotations"]:
+            number = index[annotation["category_id"]]
+            changed["annotations"].append({**annotation, "category_id": number})
     return changed

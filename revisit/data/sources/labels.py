@@ -28,15 +28,19 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
         UserError: a file that is missing, damaged or in colour, or an id that is none of these.
     """
     ids = read_ids(file_name)
-    last, void = num_classes - 1 + offset, 0 if offset else VOID
-    wrong = ((ids < 0) | (ids > last)) & (ids != void)
+    last = num_classes - 1 + offset
+    void = 0 if offset else VOID
+    is_class = (ids >= 0) & (ids <= last)
+    wrong = ~is_class & (ids != void)
     if wrong.any():
         unknown = np.unique(ids[wrong])
         counted = "; for masks that count from 0 there is datasets/prepare_nyud.py --mask-ids zero_based" * offset
         problem = f"label map {file_name} has ids {first_few(unknown.astype(str).tolist())}"
         raise UserError(f"{problem}: expected {offset} to {last}, and {void} for void{counted}")
     labels = ids.astype(np.uint8)
-    return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1)) if offset else labels
+    if not offset:
+        return labels
+    return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1))
 
 
 def read_depth(file_name: PathLike) -> np.ndarray:
@@ -50,12 +54,16 @@ def read_depth(file_name: PathLike) -> np.ndarray:
     """
     with translated(f"reading depth map {file_name}", content=True):
         depth = np.load(file_name, allow_pickle=False)
-        depth = depth[..., 0] if depth.ndim == 3 and depth.shape[2] == 1 else depth
+        has_one_channel = depth.ndim == 3 and depth.shape[2] == 1
+        if has_one_channel:
+            depth = depth[..., 0]
         if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
             raise ValueError(f"{depth.dtype} {depth.shape}, expected floating-point metres of shape (H, W)")
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
             depth = np.ascontiguousarray(depth, np.float32)
-        if wrong := int((~(np.isfinite(depth) & (depth >= 0))).sum()):
+        are_metres = np.isfinite(depth) & (depth >= 0)
+        wrong = depth.size - int(are_metres.sum())
+        if wrong:
             raise ValueError(f"{wrong} of {depth.size} values are no metres: expected 0 where the depth is missing")
     return depth
 

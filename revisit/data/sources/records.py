@@ -24,7 +24,9 @@ _THREADS = 8  # for stores that answer late
 
 def sample(records: Sequence, most: int = SAMPLED) -> list:
     """At most ``most`` records, spread evenly: always the same ones."""
-    return [records[n] for n in np.linspace(0, len(records) - 1, min(most, len(records))).astype(int)]
+    count = min(most, len(records))
+    places = np.linspace(0, len(records) - 1, count).astype(int)
+    return [records[n] for n in places]
 
 
 def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -> list:
@@ -59,10 +61,12 @@ def fingerprint(*sets: Records, labels: bool = True, classes: Sequence[str] = ()
 
 def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str, str]:
     names = [str(record.get("file_name", "")) for record in records]
-    shared = os.path.commonprefix([min(names), max(names)]).rfind("/") + 1
+    start = os.path.commonprefix([min(names), max(names)])
+    shared = start.rfind("/") + 1
+    offsets = [record.get("offset", "") for record in records]
     compared = sample(records, COMPARED)
     facts = {
-        "names": [f"{name[shared:]} {record.get('offset', '')}" for name, record in zip(names, records, strict=True)],
+        "names": [f"{name[shared:]} {offset}" for name, offset in zip(names, offsets, strict=True)],
         "sizes": ask_each(_size, compared),
         "times": ask_each(_time, compared),
     }
@@ -84,11 +88,14 @@ def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[
     if [prints["count"] for prints in before] != [prints["count"] for prints in now]:
         return ["number"]
 
-    def differ(part: str) -> bool:
-        pairs = zip(before, now, strict=True)
-        return any(part in one and part in other and one[part] != other[part] for one, other in pairs)
+    parts = [part for part in PARTS if times or part != "times"]
+    return [PARTS[part] for part in parts if _differ(part, before, now)]
 
-    return [word for part, word in PARTS.items() if differ(part) and (times or part != "times")]
+
+def _differ(part: str, before: list[dict], now: list[dict]) -> bool:
+    """Whether a part differs in two of the lists that both have it."""
+    pairs = [(one[part], other[part]) for one, other in zip(before, now, strict=True) if part in one and part in other]
+    return any(one != other for one, other in pairs)
 
 
 def shared_images(one: Records, other: Records) -> int:
@@ -101,9 +108,17 @@ def shared_images(one: Records, other: Records) -> int:
     by_size: dict[int, Records] = defaultdict(list)
     for record in sample(one, COMPARED):
         by_size[_size(record)].append(record)
-    contents = cache(lambda size: {_content(record) for record in by_size[size]} - {b""})
-    like = [record for record in sample(rest, COMPARED) if 0 < _size(record) in by_size]
-    return len(other) - len(rest) + sum(_content(record) in contents(_size(record)) for record in like)
+
+    @cache
+    def contents(size: int) -> set[bytes]:
+        return {_content(record) for record in by_size[size]} - {b""}
+
+    same = len(other) - len(rest)
+    for record in sample(rest, COMPARED):
+        size = _size(record)
+        if size > 0 and size in by_size:
+            same += _content(record) in contents(size)
+    return same
 
 
 def _location(record: dict) -> tuple[str, int] | None:

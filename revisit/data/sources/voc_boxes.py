@@ -26,13 +26,17 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
         image = path / "JPEGImages" / f"{name}.jpg"
-        size, objects = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
-        boxes = [
-            {"category_id": classes.index(thing.label), "bbox": thing.corners, "bbox_mode": BoxMode.XYXY_ABS}
-            for thing in objects
-        ]
+        file = path / "Annotations" / f"{name}.xml"
+        size, objects = read_voc_annotation(file, image, classes)
+        boxes = [_box_of(thing, classes) for thing in objects]
         records.append({"file_name": str(image), "image_id": name, **size, "annotations": boxes})
     return require_files(records)
+
+
+def _box_of(thing: "VOCObject", classes: tuple[str, ...]) -> dict:
+    """Detectron2's annotation of an object."""
+    number = classes.index(thing.label)
+    return {"category_id": number, "bbox": thing.corners, "bbox_mode": BoxMode.XYXY_ABS}
 
 
 def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> dict:
@@ -48,10 +52,13 @@ def year_of_voc(path: Path, split: str) -> int | None:
     """The year of a tree by <folder> of some annotations of the split, else by its path; None where neither has one."""
     split_file = path / "ImageSets" / "Main" / f"{split}.txt"
     names = sample(read_split(split_file), 20) if split_file.is_file() else []
-    files = [file for name in names if (file := path / "Annotations" / f"{name}.xml").is_file()]
-    years = {year for file in files for year in YEAR_OF_FILE.findall(file.read_bytes()[:1000])}
-    years = years or set(YEAR_OF_PATH.findall(str(path.resolve()))[-1:])
-    return int(years.pop()) if len(years) == 1 else None
+    files = [path / "Annotations" / f"{name}.xml" for name in names]
+    heads = [file.read_bytes()[:1000] for file in files if file.is_file()]
+    years = {int(year) for head in heads for year in YEAR_OF_FILE.findall(head)}
+    if not years:
+        in_path = YEAR_OF_PATH.findall(str(path.resolve()))
+        years = set(map(int, in_path[-1:]))
+    return years.pop() if len(years) == 1 else None
 
 
 class VOCObject(NamedTuple):
@@ -81,7 +88,8 @@ def _read_object(element: ElementTree.Element, classes: tuple[str, ...]) -> VOCO
     label = element.findtext("name", "").strip()
     if not label or (classes and label not in classes):
         raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
-    x0, y0, x1, y1 = (float(element.findtext(f"bndbox/{side}", f"no {side}")) for side in CORNERS)
+    texts = [element.findtext(f"bndbox/{side}", f"no {side}") for side in CORNERS]
+    x0, y0, x1, y1 = map(float, texts)
     difficult = element.findtext("difficult", "").strip().lower()
     if difficult not in DIFFICULT:
         raise ValueError(f"difficult {difficult!r}, expected 0 or 1")
