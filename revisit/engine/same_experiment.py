@@ -55,17 +55,23 @@ def check_same_experiment(
     _warn_of_removed_keys(saved["config"])
     differences = _compare(cfg, images, saved, other_processes)
     refused = [d for d in differences if d.key == DATA or not may_change(cfg, d.key)]
-    listed = ", ".join(map(str, refused))
-    if wanted := [d.key for d in refused if d.key not in accepted]:
+    listed = _listed(refused)
+    wanted = [d.key for d in refused if d.key not in accepted]
+    if wanted:
         force = " ".join(f"--accept {key}" for key in wanted)
-        raise UserError(
-            f"cannot resume: the checkpoint is of another experiment, {listed}. Restore the values on the left, start "
-            f"anew in another OUTPUT_DIR, or force it: --resume {force}"
-        )
+        problem = f"cannot resume: the checkpoint is of another experiment, {listed}"
+        way_out = "Restore the values on the left, start anew in another OUTPUT_DIR, or force it"
+        raise UserError(f"{problem}. {way_out}: --resume {force}")
     if refused:
         logger.warning(f"resuming as another experiment, by --accept: {listed}")
-    if applied := [str(d) for d in differences if d not in refused and is_read(cfg, d.key)]:
-        logger.info(f"resuming with other values, which apply from here on: {', '.join(applied)}")
+    others = [d for d in differences if d not in refused]
+    applied = [d for d in others if is_read(cfg, d.key)]
+    if applied:
+        logger.info(f"resuming with other values, which apply from here on: {_listed(applied)}")
+
+
+def _listed(differences: Collection[Difference]) -> str:
+    return ", ".join(map(str, differences))
 
 
 def _warn_of_removed_keys(saved: Mapping[str, Value]) -> None:
@@ -76,25 +82,37 @@ def _warn_of_removed_keys(saved: Mapping[str, Value]) -> None:
 
 def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: bool) -> list[Difference]:
     now, before = plain_config(cfg), saved["config"]
-    differences = []
+    elsewhere = other_processes or now["MODEL.DEVICE"] != before["MODEL.DEVICE"]
+    of_keys = _differences(before, now, elsewhere=elsewhere)
+    differences = [d for d in of_keys if d.key != DATA]
     changed = changes(saved["images"], images)
     if changed == [PARTS["times"]]:
         logger.warning(f"{DATA}: the files' times are others than the checkpoint's: were they copied, or edited?")
     elif changed:
-        old, new = (
-            f"{', '.join(names)}: {sum(part['count'] for part in prints)} images"
-            for names, prints in ((before[DATA], saved["images"]), (now[DATA], images))
-        )
-        differences.append(Difference(DATA, old, f"{new}, other {' and '.join(changed)}"))
-    elsewhere = other_processes or now["MODEL.DEVICE"] != before["MODEL.DEVICE"]
-    return differences + [d for d in _differences(before, now, elsewhere=elsewhere) if d.key != DATA]
+        old = _images_in_words(before[DATA], saved["images"])
+        new = _images_in_words(now[DATA], images)
+        of_data = Difference(DATA, old, f"{new}, other {' and '.join(changed)}")
+        differences.insert(0, of_data)
+    return differences
+
+
+def _images_in_words(names: list[str], prints: list[dict]) -> str:
+    count = sum(part["count"] for part in prints)
+    return f"{', '.join(names)}: {count} images"
 
 
 def _differences(before: Mapping, now: Mapping, *, elsewhere: bool) -> list[Difference]:
     """By key; ``elsewhere``: on other devices or processes, where SyncBN becomes another norm of the same values."""
-    pairs = [Difference(key, before[key], now[key]) for key in sorted(now.keys() & before.keys())]
-    norms = [d for d in pairs if elsewhere and d.key.endswith(".NORM") and {*map(str, d[1:])} <= SYNCHRONISED]
-    return [d for d in pairs if d.before != d.now and d not in norms]
+    shared = sorted(now.keys() & before.keys())
+    pairs = [Difference(key, before[key], now[key]) for key in shared]
+    differences = [d for d in pairs if d.before != d.now]
+    return [d for d in differences if not (elsewhere and _is_of_place(d))]
+
+
+def _is_of_place(difference: Difference) -> bool:
+    """Whether two norms are one, on other devices or processes."""
+    norms = {str(difference.before), str(difference.now)}
+    return difference.key.endswith(".NORM") and norms <= SYNCHRONISED
 
 
 def check_same_network(cfg: CfgNode, trained: Trained) -> None:
@@ -104,17 +122,16 @@ def check_same_network(cfg: CfgNode, trained: Trained) -> None:
     wrong = [d for d in makes if not may_change(cfg, d.key)]
     wrong = [d for d in wrong if d.key == "MODEL.META_ARCHITECTURE"] or wrong
     if wrong:
-        listed = "; ".join(f"{d.key} is {short_repr(d.now)} here and {short_repr(d.before)} there" for d in wrong)
-        raise UserError(
-            f"{trained.weights} was trained under another configuration: {listed}. Leave them to the checkpoint"
-        )
+        sides = [f"{d.key} is {short_repr(d.now)} here and {short_repr(d.before)} there" for d in wrong]
+        problem = f"{trained.weights} was trained under another configuration: {'; '.join(sides)}"
+        raise UserError(f"{problem}. Leave them to the checkpoint")
 
 
 def check_alike(cfg: CfgNode) -> None:
     """Raise UserError where machines have decided differently what makes an experiment."""
     own = {key: value for key, value in plain_config(cfg).items() if not may_change(cfg, key)}
     first = comm.all_gather(own)[0]
-    listed = ", ".join(map(str, _differences(first, own, elsewhere=False)))
+    listed = _listed(_differences(first, own, elsewhere=False))
     expect(not listed, f"machines differ, the first one's value on the left: {listed}. Type these keys on all of them")
 
 

@@ -70,11 +70,17 @@ def scatter_shuffled(rows: Tensor, permutation: np.ndarray) -> Tensor:
     source = permutation // share  # process that holds the image of each shuffled place
     destination = np.arange(len(permutation)) // share
     index = permutation % share
-    sent = [index[(source == rank) & (destination == to)] for to in range(world_size)]
-    received = [np.flatnonzero((source == of) & (destination == rank)) - rank * share for of in range(world_size)]
-    outgoing = rows[to_device(np.concatenate(sent), rows.device)].contiguous()
+    is_own, is_for_us = source == rank, destination == rank
+    sent, received = [], []  # by process: which of our rows go there, at which of our places its rows arrive
+    for other in range(world_size):
+        sent.append(index[is_own & (destination == other)])
+        places = np.flatnonzero(is_for_us & (source == other))
+        received.append(places - rank * share)
+    leaving = to_device(np.concatenate(sent), rows.device)
+    arriving = to_device(np.concatenate(received), rows.device)
+    outgoing = rows[leaving].contiguous()
     incoming = torch.empty_like(outgoing)
-    dist.all_to_all_single(incoming, outgoing, [len(part) for part in received], [len(part) for part in sent])
+    dist.all_to_all_single(incoming, outgoing, list(map(len, received)), list(map(len, sent)))
     shuffled = torch.empty_like(incoming)
-    shuffled[to_device(np.concatenate(received), rows.device)] = incoming
+    shuffled[arriving] = incoming
     return shuffled
