@@ -43,7 +43,9 @@ class Crops(NamedTuple):
 
     def __str__(self) -> str:
         (low, high), (least, most) = self.large_scale, self.small_scale
-        return f"2 x ({low:g}, {high:g})" + f" + {self.num_small} x ({least:g}, {most:g})" * (self.num_small > 0)
+        large = f"2 x ({low:g}, {high:g})"
+        small = f" + {self.num_small} x ({least:g}, {most:g})" if self.num_small else ""
+        return large + small
 
 
 # As each was published.
@@ -133,7 +135,8 @@ def draw_overlaps(
     of (height, width), px, under VIEWS.MAX_IOU."""
     crops = ConstrainedMultiCrop(large_scale=scale, num_small=0, max_iou=max_iou)
     drawn = draw_boxes(image_size, crops, num_pairs, seed, f"IoU at most {max_iou:g}")
-    return Overlaps(max_iou, iou_of(drawn, "positive"), sum(boxes.num_fallbacks for boxes in drawn))
+    num_fallbacks = sum(boxes.num_fallbacks for boxes in drawn)
+    return Overlaps(max_iou, iou_of(drawn, "positive"), num_fallbacks)
 
 
 def draw_boxes(
@@ -146,8 +149,11 @@ def draw_boxes(
 
 def iou_of(drawn: list[CropBoxes], other: str) -> np.ndarray:
     """The IoU of anchors with another crop of their images, (N,) float64; with the small ones, (N, S)."""
-    anchors, others = (np.stack([getattr(boxes, name) for boxes in drawn]) for name in ("anchor", other))
-    return intersection_over_union(anchors[:, None] if others.ndim == 3 else anchors, others)
+    anchors = np.stack([boxes.anchor for boxes in drawn])
+    others = np.stack([getattr(boxes, other) for boxes in drawn])
+    if others.ndim == 3:
+        anchors = anchors[:, None]
+    return intersection_over_union(anchors, others)
 
 
 class Shared(NamedTuple):
@@ -162,7 +168,8 @@ class Shared(NamedTuple):
 
     def means(self) -> dict[str, float]:
         """Mean IoU of all pairs, and of those with large and with small crops."""
-        kinds = {"all": np.concatenate([self.large, self.small.ravel()]), "large": self.large, "small": self.small}
+        both = np.concatenate([self.large, self.small.ravel()])
+        kinds = {"all": both, "large": self.large, "small": self.small}
         return {f"mean_iou_{name}": round(float(iou.mean()), 4) for name, iou in kinds.items() if iou.size}
 
 
@@ -213,7 +220,8 @@ def read_runs(folders: list[str], evaluations: list[str], key: str) -> list[Limi
         for run, scored in zip(folders, evaluations or folders, strict=True):
             limit = read_yaml(Path(run, "config.yaml"))["VIEWS"]["MAX_IOU"]
             loss = read_metrics(Path(run, "metrics.json"))["loss_inst"]
-            runs.append(LimitedRun(float(limit), loss, score_in(Path(scored, "evaluation.json"), key.split("."))))
+            score = score_in(Path(scored, "evaluation.json"), key.split("."))
+            runs.append(LimitedRun(float(limit), loss, score))
     return sorted(runs, key=lambda run: run.max_iou)
 
 

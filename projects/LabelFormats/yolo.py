@@ -30,8 +30,9 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Labelled
     Raises:
         UserError: see label_files; no class names; a line that is neither of the two.
     """
-    folders = (labels, labels.parent, labels.parent.parent)
-    near = [folder / file for folder in folders for file in (NAMES_IN_LABELS, DATA_YAML)]
+    near = []
+    for folder in (labels, labels.parent, labels.parent.parent):
+        near += [folder / NAMES_IN_LABELS, folder / DATA_YAML]
     candidates = [names] if names else near
     file_of_names = next(filter(Path.is_file, candidates), None)
     if file_of_names is None:
@@ -44,7 +45,8 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Labelled
     def read(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
         size = read_size(image)
         objects = _read_objects(file, size, classes, keypoints)
-        outlines.extend(np.reshape(thing["segmentation"][0], (-1, 2)) for thing in objects if "segmentation" in thing)
+        for thing in objects:
+            outlines.extend(np.reshape(outline, (-1, 2)) for outline in thing.get("segmentation", ()))
         return size, objects
 
     labelled = load_box_files(images, labels, ".txt", read, classes)
@@ -79,10 +81,14 @@ def yolo_object(words: list[str], size: dict[str, int], classes: Sequence[str], 
     points = values.reshape(-1, 2) * (size["width"], size["height"])
     if len(points) == 2:
         centre, sides = points
-        return {"name": classes[label], "bbox": [*(centre - sides / 2).tolist(), *sides.tolist()]}
+        return {"name": classes[label], "bbox": _box(centre - sides / 2, sides)}
     low, high = points.min(0), points.max(0)
-    box = [*low.tolist(), *(high - low).tolist()]
-    return {"name": classes[label], "bbox": box, "segmentation": [points.ravel().tolist()]}
+    outline = points.ravel().tolist()
+    return {"name": classes[label], "bbox": _box(low, high - low), "segmentation": [outline]}
+
+
+def _box(corner: np.ndarray, sides: np.ndarray) -> list[float]:
+    return [*corner.tolist(), *sides.tolist()]
 
 
 def read_keypoint_shape(places: list[Path]) -> int:
@@ -107,10 +113,17 @@ def _warn_of_keypoints(outlines: list[np.ndarray], labels: Path) -> None:
     lengths = set(map(len, outlines))
     if len(outlines) < 2 or len(lengths) > 1 or min(lengths) <= CORNERS_OF_A_TURNED_BOX:
         return
-    if all((np.abs(points[2:] - points[0]) <= 0.75 * points[1]).all() for points in outlines):
+    if all(map(_is_like_keypoints, outlines)):
         shape = f"all {len(outlines):,} outlines have {len(outlines[0])} points, as a box and its keypoints would"
         remedy = f"if they are, write kpt_shape into {DATA_YAML} among or above the labels"
         logger.warning(f"{labels}: {shape}: {remedy}")
+
+
+def _is_like_keypoints(points: np.ndarray) -> bool:
+    """Whether the first two points of an outline could be a box's centre and sides, with all others in or near it."""
+    centre, sides, *_ = points
+    from_centre = np.abs(points[2:] - centre)
+    return bool((from_centre <= 0.75 * sides).all())
 
 
 LABEL_LAYOUT_REGISTRY.register(

@@ -21,13 +21,15 @@ def rankme(rows: Tensor) -> float:
         return math.nan
     values = torch.linalg.svdvals(rows.double())
     shares = values / values.sum() + EPSILON
-    return (-(shares * shares.log()).sum()).exp().item()
+    entropy = -(shares * shares.log()).sum()
+    return entropy.exp().item()
 
 
 def alignment(one: Tensor, other: Tensor) -> float:
     """Mean squared distance of unit rows (M, Cg) of two views of the same images: from 0, where both views of every
     image agree, to 4 (Wang and Isola, ICML 2020, Section 4.1, with alpha = 2)."""
-    return (one.double() - other.double()).square().sum(dim=1).mean().item()
+    squared_distances = (one.double() - other.double()).square().sum(dim=1)
+    return squared_distances.mean().item()
 
 
 def uniformity(rows: Tensor) -> float:
@@ -36,13 +38,18 @@ def uniformity(rows: Tensor) -> float:
     0 where all are the same; near -4 where they are spread evenly over a sphere of many dimensions (Wang and Isola,
     ICML 2020, Section 4.1, with t = 2).
     """
-    total = sum((4 * cosines - 4).exp().sum().item() for cosines in _cosines_with_others(rows))
-    return math.log(total / (len(rows) * (len(rows) - 1)))
+    total = 0.0
+    for cosines in _cosines_with_others(rows):
+        exponents = 4 * cosines - 4  # -2 |x - y|^2 of unit rows
+        total += exponents.exp().sum().item()
+    num_pairs = len(rows) * (len(rows) - 1)
+    return math.log(total / num_pairs)
 
 
 def nearest(rows: Tensor, k: int) -> Tensor:
     """(M, k) int32: the k rows of the largest cosine with each of the unit rows (M, Cg), which is not among its own."""
-    return torch.cat([cosines.topk(k, dim=1).indices.int() for cosines in _cosines_with_others(rows)])
+    chunks = [cosines.topk(k, dim=1).indices for cosines in _cosines_with_others(rows)]
+    return torch.cat(chunks).int()
 
 
 def neighbor_stability(before: Tensor, now: Tensor) -> float:

@@ -141,14 +141,19 @@ def apply_looks(images: Tensor, looks: np.ndarray) -> Tensor:
     images = torch.where(_column(looks["flip"], images), images.flip(-1), images)
     for step in range(2):
         names, magnitudes = looks["operations"][:, step], looks["magnitudes"][:, step]
-        for name, magnitude in sorted(set(zip(names.tolist(), magnitudes.tolist(), strict=True))):
-            if name != NONE:
-                rows = _rows((names == name) & (magnitudes == np.float32(magnitude)), images)
-                images[rows] = OPERATIONS[NAMES[name]](images[rows], magnitude)
-    standard = (looks["order"][:, 0] != NONE) | looks["grey"] | (looks["blur_sigma"] > 0)
+        drawn = set(zip(names.tolist(), magnitudes.tolist(), strict=True))
+        for name, magnitude in sorted(drawn):
+            if name == NONE:
+                continue
+            alike = (names == name) & (magnitudes == np.float32(magnitude))
+            rows, operation = _rows(alike, images), OPERATIONS[NAMES[name]]
+            images[rows] = operation(images[rows], magnitude)
+    has_jitter = looks["order"][:, 0] != NONE
+    standard = has_jitter | looks["grey"] | (looks["blur_sigma"] > 0)
     if standard.any():
         rows = _rows(standard, images)
-        images[rows] = _standard(images[rows].float(), looks[standard]).round_().to(torch.uint8)
+        finished = _standard(images[rows].float(), looks[standard])
+        images[rows] = finished.round_().to(torch.uint8)
     return images
 
 
@@ -158,12 +163,14 @@ def _standard(images: Tensor, looks: np.ndarray) -> Tensor:
             chosen = looks["order"][:, step] == operation
             if chosen.any():
                 rows = _rows(chosen, images)
-                images[rows] = jitter(images[rows], _column(looks["factors"][chosen, step], images))
+                factors = _column(looks["factors"][chosen, step], images)
+                images[rows] = jitter(images[rows], factors)
     images = torch.where(_column(looks["grey"], images), _luma(images), images)
     blurred = looks["blur_sigma"] > 0
     if blurred.any():
         rows = _rows(blurred, images)
-        images[rows] = _gaussian_blur(images[rows], _column(looks["blur_sigma"][blurred], images)[:, 0, 0])
+        sigmas = _column(looks["blur_sigma"][blurred], images)[:, 0, 0]
+        images[rows] = _gaussian_blur(images[rows], sigmas)
     return images
 
 
@@ -183,11 +190,17 @@ def _move(images: Tensor, column: tuple[float, float, float], row: tuple[float, 
     """
     size = images.shape[-1]
     places = torch.arange(size, device=images.device)
-    x, y = (
-        (_fixed(a) * places + _fixed(b) * places[:, None] + _fixed(c + (a + b) / 2)) >> 16 for a, b, c in (column, row)
-    )
-    inside = (x >= 0) & (x < size) & (y >= 0) & (y < size)
-    return images[..., y.clamp(0, size - 1), x.clamp(0, size - 1)] * inside
+    x, y = _shown_places(places, *column), _shown_places(places, *row)
+    last = size - 1
+    inside = (x >= 0) & (x <= last) & (y >= 0) & (y <= last)
+    return images[..., y.clamp(0, last), x.clamp(0, last)] * inside
+
+
+def _shown_places(places: Tensor, a: float, b: float, c: float) -> Tensor:
+    """(S, S) int64: a x + b y + c of the middle of each pixel, rounded down."""
+    of_columns = _fixed(a) * places
+    of_rows = _fixed(b) * places[:, None]
+    return (of_columns + of_rows + _fixed(c + (a + b) / 2)) >> 16
 
 
 def _sharpen(images: Tensor, factor: float) -> Tensor:
@@ -220,12 +233,18 @@ def _blend(images: Tensor, base: Tensor | float, factor: Tensor) -> Tensor:
 def _hue(images: Tensor, turns: Tensor) -> Tensor:
     """HSV's hue moved, by the closed form of its way back: value - chroma * min(k, 4 - k) clamped to (0, 1)."""
     red, green, blue = images.unbind(1)
-    value, chroma = images.amax(1), images.amax(1) - images.amin(1)
-    sector = torch.where(value == red, green - blue, torch.where(value == green, blue - red, red - green))
-    start = torch.where(value == red, 0.0, torch.where(value == green, 2.0, 4.0))
+    value = images.amax(1)
+    chroma = value - images.amin(1)
+    is_red, is_green = value == red, value == green
+    sector = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
+    start = torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0))
     hue = start + sector / chroma.clamp(min=1e-3) + 6 * turns[:, 0]  # in sixths of the circle
-    channels = [(hue + n) % 6 for n in (5, 3, 1)]
-    return torch.stack([value - chroma * torch.minimum(k, 4 - k).clamp(0, 1) for k in channels], dim=1)
+    channels = []
+    for n in (5, 3, 1):
+        k = (hue + n) % 6
+        lacking = torch.minimum(k, 4 - k).clamp(0, 1)
+        channels.append(value - chroma * lacking)
+    return torch.stack(channels, dim=1)
 
 
 def _gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
@@ -235,10 +254,13 @@ def _gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
     weights = (-(offsets**2) / (2 * sigma**2)).exp()
     weights = weights / weights.sum(1, keepdim=True)  # (n, taps)
     period = max(1, 2 * size - 2)
-    sources = (torch.arange(size, device=images.device)[:, None] + offsets) % period  # (size, taps)
+    places = torch.arange(size, device=images.device)
+    sources = (places[:, None] + offsets) % period  # (size, taps)
     sources = torch.minimum(sources, period - sources).clamp_(max=size - 1)
     band = images.new_zeros(len(images), size, size)
-    band.scatter_add_(2, sources.expand(len(images), -1, -1), weights[:, None].expand(-1, size, -1))
+    of_images = sources.expand(len(images), -1, -1)
+    of_places = weights[:, None].expand(-1, size, -1)
+    band.scatter_add_(2, of_images, of_places)
     band = band[:, None]
     return band @ images @ band.transpose(2, 3)
 

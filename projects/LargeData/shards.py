@@ -10,6 +10,7 @@ import io
 import os
 import posixpath
 import tarfile
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,8 +76,9 @@ def write_index(folder: Path, paths: list[Path], short_side: int = 0) -> ShardIn
         UserError: see index_shard; some images have a class and others none.
     """
     entries = [index_shard(path) for path in tqdm(paths, unit="shard", desc="indexing", disable=None)]
-    rows = np.array([row for images in entries for row in images], np.int64)
-    shard = np.repeat(np.arange(len(paths), dtype=np.int64), [len(images) for images in entries])
+    rows = np.array(list(chain.from_iterable(entries)), np.int64)
+    numbers = np.arange(len(paths), dtype=np.int64)
+    shard = np.repeat(numbers, [len(images) for images in entries])
     unlabelled = rows[:, 2] == _NO_LABEL
     if unlabelled.any() and not unlabelled.all():
         first = paths[shard[unlabelled.argmax()]]
@@ -103,15 +105,18 @@ def load_shards(root: str) -> LabelledSet:
     ):
         filesystem, folder = fsspec.url_to_fs(os.path.expanduser(root))
         index = _read_index(filesystem.cat_file(f"{folder}/{INDEX}"))
-        rows = zip(*(array.tolist() for array in index[2:6]), strict=True)
-        files = [f"{root if '://' in root else folder}/{shard}" for shard in index.shards]
-        records = [
-            {"file_name": files[shard], "offset": offset, "size": size}
-            | ({} if label == _NO_LABEL else {"label": label})
-            for shard, offset, size, label in rows
-        ]
+        place = root if "://" in root else folder
+        files = [f"{place}/{shard}" for shard in index.shards]
+        columns = [array.tolist() for array in index[2:6]]
+        records = []
+        for shard, offset, size, label in zip(*columns, strict=True):
+            record = {"file_name": files[shard], "offset": offset, "size": size}
+            if label != _NO_LABEL:
+                record["label"] = label
+            records.append(record)
     _check_shards(filesystem, folder, index, root)
-    return LabelledSet(records, {"short_side": int(index.short_side)} if index.short_side else {})
+    metadata = {"short_side": int(index.short_side)} if index.short_side else {}
+    return LabelledSet(records, metadata)
 
 
 def _read_index(data: bytes) -> ShardIndex:
@@ -123,7 +128,8 @@ def _read_index(data: bytes) -> ShardIndex:
                 f"{len(data):,} bytes that would become {sum(sizes):,}: expected an index as it is written"
             )
         index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields if field in arrays})
-    wrong = [field for field, array in zip(index._fields[1:6], index[1:6], strict=True) if array.dtype != np.int64]
+    integers = zip(index._fields[1:6], index[1:6], strict=True)
+    wrong = [field for field, array in integers if array.dtype != np.int64]
     if wrong:
         raise ValueError(f"{', '.join(wrong)} of another type than int64")
     return index
@@ -137,8 +143,10 @@ def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, index: Sha
     except Exception:  # a web server need not list its files, nor say so in a certain way
         return
     indexed = dict(zip(index.shards.tolist(), index.num_bytes.tolist(), strict=True))
-    for name in sorted(indexed.keys() | {name for name in sizes if name.endswith(".tar")}):
-        if name not in indexed or sizes.get(name, -1) not in (indexed[name], None):
+    present = {name for name in sizes if name.endswith(".tar")}
+    for name in sorted(indexed.keys() | present):
+        is_as_indexed = name in indexed and sizes.get(name, -1) in (indexed[name], None)
+        if not is_as_indexed:
             message = f"{root}/{name} has {sizes.get(name, 'no')} bytes, and {indexed.get(name, 'no')} by {INDEX}"
             raise UserError(f"{message}: copy it again, or make the index again (tools/make_shards.py --index-only)")
 

@@ -56,8 +56,8 @@ def read_score(file: Path, name: str) -> float:
     results = flatten_results_dict(json.loads(file.read_text()))
     values = {key: math.nan if value is None else value for key, value in results.items()}
     numbers = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
-    scores = ", ".join(key for key in numbers if "-" not in key)  # a dash stands before a class's name
-    expect(name in numbers, f"no score {name} in {file}: expected one of {scores}, or of a class")
+    of_all_classes = [key for key in numbers if "-" not in key]  # a dash stands before a class's name
+    expect(name in numbers, f"no score {name} in {file}: expected one of {', '.join(of_all_classes)}, or of a class")
     return numbers[name]
 
 
@@ -71,16 +71,23 @@ def make_cells(
         only: "ROW,COLUMN" each, either may be empty: the rows and columns that are named; all, where none is.
     """
     paper = paper_values(table)
-    wanted = [words.partition(",")[::2] for words in only]
-    chosen_rows = _chosen([row.strip() for row, _ in wanted], list(rows), table)
-    chosen_columns = _chosen([column.strip() for _, column in wanted], columns_of(table, builder.profile), table)
+    wanted_rows, wanted_columns = [], []
+    for words in only:
+        row, _, column = words.partition(",")
+        wanted_rows.append(row.strip())
+        wanted_columns.append(column.strip())
+    chosen_rows = _chosen(wanted_rows, list(rows), table)
+    chosen_columns = _chosen(wanted_columns, columns_of(table, builder.profile), table)
     cells = []
     for label, name in itertools.product(chosen_rows, chosen_columns):
         source, evaluation = rows[label][builder.profile], getattr(COLUMNS[name], builder.profile)
-        jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds] if source and evaluation else []
-        network = builder.select if evaluation and evaluation.program == TRAIN else ""
-        score = evaluation.score if evaluation else ()
-        cells.append(Cell(label, name, paper.get(label, {}).get(name), jobs, score, network))
+        published = paper.get(label, {}).get(name)
+        if not evaluation:
+            cells.append(Cell(label, name, published, [], ()))
+            continue
+        jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds] if source else []
+        network = builder.select if evaluation.program == TRAIN else ""
+        cells.append(Cell(label, name, published, jobs, evaluation.score, network))
     return cells
 
 
@@ -103,39 +110,66 @@ class JobBuilder:
 
     def evaluate(self, source: Source, evaluation: Evaluation, seed: int) -> Job:
         """Finetune from a backbone, or look at its frozen features."""
-        chosen = "_best" * (self.select == "best" and evaluation.program == TRAIN)
-        folder = self.root / "evaluate" / source.name / f"{self._folder_of(evaluation)}{chosen}" / f"seed{seed}"
-        needs, weights, facts = (), None, ()
-        if isinstance(source, GivenBackbone):
-            weights, facts = source.file(seed), tuple(filter(None, [source.digest(seed)]))
-        elif isinstance(source, Snapshot):
-            needs = (self.snapshots(source.run, source.parts, seed),)
-            weights = snapshot_file(needs[0].result.parent, source.part)
+        trains = evaluation.program == TRAIN
+        selects_best = trains and self.select == "best"
+        recipe = f"{self._folder_of(evaluation)}{'_best' if selects_best else ''}"
+        folder = self.root / "evaluate" / source.name / recipe / f"seed{seed}"
+        needs, weights, facts = self._start_of(source, seed)
+        if selects_best:
+            commands = self._best_of_finetuning(evaluation, weights, seed, folder)
+        elif trains:
+            commands = (self._finetuning(evaluation, weights, seed, folder),)
         else:
-            needs = (self.backbone(source, seed),)
-            weights = needs[0].result
-        length = () if self.full else evaluation.length
-        if evaluation.program == TRAIN:
-            train = self._training(evaluation.config)
-            options = (*length, *self.extra, *evaluation.options, "SEED", str(seed))
-            start = ("MODEL.WEIGHTS", str(weights)) if weights else ()
-            commands = ((*train, *options, "OUTPUT_DIR", str(folder), *start),)
-            if chosen:  # its training's own evaluation, of the final network, is not the result
-                evaluates = evaluates_on_the_way(make_config(evaluation.config, options, for_here=False))
-                problem = f"{evaluation.config} evaluates nothing before its end"
-                expect(evaluates, f"--select best: {problem}; add --opts TEST.EVAL_EPOCHS 1")
-                options, training = (*options, "TEST.KEEP_BEST", "True"), folder / "training"
-                best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
-                commands = (
-                    (*train, *options, "OUTPUT_DIR", str(training), *start),
-                    (*train[:-1], "--eval-only", *options, *best),  # without --resume
-                )
-        else:
-            place = ("--weights", str(weights or "random"), "--output", str(folder))
-            options = (*evaluation.options, *length, "SEED", str(seed))
-            commands = ((evaluation.program, "--config-file", evaluation.config, *place, *options),)
-        name = f"{source.name}, seed {seed}: {folder.parent.name}"
+            commands = (self._frozen(evaluation, weights, seed, folder),)
+        name = f"{source.name}, seed {seed}: {recipe}"
         return Job(name, commands, folder / evaluation.result, (*data_facts(commands[0]), *facts), needs)
+
+    def _start_of(self, source: Source, seed: int) -> tuple[tuple[Job, ...], Path | None, tuple[str, ...]]:
+        """The jobs that make a source's weights, the weights (None: random), and what tells them from others."""
+        if isinstance(source, GivenBackbone):
+            digest = source.digest(seed)
+            return (), source.file(seed), (digest,) if digest else ()
+        if isinstance(source, Snapshot):
+            snapshots = self.snapshots(source.run, source.parts, seed)
+            return (snapshots,), snapshot_file(snapshots.result.parent, source.part), ()
+        backbone = self.backbone(source, seed)
+        return (backbone,), backbone.result, ()
+
+    def _length_of(self, evaluation: Evaluation) -> tuple[str, ...]:
+        return () if self.full else evaluation.length
+
+    def _options_of(self, evaluation: Evaluation, seed: int) -> tuple[str, ...]:
+        """The KEY VALUE pairs of a finetuning, but for its folder and its start."""
+        return (*self._length_of(evaluation), *self.extra, *evaluation.options, "SEED", str(seed))
+
+    def _finetuning(
+        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path, *options: str
+    ) -> tuple[str, ...]:
+        """The command that trains into a folder; ``options`` are further KEY VALUE pairs."""
+        start = ("MODEL.WEIGHTS", str(weights)) if weights else ()
+        options = (*self._options_of(evaluation, seed), *options)
+        return (*self._training(evaluation.config), *options, "OUTPUT_DIR", str(folder), *start)
+
+    def _best_of_finetuning(
+        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path
+    ) -> tuple[tuple[str, ...], ...]:
+        """The commands that train into a folder below, whose own evaluation is that of the final network, and that
+        evaluate the best one."""
+        options = self._options_of(evaluation, seed)
+        evaluates = evaluates_on_the_way(make_config(evaluation.config, options, for_here=False))
+        problem = f"{evaluation.config} evaluates nothing before its end"
+        expect(evaluates, f"--select best: {problem}; add --opts TEST.EVAL_EPOCHS 1")
+        keep_best, training = ("TEST.KEEP_BEST", "True"), folder / "training"
+        train = self._finetuning(evaluation, weights, seed, training, *keep_best)
+        *without_resume, _ = self._training(evaluation.config)
+        best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
+        return train, (*without_resume, "--eval-only", *options, *keep_best, *best)
+
+    def _frozen(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[str, ...]:
+        """The command that looks at frozen features."""
+        place = ("--weights", str(weights or "random"), "--output", str(folder))
+        options = (*evaluation.options, *self._length_of(evaluation), "SEED", str(seed))
+        return (evaluation.program, "--config-file", evaluation.config, *place, *options)
 
     def backbone(self, source: PretrainingRun | OthersWeights, seed: int) -> Job:
         """Pretrain and convert."""

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from projects.common.tables import markdown_table
@@ -45,13 +46,18 @@ def figure_page(jobs: list[Job], folder: Path) -> str:
     """Markdown with the table of data sets, the pictures that are there, and how far the others are."""
     lines = ["# Figures", "", _data_set_table(jobs), ""]
     for job in jobs:
-        pictures = sorted(path for name in PICTURES for path in job.result.parent.glob(name)) if job.done else []
-        if pictures:
-            lines += [f"## {job.name}", ""]
-            lines += [f"![{path.name}]({os.path.relpath(path, folder)})" for path in pictures] + [""]
-        elif not job.done:
+        if not job.done:
             lines += [f"- {job.name}: {job.state}", ""]
+            continue
+        if pictures := _pictures_of(job):
+            shown = [f"![{path.name}]({os.path.relpath(path, folder)})" for path in pictures]
+            lines += [f"## {job.name}", "", *shown, ""]
     return "\n".join(lines)
+
+
+def _pictures_of(job: Job) -> list[Path]:
+    matching = (job.result.parent.glob(name) for name in PICTURES)
+    return sorted(chain.from_iterable(matching))
 
 
 def _data_set_table(jobs: list[Job]) -> str:
@@ -77,14 +83,16 @@ def _objects_of(name: str) -> str:
 def _objects(builder: JobBuilder) -> Iterator[Job]:
     """A count of each data set that has annotations in this profile."""
     for name, data_set in DATA_SETS.items():
-        if words := data_set.get(builder.profile):
-            kind, *paths = words.split()
-            files = {word: str(datasets_root() / word) for word in paths if word != "--list"}
-            folder = builder.root / "figures" / "objects" / name
-            arguments = (files.get(word, word) for word in paths)
-            command = ("datasets/count_objects.py", kind, *arguments, "--output", str(folder))
-            reads = tuple(map(Path, files.values()))
-            yield Job(_objects_of(name), (command,), folder / "objects.json", reads=reads)
+        words = data_set.get(builder.profile)
+        if not words:
+            continue
+        kind, *paths = words.split()
+        files = {word: str(datasets_root() / word) for word in paths if word != "--list"}
+        arguments = [files.get(word, word) for word in paths]
+        folder = builder.root / "figures" / "objects" / name
+        command = ("datasets/count_objects.py", kind, *arguments, "--output", str(folder))
+        reads = tuple(map(Path, files.values()))
+        yield Job(_objects_of(name), (command,), folder / "objects.json", reads=reads)
 
 
 def _class_histogram(builder: JobBuilder) -> Job:
@@ -105,21 +113,25 @@ def _study(
     builder: JobBuilder, name: str, folder: str, config: str, *options: str, weights: Path | None = None, **needs: tuple
 ) -> Job:
     """A project's run by its config, PROJECT/NAME, into a folder of figures."""
-    output, (project, config) = builder.root / "figures" / folder, config.split("/")
-    place = (*(("--weights", str(weights)) if weights else ()), "--output", str(output))
-    config = f"projects/{project}/configs/{config}.yaml"
-    command = (f"projects/{project}/run.py", "--config-file", config, *place, *options)
+    output = builder.root / "figures" / folder
+    project, recipe = config.split("/")
+    file = f"projects/{project}/configs/{recipe}.yaml"
+    start = ("--weights", str(weights)) if weights else ()
+    place = (*start, "--output", str(output))
+    command = (f"projects/{project}/run.py", "--config-file", file, *place, *options)
     return Job(f"figure: {name}", (command,), output / "results.json", data_facts(command), **needs)
 
 
 def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
     """MoCo whose two crops may share less and less."""
-    runs = [moco, *(replace(moco, options=(*moco.options, "VIEWS.MAX_IOU", limit)) for limit in LIMITS)]
+    limited = [(*moco.options, "VIEWS.MAX_IOU", limit) for limit in LIMITS]
+    runs = [moco, *(replace(moco, options=options) for options in limited)]
     scores = [_evaluated(builder, run, "seg_VOC", seed) for run in runs]
     trained = [builder.backbone(run, seed) for run in runs]
     options = ("CROP_STUDY.SCORE", "sem_seg.mIoU", "SEED", str(seed))
     for key, jobs in (("RUNS", trained), ("EVALUATIONS", scores)):
-        options += (f"CROP_STUDY.{key}", repr(tuple(str(job.result.parent) for job in jobs)))
+        folders = tuple(str(job.result.parent) for job in jobs)
+        options += (f"CROP_STUDY.{key}", repr(folders))
     config = f"CropStudy/{'coco' if builder.profile == 'paper' else 'toy'}"
     return _study(builder, "IoU of crops", f"iou/seed{seed}", config, *options, needs=(*trained, *scores))
 
@@ -133,23 +145,24 @@ def _training_time(builder: JobBuilder, runs: dict[str, PretrainingRun], column:
     needs: list[Job] = []
     for name, source in runs.items():
         on_its_way = builder.snapshots(source, PARTS, seed)
-        sources = [*(Snapshot(source, part, PARTS) for part in range(1, PARTS)), source]
-        scores = [builder.evaluate(backbone, evaluation, seed) for backbone in sources]
+        parts = [Snapshot(source, part, PARTS) for part in range(1, PARTS)]
+        scores = [builder.evaluate(backbone, evaluation, seed) for backbone in (*parts, source)]
         times = on_its_way.result.parent / "times.json"
-        command += ("--run", name, str(times), *(str(job.result) for job in scores))
+        results = [str(job.result) for job in scores]
+        command += ("--run", name, str(times), *results)
         needs += [on_its_way, *scores]
     return Job(f"figure: {column} over training time", (command,), folder / "results.json", needs=tuple(needs))
 
 
 def _cams(builder: JobBuilder, moco: PretrainingRun, multi_crop: PretrainingRun, seed: int) -> Job:
     """Where linear classifiers on both backbones see their class."""
-    needs = ours, other = [_evaluated(builder, source, "ImageNet", seed) for source in (moco, multi_crop)]
+    needs = tuple(_evaluated(builder, source, "ImageNet", seed) for source in (moco, multi_crop))
+    ours, other = (str(job.result.parent / "classifier.pth") for job in needs)
     weights, other_weights = (builder.backbone(source, seed).result for source in (moco, multi_crop))
-    options = ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"), "CAM.OTHER_WEIGHTS", str(other_weights))
-    options += ("CAM.OTHER_CLASSIFIER", str(other.result.parent / "classifier.pth"))
-    config = f"ClassActivationMaps/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}"
+    options = ("CAM.CLASSIFIER", ours, "CAM.OTHER_WEIGHTS", str(other_weights), "CAM.OTHER_CLASSIFIER", other)
+    recipe = "imagenet_R50" if builder.profile == "paper" else "toy"
     name, folder = "class activation maps", f"cams/seed{seed}"
-    return _study(builder, name, folder, config, *options, weights=weights, needs=tuple(needs))
+    return _study(builder, name, folder, f"ClassActivationMaps/{recipe}", *options, weights=weights, needs=needs)
 
 
 def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
@@ -162,4 +175,5 @@ def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
 
 
 def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
-    return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)
+    evaluation = getattr(COLUMNS[column], builder.profile)
+    return builder.evaluate(source, evaluation, seed)

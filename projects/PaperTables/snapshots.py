@@ -24,7 +24,10 @@ def main() -> None:
     parser.add_argument("--parts", type=natural, default=4, metavar="N", help="(default: %(default)s)")
     args = parser.parse_args()
     chosen = checkpoints_at_parts(args.run, args.parts)
-    times = [{"iterations": n, "seconds": round(training_seconds(args.run / "metrics.json", n), 2)} for n, _ in chosen]
+    times = []
+    for iterations, _ in chosen:
+        seconds = training_seconds(args.run / "metrics.json", iterations)
+        times.append({"iterations": iterations, "seconds": round(seconds, 2)})
     make_folder(args.output, "the output folder")
     for part, (_, checkpoint) in enumerate(chosen[:-1], start=1):
         link = checkpoint_file(args.output, part)
@@ -51,11 +54,13 @@ def checkpoints_at_parts(run: Path, parts: int) -> list[tuple[int, Path]]:
     kept = [(iteration_of(path) + 1, path) for path in checkpoints_of_run(run)]
     final = next((one for one in kept if one[1].stem == FINAL), None)
     expect(final is not None, f"{run} has no {FINAL}.pth: expected a finished run of tools/train_net.py")
-    total, chosen = final[0], []
+    total, _ = final
+    chosen = []
     for part in range(1, parts):
         wanted = total * part / parts
         nearest = min(kept, key=lambda one: abs(one[0] - wanted))
-        near = abs(nearest[0] - wanted) < total / (2 * parts)
+        iterations, _ = nearest
+        near = abs(iterations - wanted) < total / (2 * parts)
         kept_by = "pretrain with SOLVER.CHECKPOINTS_KEPT 0, and SOLVER.CHECKPOINT_PERIOD short enough"
         expect(near, f"{run} has no checkpoint near {part}/{parts} of its {total:,} iterations: {kept_by}")
         chosen.append(nearest)
@@ -71,7 +76,8 @@ def training_seconds(metrics: Path, iterations: int) -> float:
     with translated(f"reading the times of a training in {metrics}"):
         for iteration, step in read_metrics(metrics)["time"]:
             until = min(iteration + 1, iterations)
-            seconds, last = seconds + step * (until - last), until
+            seconds += step * (until - last)
+            last = until
     return seconds * iterations / last  # the steps after the last record as those before
 
 
