@@ -49,9 +49,17 @@ def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tenso
     left_out = torch.zeros(rows.shape[-2], others.shape[-2], dtype=torch.bool, device=rows.device)
     if own >= 0:
         left_out[:, own : own + len(left_out)].fill_diagonal_(True)
-    scores = ((x @ y.mT / tau).masked_fill(left_out, -torch.inf) for x, y in ((theirs, their_others), (rows, others)))
-    target, found = (each.log_softmax(dim=-1).masked_fill(left_out, 0) for each in scores)
-    return (target.exp() * (target - found)).sum(dim=-1).mean()
+    target = _log_similarities(theirs, their_others, tau, left_out)
+    found = _log_similarities(rows, others, tau, left_out)
+    of_rows = (target.exp() * (target - found)).sum(dim=-1)
+    return of_rows.mean()
+
+
+def _log_similarities(rows: Tensor, others: Tensor, tau: float, left_out: Tensor) -> Tensor:
+    """(..., N, M): the logarithm of the softmax over n of x_i . x_n / tau; 0 where a pair is left out."""
+    scores = rows @ others.mT / tau
+    log_shares = scores.masked_fill(left_out, -torch.inf).log_softmax(dim=-1)
+    return log_shares.masked_fill(left_out, 0)
 
 
 @META_ARCH_REGISTRY.register()
@@ -123,8 +131,9 @@ def paired_cells(maps: list[Tensor], targets: list[Tensor]) -> list[tuple[Tensor
     pair, on the coarser one's cells."""
     pairs = []
     for pair in zip(maps, targets, strict=True):
-        size = [min(sides) for sides in zip(*(each.shape[2:] for each in pair), strict=True)]
-        cells = (F.adaptive_avg_pool2d(at_least_float32(each), size) for each in pair)
+        heights, widths = zip(*(each.shape[2:] for each in pair), strict=True)
+        size = (min(heights), min(widths))
+        cells = [F.adaptive_avg_pool2d(at_least_float32(each), size) for each in pair]
         pairs.append(tuple(unit_rows(each.flatten(2).mT) for each in cells))
     return pairs
 
@@ -135,4 +144,5 @@ def relations(pairs: list[tuple[Tensor, Tensor]], tau: float) -> Tensor:
     expect(bool(pairs), "DISTILLATION.RELATION_WEIGHT: expected views of two cells or more (VIEWS.LARGE_SIZE)")
     counts = [len(ours.flatten(0, 1)) for ours, _ in pairs]
     means = [divergence(ours, ours, theirs, theirs, tau, own=0) for ours, theirs in pairs]
-    return sum(count * mean for count, mean in zip(counts, means, strict=True)) / sum(counts)
+    total = sum(count * mean for count, mean in zip(counts, means, strict=True))
+    return total / sum(counts)

@@ -42,9 +42,11 @@ def food101_classes(path: Path) -> list[str]:
 
 def load_cars(path: Path, split: str) -> Records:
     """Stanford Cars: cars_{train,test}/*.jpg, devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat."""
-    annotations = path / ("devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat")
-    rows = _mat_rows(annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"]) - 1))
-    return require_files([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in rows])
+    annotations = "devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat"
+    rows = _mat_rows(path / annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"])))
+    images = path / f"cars_{split}"
+    records = [{"file_name": str(images / name), "label": number - 1} for name, number in rows]
+    return require_files(records)
 
 
 def cars_classes(path: Path) -> list[str]:
@@ -63,10 +65,10 @@ def _mat_rows(path: Path, key: str, row: Callable[[object], object]) -> list:
 
 def load_pets(path: Path, split: str) -> Records:
     """Oxford-IIIT Pets: images/*.jpg, annotations/{trainval,test}.txt: lines of name, class from 1, species, breed."""
+    images = path / "images"
     labels = _pets_labels(path, split)
-    return require_files(
-        [{"file_name": str(path / "images" / f"{name}.jpg"), "label": label} for name, label in labels]
-    )
+    records = [{"file_name": str(images / f"{name}.jpg"), "label": label} for name, label in labels]
+    return require_files(records)
 
 
 def pets_classes(path: Path) -> list[str]:
@@ -86,7 +88,8 @@ def load_sun397(path: Path, split: str) -> Records:
     """SUN397, first partition: ClassName.txt, Partitions/{Training,Testing}_01.txt, a/abbey/sun_*.jpg."""
     part = {"train": "Training_01", "test": "Testing_01"}[split]
     names = [name.lstrip("/") for name in read_split(path / "Partitions" / f"{part}.txt")]
-    return labelled_by_class(path, [(name, name.rpartition("/")[0]) for name in names], sun397_classes(path))
+    files = [(name, name.rpartition("/")[0]) for name in names]
+    return labelled_by_class(path, files, sun397_classes(path))
 
 
 def sun397_classes(path: Path) -> list[str]:
@@ -103,7 +106,8 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
         _, objects = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
         for thing in objects:
             index = classes.index(thing.label)
-            labels[index] = max(labels[index], DIFFICULT if thing.is_difficult else PRESENT)
+            found = DIFFICULT if thing.is_difficult else PRESENT
+            labels[index] = max(labels[index], found)
         records.append({"file_name": str(image), "labels": tuple(labels)})
     return require_files(records)
 
@@ -113,4 +117,5 @@ def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Seque
     index_of = {name: index for index, name in enumerate(classes)}
     with translated(f"{folder}, images of the classes that are listed", content=True):
         labelled = [(file, index_of[name]) for file, name in files]
-    return require_files([{"file_name": str(folder / file), "label": label} for file, label in labelled])
+    records = [{"file_name": str(folder / file), "label": label} for file, label in labelled]
+    return require_files(records)

@@ -35,8 +35,9 @@ class LinearTraining:
         self._cfg, self._backbone, self._train, self._test = cfg, backbone, train, test
         self.layer = nn.Linear(backbone.channels, int(train.targets.max()) + 1).to(cfg.MODEL.DEVICE)
         generator = torch.Generator().manual_seed(cfg.SEED)
+        drawn = torch.randn(self.layer.weight.shape, generator=generator)
         with torch.no_grad():
-            self.layer.weight.copy_(torch.randn(self.layer.weight.shape, generator=generator) * 0.01)
+            self.layer.weight.copy_(drawn * 0.01)
             self.layer.bias.zero_()
         options, weights = cfg.SOLVER, self.layer.parameters()
         self._optimizer = torch.optim.SGD(weights, options.BASE_LR, options.MOMENTUM, weight_decay=options.WEIGHT_DECAY)
@@ -63,7 +64,8 @@ class LinearTraining:
 
         def random_crop(image: np.ndarray, index: int) -> np.ndarray:
             rng = counter_rng(seed, Stream.VIEWS, epoch, index)
-            view = crop_and_resize(image, random_resized_crop(*image.shape[:2], (0.08, 1.0), rng), size)
+            box = random_resized_crop(*image.shape[:2], (0.08, 1.0), rng)
+            view = crop_and_resize(image, box, size)
             return cv2.flip(view, 1) if rng.random() < 0.5 else view
 
         total = 0.0
@@ -81,9 +83,12 @@ class LinearTraining:
         """Percent: ``top1`` and ``top5`` of the test images."""
         size, hits = self._cfg.LINEAR.IMAGE_SIZE, torch.zeros(2)
         for logits, labels in self._outputs(self._test, lambda image, _: center_crop(image, size), "test images"):
-            best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-            hits += torch.stack([best[:, 0].sum(), best.any(dim=1).sum()]).cpu()
-        top1, top5 = (round(100 * float(count) / len(self._test.records), 2) for count in hits)
+            best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+            is_right = best == labels[:, None]
+            first, any_of_five = is_right[:, 0].sum(), is_right.any(dim=1).sum()
+            hits += torch.stack([first, any_of_five]).cpu()
+        total = len(self._test.records)
+        top1, top5 = (round(100 * float(count) / total, 2) for count in hits)
         return {"top1": top1, "top5": top5}
 
     def _outputs(

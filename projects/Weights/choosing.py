@@ -56,17 +56,20 @@ def _below(prefix: str, tensors: Tensors) -> tuple[Tensors, str]:
 def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[str]]:
     """The checkpoint with the weights that are ``wanted``, ``ema`` or ``student``, under ``model``, and in words which
     they are where it has both."""
-    averages = [key for key in checkpoint if _AVERAGE.search(str(key)) and _tensors_in(checkpoint[key])]
+    named_averages = [key for key in checkpoint if _AVERAGE.search(str(key))]
+    averages = [key for key in named_averages if _tensors_in(checkpoint[key])]
     plain = [key for key in ("model", "state_dict", "student") if _tensors_in(checkpoint.get(key))]
     if not averages:
         names = [str(key)[:60] for key in checkpoint]
         expect(wanted != "ema", f"--weights-of ema: the checkpoint has no moving average ({first_few(names)})")
         return checkpoint, []
     expect(wanted != "student" or bool(plain), f"--weights-of student: the checkpoint has {first_few(averages)} alone")
-    is_average = wanted == "ema" or not plain or (wanted == "" and plain == ["student"])
-    taken = (averages if is_average else plain)[0]
+    of_teacher = wanted == "" and plain == ["student"]
+    is_average = wanted == "ema" or not plain or of_teacher
+    taken, *_ = averages if is_average else plain
     rest = {key: value for key, value in checkpoint.items() if key not in (*averages, *plain)}
-    return {**rest, "model": _tensors_in(checkpoint[taken])}, [_note(taken, is_average, bool(plain))]
+    note = _note(taken, is_average, has_both=bool(plain))
+    return {**rest, "model": _tensors_in(checkpoint[taken])}, [note]
 
 
 def _note(taken: str, is_average: bool, has_both: bool) -> str:
@@ -90,7 +93,9 @@ def with_tensors(checkpoint: dict, tensors: Tensors) -> dict:
 
 def kinds(keys: Sequence[str]) -> str:
     """How the keys begin, for a message."""
-    return first_few(sorted({clipped(".".join(key.split(".")[:2])) for key in keys})) or "nothing"
+    first_words = {".".join(key.split(".")[:2]) for key in keys}
+    shown = {clipped(words) for words in first_words}
+    return first_few(sorted(shown)) or "nothing"
 
 
 def _with_name(what: str, tensors: Tensors, matches: Callable[[str], bool]) -> Tensors:
@@ -104,9 +109,13 @@ def _with_name(what: str, tensors: Tensors, matches: Callable[[str], bool]) -> T
 def _tensors_in(value: object) -> dict:
     """The tensors of a part of a checkpoint, directly or one level below, without torch's count of averages; or {}."""
     values = value if isinstance(value, dict) else {}
-    below = (values[key] for key in ("module", "state_dict", "model") if isinstance(values.get(key), dict))
-    kept = {key: tensor for key, tensor in next(below, values).items() if key != "n_averaged"}
-    return kept if all(isinstance(tensor, Tensor) for tensor in kept.values()) else {}
+    for key in ("module", "state_dict", "model"):
+        if isinstance(values.get(key), dict):
+            values = values[key]
+            break
+    kept = {key: tensor for key, tensor in values.items() if key != "n_averaged"}
+    are_tensors = all(isinstance(tensor, Tensor) for tensor in kept.values())
+    return kept if are_tensors else {}
 
 
 def _flat(content: dict, prefix: str, visited: set[int]) -> Tensors:
