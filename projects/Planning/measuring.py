@@ -222,11 +222,10 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
     step, evaluation = _step_and_evaluation(cfg)
     evaluates = not nothing_to_evaluate(cfg)
     on_the_way = evaluates and evaluates_on_the_way(cfg)
-    in_quarters = on_the_way and ("TEST.EVAL_PERIOD" in free or cfg.TEST.EVAL_PERIOD < 0)
-    if on_the_way and not in_quarters:
+    has_period = "TEST.EVAL_PERIOD" not in free and cfg.TEST.EVAL_PERIOD >= 0
+    if on_the_way and has_period:
         step += evaluation / cfg.TEST.EVAL_PERIOD
-    is_short = "TEST.EVAL_PERIOD" in free and 4 * evaluation > SCORING * 60 * cfg.SOLVER.MINUTES
-    parts = 4 if in_quarters and not is_short else 1
+    parts = 4 if on_the_way and not has_period and not _is_short(cfg, evaluation, free) else 1
     before = int(method_of(cfg) is not None)  # a pretraining also scores the network before it learns
     count = (before + parts) * evaluates
     spent = max(comm.all_gather(perf_counter() - began))
@@ -248,6 +247,12 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
         "NEIGHBORS.WARMUP_EPOCHS": min(cfg.NEIGHBORS.WARMUP_EPOCHS, iterations // per_epoch // 5),
     }
     return {key: values[key] for key in free}
+
+
+def _is_short(cfg: CfgNode, evaluation: float, free: Collection[str]) -> bool:
+    """Whether four evaluations of so many seconds would take more than SCORING of the run, which leaves them open."""
+    longest = SCORING * 60 * cfg.SOLVER.MINUTES
+    return "TEST.EVAL_PERIOD" in free and 4 * evaluation > longest
 
 
 def _step_and_evaluation(cfg: CfgNode) -> tuple[float, float]:
