@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from projects.BestNetwork.main_score import direction
 from projects.common.tables import markdown_table
 from projects.CompareStarts.comparison import Task, make_job
 from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle
@@ -23,6 +22,7 @@ from projects.CompareStarts.starts import RANDOM, Start
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import GivenBackbone
+from projects.RunHealth.main_score import direction
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
-from projects.BestNetwork.main_score import scores_of
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.CompareStarts.starts import OnTheseImages, Start
 from projects.LinearClassification.labelled_sets import check_classes, read_set
 from projects.PaperTables.cells import Cell, JobBuilder
 from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
+from projects.RunHealth.main_score import scores_of
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import check_flags, flags_of
 from revisit.checkpoint.named_weights import weights_file

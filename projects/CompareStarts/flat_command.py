@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from projects.BestNetwork.main_score import scores_of
 from projects.CompareStarts.choice import run_claimed
 from projects.CompareStarts.comparison import Task, check_labels
 from projects.CompareStarts.flat import Rule
@@ -18,6 +17,7 @@ from projects.CompareStarts.write_flat import FlatReport
 from projects.PaperTables.cells import read_score
 from projects.PaperTables.job_options import show_jobs
 from projects.PaperTables.jobs import Job, with_needs
+from projects.RunHealth.main_score import scores_of
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.errors import expect
 from revisit.files import make_folder

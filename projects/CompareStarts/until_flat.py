@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from projects.BestNetwork.main_score import direction
 from projects.CompareStarts.flat import RATES, Rule
 from projects.CompareStarts.trainings import Training, Trainings, has_diverged
 from projects.PaperTables.jobs import Job
+from projects.RunHealth.main_score import direction
 from revisit.errors import UserError
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from projects.BestNetwork.main_score import direction
 from projects.common.tables import csv_table, markdown_table
 from projects.CompareStarts.comparison import Task
 from projects.CompareStarts.label_curves import Equivalence, LabelCurve, equivalences, sentence, worth
@@ -12,6 +11,7 @@ from projects.CompareStarts.starts import RANDOM
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.result_table import ours
 from projects.Pictures.curves import saved_plot
+from projects.RunHealth.main_score import direction
 from revisit.files import strict_json, written_whole
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from projects.BestNetwork import plugin  # noqa: F401  (its hooks come before ours)
+from projects.RunHealth import best_checkpoint, start_scores  # noqa: F401  (their hooks come before ours)
 from revisit.checkpoint.run_folder import FINAL
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.engine.hooks import write_checkpoint

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from projects.BestNetwork.main_score import direction, pretraining_scores
+from projects.RunHealth.main_score import direction, pretraining_scores
 from projects.RunReport.collect import NumberedRuns, Point, ReportedRun
 from revisit.files import read_yaml
 

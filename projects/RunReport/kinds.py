@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from projects.BestNetwork.main_score import pretraining_scores, scores_of_network
+from projects.RunHealth.main_score import pretraining_scores, scores_of_network
 from projects.RunReport.collect import NumberedRuns, Point, ReportedRun
 from revisit.keys import DETECTORS, dotted_keys
 from revisit.modeling.meta_arch.pretraining import methods

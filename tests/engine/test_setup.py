@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import refusal, refused
 
-from projects.LabelChecks import truth
+from projects.DataChecks import truth
 from revisit import keys
 from revisit.config import add_revisit_config
 from revisit.engine import launch, machine

@@ -17,8 +17,8 @@ from runs import assert_resumes, dry_recipe, load, run_config, train
 from tiny import direct_losses, loss_inputs, tiny_config, tiny_model
 from trees import blank_image, one_line_error, refused, write
 
-from projects.BestNetwork.main_score import main_score
 from projects.Pictures import pretraining_sheets
+from projects.RunHealth.main_score import main_score
 from revisit.checkpoint.run_folder import read_metrics
 from revisit.data.loading.sampler import EpochBatchSampler
 from revisit.data.sources.catalog import get_records

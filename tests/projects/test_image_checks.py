@@ -9,8 +9,8 @@ from PIL import Image
 from tiny import tiny_config
 from trees import logged, refusal, write
 
-from projects.ImageChecks import soundness
-from projects.ImageChecks.soundness import look_at
+from projects.DataChecks import soundness
+from projects.DataChecks.soundness import look_at
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import ends_well, read_image, read_record, require_record
 from revisit.data.loading.finetune_loader import MappedRecords

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from projects.LabelChecks.masks import LISTED
+from projects.DataChecks.masks import LISTED
 from revisit.data.images.reader import read_size
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, first_few

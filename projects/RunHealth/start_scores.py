@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from projects.BestNetwork.main_score import is_better
+from projects.RunHealth.main_score import is_better
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.evaluation.registry import PretrainingEvaluation, Score
 

@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 
-from projects.ImageChecks.soundness import look_at
+from projects.DataChecks.soundness import look_at
 from revisit.data.finetuning.detection_mapper import longest_side, too_thin
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, MOST_UNREADABLE

@@ -2,9 +2,9 @@
 
 import logging
 
-from projects.LabelChecks.boxes import check_masks, inspect_boxes
-from projects.LabelChecks.masks import inspect_masks
-from projects.LabelChecks.truth import check_truth
+from projects.DataChecks.boxes import check_masks, inspect_boxes
+from projects.DataChecks.masks import inspect_masks
+from projects.DataChecks.truth import check_truth
 from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY, check_records
 from revisit.data.sources.records import Records
 from revisit.keys import DETECTORS

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from projects.BestNetwork.main_score import find_score, is_better, main_score
+from projects.RunHealth.main_score import find_score, is_better, main_score
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD, read_iteration
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.engine.hooks import write_checkpoint

@@ -1,1 +1,0 @@
-"""Images that cannot be read, found before a run begins."""

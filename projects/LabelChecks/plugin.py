@@ -1,3 +1,0 @@
-"""Registers the checks of boxes and of masks."""
-
-from projects.LabelChecks import checks as checks
