@@ -334,7 +334,7 @@ def test_scores_below_the_start_are_warned_of(caplog, now, done, warnings, chang
     hook = StartScores([NearestNeighbors(cfg), LinearClassifier(cfg)], period=30)
     hook.load_state_dict(hook.state_dict() | {"start": {"knn_top1": 30.0, "linear_top1": 41.0}})
     hook.trainer = SimpleNamespace(
-        is_last_step=done == 100, iter=done - 1, max_iter=100, is_evaluated=True, results=now
+        cfg=cfg, is_last_step=done == 100, iter=done - 1, max_iter=100, is_evaluated=True, results=now
     )
     with caplog.at_level(logging.INFO):
         hook.after_step()
