@@ -11,7 +11,7 @@ import torch
 from commands import ROOT
 from tiny import tiny_config
 
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.engine.dry_run import dry_run
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.trainer import RevisitTrainer

@@ -11,7 +11,7 @@ from runs import assert_numbers_are_explained, load
 from trees import refused, write
 
 from projects.ToyScenes import CLASS_NAMES
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.data.sources.catalog import get_records
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config

@@ -81,7 +81,7 @@ def dry_run(tmp_path, monkeypatch, capsys):
     def call(name: str, root: Path = tmp_path / "nothing", processes: int = 2, cost: bool = False) -> dict:
         if not cost:  # seconds for a ResNet-50, as the picture of its views
             monkeypatch.setattr("projects.Planning.run_cost._cost", lambda *_: {})
-            monkeypatch.setattr("revisit.engine.dry_run.save_view_sheet", lambda *_: None)
+            monkeypatch.setattr("projects.Pictures.pretraining_sheets.save_view_sheet", lambda *_: None)
         words = f"train_net.py --config-file configs/{name}.yaml --num-gpus {processes} --dry-run OUTPUT_DIR"
         monkeypatch.setenv("DETECTRON2_DATASETS", str(root))
         monkeypatch.setattr(sys, "argv", [*words.split(), str(tmp_path)])

@@ -17,6 +17,7 @@ INPUTS = {"inputs", "folders", "path", "--list", "--sbd", "--boxes", "--others",
 # Those whose type is output_path, by the script that has them; one more fails this test until it is listed here.
 OUTPUTS = {
     "tools/compare_starts.py": ["--output"], "tools/convert_to_d2.py": ["output"], "tools/demo.py": ["--output"],
+    "tools/discover.py": ["--output"],
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
     "tools/predict.py": ["--output"], "tools/report.py": ["--output"], "tools/reproduce.py": ["--output"],
     "tools/slurm.py": ["--logs"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],

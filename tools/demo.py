@@ -20,7 +20,7 @@ from pathlib import Path
 
 from projects.common.with_parent import with_parent
 from projects.Pictures.curves import plot_curves
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path

@@ -14,7 +14,8 @@ from projects.CompareStarts.held_out import HeldOut
 from projects.CompareStarts.starts import Start
 from projects.PaperTables.cells import read_score
 from projects.PaperTables.jobs import Job
-from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
+from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run
 from revisit.engine.data_checks import inspect_training
 from revisit.errors import expect
 from revisit.keys import Facts, resolve_auto_values

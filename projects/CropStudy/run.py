@@ -23,7 +23,7 @@ from tqdm import tqdm
 from projects.common.entry import write_results
 from projects.common.tables import score_in
 from projects.Pictures.curves import saved_plot
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.boxes import intersection_over_union
 from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes

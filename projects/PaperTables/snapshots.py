@@ -11,7 +11,8 @@ import argparse
 import json
 from pathlib import Path
 
-from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of, read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
+from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect, translated
 from revisit.files import make_folder, output_path, written_whole

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.engine.hooks import STEP_HOOK_REGISTRY
 
 from detectron2.engine import DefaultTrainer, HookBase

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from projects.Pictures.tiles import evenly_spread
-from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of, read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
+from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import expect, printable, translated
 from revisit.files import read_yaml

@@ -1,6 +1,5 @@
 """What a run has in its OUTPUT_DIR: checkpoints, what they say of their network, which are outdated; its numbers."""
 
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -51,21 +50,6 @@ def write_results(folder: Path, results: dict) -> None:
     numbers = {name: score for name, score in of_all_classes.items() if isinstance(score, float) and not isnan(score)}
     line = ", ".join(f"{name} {score:.2f}" for name, score in numbers.items())
     logging.getLogger(__name__).info(f"{line}: written to {path}")
-
-
-def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """metrics.json -> (iteration, value) pairs by name, in order: without a line that a killed run left torn, and of
-    iterations that a resumed run repeated with the last."""
-    series: dict[str, dict[int, float]] = {}
-    for line in path.read_text().splitlines():
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        iteration = values.pop("iteration")
-        for name, value in values.items():
-            series.setdefault(name, {})[iteration] = value
-    return {name: sorted(values.items()) for name, values in series.items()}
 
 
 def settings_of_run(folder: Path) -> dict[str, Any]:

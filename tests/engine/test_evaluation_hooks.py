@@ -18,7 +18,8 @@ from trees import refusal, refused
 from projects.LinearClassification.while_pretraining import LinearClassifier
 from projects.RunHealth.start_scores import StartScores
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.run_folder import checkpoints_of_run, read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
+from revisit.checkpoint.run_folder import checkpoints_of_run
 from revisit.engine.config_checks import check_evaluation
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.engine.finetune_trainer import FinetuneTrainer

@@ -11,7 +11,7 @@ from trees import refused
 
 from projects.RunHealth.collapse import CollapseAlarm
 from projects.RunHealth.throughput import Throughput
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.hooks import ReadErrors
 from revisit.engine.pretrain_trainer import PretrainTrainer

@@ -16,7 +16,8 @@ from commands import ROOT, TIMEOUT, TINY, popen, run, wait_until
 from runs import load
 from torch.distributed.elastic.utils.distributed import get_free_port
 
-from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of, read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
+from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import run_command
 from revisit.engine.launch import find_processes
 from revisit.errors import LostContactError

@@ -10,7 +10,7 @@ from commands import TINY, one_line_error, run
 from runs import assert_same, load
 from torch.nn.functional import normalize
 
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 
 EXAMPLE = Path(__file__).parent
 sys.path.append(str(EXAMPLE))  # for the forks too, as PYTHONPATH is for a user

@@ -19,7 +19,7 @@ from trees import blank_image, one_line_error, refused, write
 
 from projects.Pictures import pretraining_sheets
 from projects.RunHealth.main_score import main_score
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.data.loading.sampler import EpochBatchSampler
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.looks import StandardLook

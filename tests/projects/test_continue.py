@@ -19,7 +19,7 @@ from projects.Continue.relations import between_cells, between_images
 from projects.TimmBackbones.backbone import TimmBackbone
 from projects.TimmBackbones.description import TimmDescription
 from revisit.checkpoint.flags import flags_of, write_flags
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.engine.setup import make_config
 from revisit.engine.solver import build_optimizer
 from revisit.modeling.backbone.description import describe

@@ -12,7 +12,7 @@ from runs import run_config, train
 from trees import refused
 
 from projects.Trackers.trackers import MlflowTracker
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.engine.writers import WRITER_REGISTRY
 
 KNN = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 32)

@@ -9,7 +9,7 @@ from tiny import direct_losses, freeze_batch_norm, random_views, step, tiny_mode
 from torch.nn.functional import normalize
 
 from projects.OtherObjectives.densecl import best_match, dense_loss
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 
 OPTIONS = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
 BIG = ("VIEWS.LARGE_SIZE", 96)  # 3 x 3 cells

@@ -23,7 +23,7 @@ from projects.Pictures.pretraining_sheets import (
     view_tiles,
 )
 from projects.Pictures.tiles import GAP, LINE, MARGIN, PANEL, TILE, SheetRow, fit, framed, save_sheet
-from revisit.checkpoint.run_folder import read_metrics
+from revisit.checkpoint.metrics_file import read_metrics
 from revisit.data.images.reader import read_image
 from revisit.data.views.crops import CropBoxes
 from revisit.data.views.mapper import ViewMapper, Views
