@@ -8,7 +8,7 @@ tensors show it (docs/weights.md has the table). Of other networks of timm's tha
 and with options, as in --timm vit_small_patch16_224,num_heads=12, which no name does. A key that has no place, or a
 backbone tensor without a value, is refused by name.
 
-Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, beside
+Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, next to
 it, OUTPUT's name with .yaml: the configuration under which the weights are valid, and their licence where it is
 known. Finetuning reads it and refuses another configuration. Then:
 

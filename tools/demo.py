@@ -29,7 +29,7 @@ from revisit.plugins import find_file, name_from_here
 PRETRAIN, DETECT = "configs/toy/demo.yaml", "configs/toy/detection.yaml"
 VIDEO = "projects/LabelPropagation/configs/toy.yaml"
 STARTS, VIDEO_SIZE = ("random", "pretrained"), (160, 160)
-# Measured on two cores: an iteration of pretraining takes 0.06 s by one thread beside its loader, 0.08 s by two.
+# Measured on two cores: an iteration of pretraining takes 0.06 s by one thread and its loader, 0.08 s by two.
 THREADS = {PRETRAIN: {"OMP_NUM_THREADS": "1"}}
 NUM_STEPS = 8
 # What of Detectron2's long log a person follows; all of it goes to the step's log file.

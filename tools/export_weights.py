@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Turn a backbone into weights that torchvision's and timm's ResNets load, or the network of timm's that it is.
 
-BACKBONE is what tools/convert_to_d2.py wrote, with its .yaml beside it, or any checkpoint that it converts, such
-as a run's model_final.pth. Writes OUTPUT, a bare state_dict (.pth) or .safetensors by its suffix, and beside
+BACKBONE is what tools/convert_to_d2.py wrote, with its .yaml next to it, or any checkpoint that it converts, such
+as a run's model_final.pth. Writes OUTPUT, a bare state_dict (.pth) or .safetensors by its suffix, and next to
 it OUTPUT's name with .md: a model card that says which input the weights expect and how to load them.
 
     python tools/export_weights.py output/knn_moco/backbone.pth output/knn_moco/resnet50.safetensors --to timm

@@ -64,7 +64,7 @@ def _measured(make: Callable[..., Callable[[], object]], *arguments: object) -> 
         before = torch.cuda.memory_allocated()
         call()
         return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # the highest resident size is counted anew
+    Path("/proc/self/clear_refs").write_text("5")  # the highest resident size is counted from here
     before = _resident("VmRSS")
     call()
     return _resident("VmHWM") - before

@@ -4,7 +4,7 @@
     python projects/Benchmarks/peers.py --train /data/train --test /data/test --output output/peers
 
 Both folders have a folder of images for each class; pretraining does not read the classes. The two libraries come into
-build/peers, beside this interpreter's packages. Of each run 8 and 24 iterations are timed; it then has as many as
+build/peers, next to this interpreter's packages. Of each run 8 and 24 iterations are timed; it then has as many as
 --seconds of CPU time allow. Logistic regression and kNN on its frozen features judge it. Protocol and results:
 docs/comparison.md. Repeat an interrupted call: finished runs are kept.
 """

@@ -111,7 +111,7 @@ class Soak:
         return {"run": number, "setup": setup, "resumed at": resumed, "lost": reached - resumed, "identical": same}
 
     def _start(self, folder: Path, processes: int, workers: int, *resume: str) -> subprocess.Popen:
-        """Start a run anew, until it trains, or resume it."""
+        """Start a run from the beginning, until it trains, or resume it."""
         if not resume:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)

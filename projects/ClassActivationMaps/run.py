@@ -6,8 +6,8 @@
     python projects/ClassActivationMaps/run.py --config-file projects/ClassActivationMaps/configs/toy.yaml \\
         --weights backbone.pth --output output/cams CAM.CLASSIFIER output/linear/classifier.pth
 
-DIR/cams.png: images, each beside the map of its true class. With CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER a second
-network's maps stand beside the first one's. DIR/results.json has the class that each classifier predicts.
+DIR/cams.png: images, each next to the map of its true class. With CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER a second
+network's maps stand next to the first one's. DIR/results.json has the class that each classifier predicts.
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds

@@ -133,7 +133,7 @@ def zoo_options(file: Path, cfg: CfgNode) -> tuple[str, ...]:
 def _weights(file: Path) -> tuple[str, ...]:
     """KEY VALUE pairs of a pretraining from a converted backbone."""
     flags = read_flags(file)[0]
-    expect(flags is not None, f"--starts continue:{file}: expected a converted backbone, with its flags beside it")
+    expect(flags is not None, f"--starts continue:{file}: expected a converted backbone, with its flags next to it")
     network = [word for key, value in (flags or {}).items() for word in (key, str(value))]
     family = family_of(flags or {})
     builder = ("MODEL.BACKBONE.NAME", family.BUILDER) if family and family.BUILDER else ()

@@ -26,13 +26,13 @@ def network_of_weights(cfg: CfgNode, facts: Facts) -> Decision | None:
         return None
     flags = flags_of_weights(weights)
     family = family_of(flags)
-    expect(family is not None, f"{KEY}: no flags lie beside {weights}; convert the weights (tools/convert_to_d2.py)")
+    expect(family is not None, f"{KEY}: no flags lie next to {weights}; convert the weights (tools/convert_to_d2.py)")
     network = {"MODEL.BACKBONE.NAME": family.BUILDER} if family and family.BUILDER else {}
     return Decision(True, f"as the flags of {weights} say", others={**network, **flags})
 
 
 def flags_of_weights(weights: str) -> Flags:
-    """Those beside a converted file or in a run's checkpoint; {} where there are none."""
+    """Those next to a converted file or in a run's checkpoint; {} where there are none."""
     return read_flags(weights)[0] or peek(weights_file(weights)).get("flags", {})
 
 

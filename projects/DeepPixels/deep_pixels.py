@@ -142,7 +142,7 @@ def find_bit_depth(records: Sequence[dict]) -> tuple[int, str] | None:
     Of integers 8 .. 16. Of floats 1 if all values lie in 0 to 1, else 8: 0 to 255. Unreadable images do not count.
 
     Raises:
-        UserError: values that none of these holds, or integers beside floats.
+        UserError: values that none of these holds, or integers among floats.
     """
     chosen = sample(records)
     deep = list(filter(None, ask_each(_range_of_deep, chosen, "looking for more than 8 bits")))

@@ -6,7 +6,7 @@ import numpy as np
 
 from projects.Discover.ranking import box_sums, rounded_boxes, rounded_rings
 
-SIZE_WEIGHT = 6.0  # of the logarithm of a side beside features of length 1
+SIZE_WEIGHT = 6.0  # of the logarithm of a side next to features of length 1
 WIDTH = 0.6  # standard deviation: how far apart two parts that are alike may be
 
 

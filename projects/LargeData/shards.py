@@ -1,6 +1,6 @@
 """Images in tar files, in WebDataset's layout, each read by its place: the data set ``shards:DIR``.
 
-``KEY.jpg`` (or another suffix of images) is a sample, ``KEY.cls`` beside it its class, a number as text. index.npz in
+``KEY.jpg`` (or another suffix of images) is a sample, ``KEY.cls`` next to it its class, a number as text. index.npz in
 the same folder says where every image lies, so that any process reads any image of any shard with one read, and the
 sampler alone decides the order: shards say nothing about which worker or rank reads what, and may be fewer than
 either. DIR is a folder or whatever fsspec opens (``s3://bucket/train``).

@@ -105,7 +105,7 @@ class LinearTraining:
             return
         saved = torch.load(path, map_location="cpu", weights_only=True)
         if saved["recipe"] != self._recipe():
-            logger.info(f"{path} was trained with other weights, data or settings: starting anew")
+            logger.info(f"{path} was trained with other weights, data or settings: starting again")
             return
         for name, part in self._parts.items():
             part.load_state_dict(saved[name])

@@ -204,7 +204,7 @@ class JobBuilder:
         return (TRAIN, "--config-file", config, *processes, "--resume")
 
     def drawn(self, source: PretrainingRun) -> Job:
-        """Draw the run's own ToyScenes, into toy_scenes/ beside the job's files: the folder has to be empty."""
+        """Draw the run's own ToyScenes, into toy_scenes/ next to the job's files: the folder has to be empty."""
         arguments = source.toy_data[1:]
         folder = self.root / "data" / "_".join(word.strip("-") for word in arguments)
         output, record = folder / "toy_scenes", "toy_scenes.json"  # the record is written last

@@ -166,7 +166,7 @@ def _cams(builder: JobBuilder, moco: PretrainingRun, multi_crop: PretrainingRun,
 
 
 def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
-    """Regions beside their nearest ones, of fewer and larger regions than the table's."""
+    """Regions next to their nearest ones, of fewer and larger regions than the table's."""
     trained = builder.backbone(source, seed)
     config = f"SegmentRetrieval/{'voc_R50' if builder.profile == 'paper' else 'toy'}"
     options = ("SEGMENT_RETRIEVAL.NUM_REGIONS", REGIONS, "SEED", str(seed))

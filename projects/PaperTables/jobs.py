@@ -40,7 +40,7 @@ LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process 
 class Job:
     """Commands, run one after the other by this Python, that end with ``result`` on disk.
 
-    ``facts`` is what else the result depends on, such as the number of images. ``job.json`` beside the result
+    ``facts`` is what else the result depends on, such as the number of images. ``job.json`` next to the result
     keeps commands and facts; a result of others is not taken for this job's. ``needs`` are jobs that come first,
     ``reads`` files of data that the commands name.
     """
@@ -182,7 +182,7 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
     """Run those of claimed jobs that are not done, ``parallel`` at a time, one thread each; progress goes to stdout,
     with what ``result_of`` says of a job that is done.
 
-    Each job's output goes to ``job.log`` beside its result. When this process is interrupted, terminated or loses
+    Each job's output goes to ``job.log`` next to its result. When this process is interrupted, terminated or loses
     its terminal, it stops the running jobs and waits for them; the same call resumes them from their checkpoints. Where
     it is killed, they get SIGTERM on Linux, and the same call waits LOCK_PATIENCE for them to end. Where one has
     failed, the others finish, and a UserError names its log.
@@ -224,7 +224,7 @@ def _stop(running: Iterable[_RunningJob]) -> None:
 
 
 class _Progress:
-    """The jobs that have ended, of ``total`` ones, and what is said of them."""
+    """The jobs that have ended, of ``total`` ones, and the line for each."""
 
     def __init__(self, total: int, result_of: Callable[[Job], str]):
         self.total = total

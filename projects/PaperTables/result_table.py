@@ -1,4 +1,4 @@
-"""A table of the paper beside ours: Markdown to read, CSV to compute with, LaTeX to print, a sweep to look at."""
+"""A table of the paper next to ours: Markdown to read, CSV to compute with, LaTeX to print, a sweep to look at."""
 
 import statistics
 from collections.abc import Sequence

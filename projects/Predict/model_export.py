@@ -116,7 +116,7 @@ class Comparison(NamedTuple):
 
 
 def compare(network: ExportedNetwork, path: Path) -> Comparison:
-    """Run the file beside the network. Boxes at the threshold, which the last bit of a score decides, do not count."""
+    """Run the file and the network. Boxes at the threshold, which the last bit of a score decides, do not count."""
     boxes, largest = 0, 0.0
     for size in _SIZES:
         expected = network(_noise(*size))
@@ -137,7 +137,7 @@ def compare(network: ExportedNetwork, path: Path) -> Comparison:
 
 
 def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
-    """Write NAME.json beside the file: how an image has to be prepared, and what the outputs are."""
+    """Write NAME.json next to the file: how an image has to be prepared, and what the outputs are."""
     is_detector = network.kind in DETECTORS
     size = {"short_side": cfg.INPUT.MIN_SIZE_TEST, "long_side_at_most": cfg.INPUT.MAX_SIZE_TEST} if is_detector else {}
     squash = cfg.INPUT.get("SQUASH")  # of PublishedCode

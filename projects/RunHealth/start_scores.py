@@ -1,4 +1,4 @@
-"""What a pretraining has changed: the scores before its first step, and all later ones beside them."""
+"""What a pretraining has changed: the scores before its first step, and all later ones next to them."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -34,7 +34,7 @@ DAMAGED = 10**12  # iterations: a checkpoint that cannot be read claims to be of
 
 
 class ReportedEvaluation(NamedTuple):
-    """A file of results and what lies beside it."""
+    """A file of results and what lies next to it."""
 
     name: str  # its path below the run's folder
     content: object  # of the JSON file; None if it cannot be read
@@ -224,7 +224,7 @@ def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEv
             content = json.loads(file.read_text())
         except (OSError, ValueError):
             content = None
-        # The pictures beside a run's own evaluation are the run's.
+        # The pictures next to a run's own evaluation are the run's.
         own = file.parent == folder and file.name != "results.json"
         animations = files_below(file.parent, ANIMATIONS, of=folder)
         pictures = [] if own else [*_pictures_in(file.parent, folder), *animations]

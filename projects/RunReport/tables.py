@@ -90,7 +90,7 @@ def from_csv(path: Path) -> TextTable:
 
 
 def of_evaluation(content: object, files: list[Path]) -> list[TextTable]:
-    """The results, then the CSV files beside them."""
+    """The results, then the CSV files next to them."""
     tables = [] if content is None else from_json(content)
     return tables + [from_csv(path) for path in files if path.suffix == ".csv"]
 

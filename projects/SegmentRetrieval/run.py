@@ -6,7 +6,7 @@
 
 K-means splits each image's feature map into regions. A region of DATASETS.TEST takes the label of the nearest
 region of DATASETS.TRAIN; DIR/results.json has the mIoU over all classes and over SEGMENT_RETRIEVAL.SUBSET, and
-DIR/gallery.png shows regions beside their nearest ones.
+DIR/gallery.png shows regions next to their nearest ones.
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds

@@ -119,7 +119,7 @@ def plan_image(seed: int, split: Split, index: int, num_train: int = 2000, long_
 
 
 def num_videos(num_train: int) -> int:
-    """Videos beside train sets of so many images: one for 250, but 2 to 8."""
+    """Videos that go with train sets of so many images: one for 250, but 2 to 8."""
     return min(8, max(2, num_train // 250))
 
 

@@ -1,1 +1,1 @@
-"""Are published weights what they are said to be? Their hash, their layout and their published scores."""
+"""Do published weights hold what was published of them? Their hash, their layout and their published scores."""

@@ -52,7 +52,7 @@ def _converted(name: str | Path, path: Path, tensors: Tensors) -> BackboneWeight
     if description is None or not all(key.startswith(description.PREFIXES) for key in tensors):
         return None
     flags, origin, licence = read_flags(name if is_url(str(name)) else path)
-    missing = f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides"
+    missing = f"{name} has no {flags_path(name).name} next to it, which says under which pixel statistics and strides"
     expect(flags is not None, f"{missing} it is valid: put it there")
     check_backbone(tensors, flags, description)
     return BackboneWeights(tensors, flags, description, origin, licence=licence or licence_of(origin))

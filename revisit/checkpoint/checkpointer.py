@@ -176,7 +176,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             return
         logger.warning(
             f"{self._path} holds tensors without flags (a bare state dict, or weights of others), and none lie "
-            "beside it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
+            "next to it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
         )
 
     def _has_other_classes(self, checkpoint: dict) -> bool:

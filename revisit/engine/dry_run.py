@@ -46,7 +46,7 @@ Pictures of the data of a dry run: functions of the resolved config and OUTPUT_D
 
 
 def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -> dict:
-    """Print all sections and the ``log`` of the plan; write the first to OUTPUT_DIR/dry_run.json, pictures beside it.
+    """Print all sections and the ``log`` of the plan; write the first to OUTPUT_DIR/dry_run.json, pictures next to it.
 
     Raises:
         UserError: the network cannot be built, or does not take MODEL.WEIGHTS.

@@ -60,7 +60,7 @@ def check_same_experiment(
     if wanted:
         force = " ".join(f"--accept {key}" for key in wanted)
         problem = f"cannot resume: the checkpoint is of another experiment, {listed}"
-        way_out = "Restore the values on the left, start anew in another OUTPUT_DIR, or force it"
+        way_out = "Restore the values on the left, start again in another OUTPUT_DIR, or force it"
         raise UserError(f"{problem}. {way_out}: --resume {force}")
     if refused:
         logger.warning(f"resuming as another experiment, by --accept: {listed}")

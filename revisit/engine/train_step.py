@@ -196,5 +196,5 @@ def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | lis
     return UserError(
         f"the loss of iteration {error.iteration} is not finite ({losses}). Nothing of this step has been saved; its "
         f"inputs are in {folder}. Lower SOLVER.BASE_LR or lengthen its warm-up, and resume from the last checkpoint "
-        "with --resume, or start anew"
+        "with --resume, or start again without it"
     )

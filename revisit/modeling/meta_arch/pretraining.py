@@ -96,7 +96,7 @@ class Pretraining(nn.Module):
         return []
 
     def rate_factors(self) -> dict[str, float]:
-        """By name of a parameter, what its learning rate is multiplied by; 1 where nothing is said."""
+        """By name of a parameter, what its learning rate is multiplied by; 1 by default."""
         return {}
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:

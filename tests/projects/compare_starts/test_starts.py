@@ -53,7 +53,7 @@ def test_starts_are_called_by_the_ends_of_their_paths():
 def test_a_backbone_is_continued_without_labels_before_it_is_a_start(cfg, tmp_path):
     file = tmp_path / "backbone.pth"
     file.touch()
-    assert "flags beside it" in refusal(read_starts, [f"continue:{file}"], cfg, CONTINUE)
+    assert "flags next to it" in refusal(read_starts, [f"continue:{file}"], cfg, CONTINUE)
     write_flags(file, {"MODEL.RESNETS.DEPTH": 18}, "a test")
     starts = read_starts(["random", f"continue:{file}"], cfg, CONTINUE)
     assert list(starts) == [RANDOM, "backbone, continued"]

@@ -169,7 +169,7 @@ def test_weights_without_whole_flags_are_refused(tmp_path):
         flags_path(path).write_text(yaml.safe_dump({"source": "test", "config": config}))
         refused(message, load_backbone, path)
     flags_path(path).unlink()
-    refused(r"backbone.pth has no backbone.yaml beside it", load_backbone, path)
+    refused(r"backbone.pth has no backbone.yaml next to it", load_backbone, path)
 
 
 DOCUMENT = (ROOT / "docs/weights.md").read_text()
