@@ -269,7 +269,7 @@ def test_a_run_is_better_or_worse_where_the_interval_says_so(before, now, word):
 
 def test_a_run_that_changes_nothing_is_as_good_as_its_start(start, toy_datasets, tmp_path, caplog):
     caplog.set_level(logging.INFO, "projects.Continue.against_start")
-    still = ("SOLVER.BASE_LR", 0.0, "CONTINUE.FROZEN_STATISTICS", True, "SOLVER.MAX_ITER", 2)
+    still = ("SOLVER.BASE_LR", 1e-12, "CONTINUE.FROZEN_STATISTICS", True, "SOLVER.MAX_ITER", 2)
     train(tmp_path / "run", *options_of(start, "ContinuedSimCLR", *still, *KNN))
     assert "as good as its start" in caplog.messages[-1] and "(+0.0; 95 % interval +0.0 to +0.0" in caplog.messages[-1]
     assert not (tmp_path / f"run/{TRAINED}.pth").exists()
