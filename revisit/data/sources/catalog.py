@@ -133,7 +133,8 @@ def _unknown(name: str, kind: str, rest: str) -> UserError:
         return UserError(f"{problem}: {ADD_TOY_SCENES}")
     kinds = [*(layout for layout, _ in LABEL_LAYOUT_REGISTRY), SUBSET]
     expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
-    meant = did_you_mean(kind, kinds if rest else DatasetCatalog.list())
+    names = [known for known in DatasetCatalog.list() if ":" not in known]
+    meant = did_you_mean(kind, kinds if rest else names)
     return UserError(f"{problem}: expected {expected}{meant}")
 
 
