@@ -171,6 +171,9 @@ class ForkedScript:
 
 def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Connection], new_session: bool) -> None:
     """In the fork: what ``python WORDS`` does. What it starts forks too."""
+    import cv2
+
+    cv2.setNumThreads(0)  # what this forks would wait for threads that only this process has
     gc.freeze()
     if new_session:
         os.setsid()
