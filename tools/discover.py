@@ -9,9 +9,8 @@ where it was interrupted. Which parts of an image count as objects: projects/Dis
 """
 
 import argparse
-from pathlib import Path
 
-from revisit.engine.command import run_command
+from revisit.engine.command import natural, run_command
 from revisit.files import make_folder, output_path
 
 
@@ -21,8 +20,8 @@ def parse_args() -> argparse.Namespace:
     add("--weights", required=True, metavar="FILE", help="a converted backbone, a run's checkpoint, or a name")
     add("--images", required=True, metavar="NAME", help="a data set, such as folder:/data/photos")
     add("--output", required=True, type=output_path, metavar="DIR")
-    add("--boxes", type=int, default=30, metavar="N", help=f"the most objects of an image {default}")
-    add("--short-side", type=int, default=480, metavar="PX", help=f"to which an image is resized {default}")
+    add("--boxes", type=natural, default=30, metavar="N", help=f"the most objects of an image {default}")
+    add("--short-side", type=natural, default=480, metavar="PX", help=f"to which an image is resized {default}")
     add("--stride", type=int, default=8, choices=(4, 8, 16, 32), help=f"px of a cell of the maps {default}")
     return parser.parse_args()
 
@@ -31,7 +30,7 @@ def main() -> None:
     args = parse_args()
     from projects.Discover.coco_files import write_data_set, write_results
     from projects.Discover.dense_features import DenseFeatures
-    from projects.Discover.discovery import FOUND, discover, in_order, read_found
+    from projects.Discover.discovery import claim, discover
     from projects.Discover.sheet import save_found
     from revisit.data.sources.catalog import get_records, register
 
@@ -39,12 +38,12 @@ def main() -> None:
     records = list(get_records(args.images))
     features = DenseFeatures(args.weights, args.stride, args.short_side)
     make_folder(args.output, "--output")
-    discover(records, features, args.output, args.boxes)
-    found = list(in_order(read_found(Path(args.output) / FOUND), records))
-    count = write_data_set(args.output / "data_set.json", found)
-    save_found(args.output / "found.png", found)
-    write_results(args.output / "proposals.json", found)
-    print(f"{count} objects in {len(found)} of {len(records)} images: data_set.json, proposals.json and found.png")
+    claim(args.output, {**features.settings, "boxes": args.boxes})
+    images = discover(records, features, args.output, args.boxes)
+    count = write_data_set(args.output / "data_set.json", images)
+    save_found(args.output / "found.png", images)
+    write_results(args.output / "proposals.json", images)
+    print(f"{count} objects in {len(images)} of {len(records)} images: data_set.json, proposals.json and found.png")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What was found, as files: a COCO data set of one class, and COCO results for OBJECTS.PROPOSALS."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ from revisit.files import write_whole
 CATEGORY = {"id": 1, "name": "object"}
 
 
-def write_data_set(path: Path, found: list[tuple[dict, dict[str, Any]]]) -> int:
+def write_data_set(path: Path, discovered: list[tuple[dict, dict[str, Any]]]) -> int:
     """Write images and annotations with masks in run lengths; returns how many objects there are."""
     images, annotations = [], []
-    for number, (record, line) in enumerate(found, start=1):
+    for number, (record, line) in enumerate(discovered, start=1):
         size = {"height": line["height"], "width": line["width"]}
         images.append({"id": number, "file_name": record["file_name"], **size})
         for each in line["objects"]:
@@ -23,18 +24,18 @@ def write_data_set(path: Path, found: list[tuple[dict, dict[str, Any]]]) -> int:
     return len(annotations)
 
 
-def write_results(path: Path, found: list[tuple[dict, dict[str, Any]]]) -> None:
+def write_results(path: Path, discovered: list[tuple[dict, dict[str, Any]]]) -> None:
     """Write boxes and scores by image_id, or by the stem of the file's name, as OBJECTS.PROPOSALS reads them.
 
     Raises UserError where two images have the same.
     """
-    names = [str(record.get("image_id", Path(record["file_name"]).stem)) for record, _ in found]
-    twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
+    names = [str(record.get("image_id", Path(record["file_name"]).stem)) for record, _ in discovered]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UserError(f"{len(twice)} names of files stand for two images each, such as {min(twice)}: no {path.name}")
     results = [
         {"image_id": name, "category_id": 1, "bbox": each["bbox"], "score": each["score"]}
-        for name, (_, line) in zip(names, found, strict=True)
+        for name, (_, line) in zip(names, discovered, strict=True)
         for each in line["objects"]
     ]
     write_whole(path, json.dumps(results))

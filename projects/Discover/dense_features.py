@@ -2,15 +2,16 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import torch
 
+from projects.common.frozen_network import digest_of
 from revisit.checkpoint.backbone_file import load_backbone
 from revisit.checkpoint.convert import as_rgb
 from revisit.checkpoint.flags import flags_to_config
-from revisit.checkpoint.named_weights import weights_file
 from revisit.errors import expect, translated
 from revisit.keys import with_values
 
@@ -33,18 +34,28 @@ class DenseFeatures:
 
     def __init__(self, weights: str | Path, stride: int = 8, short_side: int = 480):
         self._short_side = short_side
-        found = as_rgb(load_backbone(weights_file(str(weights), "--weights")))
+        self._stride = stride
+        backbone = as_rgb(load_backbone(weights))
         self._map = f"res{round(math.log2(stride))}"
         wanted = {f"MODEL.{family}.OUT_FEATURES": [self._map] for family in ("RESNETS", "TIMM")}
-        wanted |= {"MODEL.BACKBONE.NAME": found.description.BUILDER, "MODEL.BACKBONE.FREEZE_AT": 0}
+        wanted |= {"MODEL.BACKBONE.NAME": backbone.description.BUILDER, "MODEL.BACKBONE.FREEZE_AT": 0}
         with translated(f"{weights}: a map of stride {stride}"):
-            network = build_backbone(with_values(flags_to_config(found.flags), wanted))
+            network = build_backbone(with_values(flags_to_config(backbone.flags), wanted))
         self._network = network.eval().requires_grad_(False)
-        missing = self._network.load_state_dict(found.tensors, strict=False).missing_keys
+        missing = self._network.load_state_dict(backbone.tensors, strict=False).missing_keys
         lacking = [name for name in missing if not name.endswith("num_batches_tracked")]
         expect(not lacking, f"{weights} lacks {len(lacking)} tensors of its map of stride {stride}")
-        self._mean = torch.tensor(found.flags["MODEL.PIXEL_MEAN"]).view(3, 1, 1)
-        self._std = torch.tensor(found.flags["MODEL.PIXEL_STD"]).view(3, 1, 1)
+        self._mean = torch.tensor(backbone.flags["MODEL.PIXEL_MEAN"]).view(3, 1, 1)
+        self._std = torch.tensor(backbone.flags["MODEL.PIXEL_STD"]).view(3, 1, 1)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the features depend on."""
+        return {
+            "weights": digest_of(self._network.state_dict()),
+            "stride": self._stride,
+            "short side": self._short_side,
+        }
 
     @torch.no_grad()
     def __call__(self, image: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Find the objects of a data set's images, one image after the other, so that an interrupted call goes on."""
+"""Find the objects of a data set's images, one image after the other, so that an interrupted call continues."""
 
 import json
 import logging
@@ -17,10 +17,11 @@ from projects.Discover.recurrence import Recurrence, descriptors
 from projects.Pictures.tiles import evenly_spread
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect
-from revisit.files import written_whole
+from revisit.files import write_whole, written_whole
 
 Features = Callable[[np.ndarray], np.ndarray]  # (H, W, 3) uint8 RGB -> (h, w, C) float32
 
+SETTINGS = "settings.json"
 FOUND = "found.jsonl"  # a line for each image, in the order of the data set
 REFERENCE = "reference.npz"
 REFERENCES = 100  # images with which each one is compared
@@ -63,19 +64,29 @@ def find_objects(
     parts, own_scores, described = find_candidates(features)
     scores = recurrence(described, name) ** 2 * np.sqrt(np.maximum(own_scores, 0))
     rows, columns = features.shape[0] * FINER, features.shape[1] * FINER
-    found = []
+    objects = []
     for index in best(boxes_of(parts), scores, count):
         mask = _in_image(parts[index], rows, columns, height, width)
         if scores[index] > 0 and mask.any():
-            found.append(_result(mask, scores[index]))
-    return found
+            objects.append(_result(mask, scores[index]))
+    return objects
 
 
-def discover(records: list[dict], features_of: Features, output: Path, count: int) -> None:
+def claim(output: Path, settings: dict[str, Any]) -> None:
+    """Write SETTINGS. Raises UserError where they are there and differ, because results would be of both."""
+    path = output / SETTINGS
+    if not path.is_file():
+        write_whole(path, json.dumps(settings))
+    before = json.loads(path.read_text())
+    other = ", ".join(name for name, value in settings.items() if before.get(name) != value)
+    expect(not other, f"{output} was made with other settings ({other}): give another --output")
+
+
+def discover(records: list[dict], features_of: Features, output: Path, count: int) -> list[tuple[dict, dict[str, Any]]]:
     """Append a line for every image to ``output``/FOUND: file name, size and objects; those that are there stay.
 
-    An image that cannot be read has no line, and a warning. Ends with UserError where none can be read, and where the
-    lines that are there are of other images.
+    Returns the records and their lines, without those of images that cannot be read, which are warned of. Ends with
+    UserError where none can be read, and where the lines that are there are of other images.
     """
     path = output / FOUND
     names = {record["file_name"] for record in records}
@@ -93,7 +104,9 @@ def discover(records: list[dict], features_of: Features, output: Path, count: in
             line = {"file_name": name, "height": height, "width": width, "objects": objects}
             file.write(json.dumps(line) + "\n")
             file.flush()
-    expect(read_found(path), "none of the images can be read")
+    lines = {line["file_name"]: line for line in read_found(path)}
+    expect(lines, "none of the images can be read")
+    return [(record, lines[record["file_name"]]) for record in records if record["file_name"] in lines]
 
 
 def reference_of(records: list[dict], features_of: Features, output: Path) -> dict[str, np.ndarray]:
@@ -101,9 +114,11 @@ def reference_of(records: list[dict], features_of: Features, output: Path) -> di
     path = output / REFERENCE
     if not path.is_file():
         spread = [records[index] for index in evenly_spread(len(records), REFERENCES)]
-        found = {name: find_candidates(features_of(image)).descriptors for name, image in _images(spread, "comparing")}
+        images = _images(spread, "comparing")
+        described = {name: find_candidates(features_of(image)).descriptors for name, image in images}
+        rows_of = {f"of_{n}": rows for n, rows in enumerate(described.values())}
         with written_whole(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, names=np.array(list(found)), **{f"of_{n}": rows for n, rows in enumerate(found.values())})
+            np.savez(file, names=np.array(list(described)), **rows_of)
     with np.load(path) as kept:
         return {str(name): kept[f"of_{n}"] for n, name in enumerate(kept["names"])}
 
@@ -126,14 +141,6 @@ def read_found(path: Path) -> list[dict[str, Any]]:
     if whole != text:
         path.write_text(whole, encoding="utf-8")
     return [json.loads(line) for line in whole.splitlines()]
-
-
-def in_order(lines: list[dict[str, Any]], records: list[dict]) -> Iterator[tuple[dict, dict[str, Any]]]:
-    """Records and what was found in each, without those that could not be read."""
-    by_name = {line["file_name"]: line for line in lines}
-    for record in records:
-        if line := by_name.get(record["file_name"]):
-            yield record, line
 
 
 def _in_image(part: Part, rows: int, columns: int, height: int, width: int) -> np.ndarray:

@@ -34,12 +34,12 @@ def find_parts(features: np.ndarray, clusters: Sequence[int] = CLUSTERS) -> list
     cluster is finer than a cell. Regions are connected parts of a cluster or of all others together; where one is
     wide at several places, it is divided between them (watershed of the distance to its border).
     """
-    found: list[Part] = []
+    parts: list[Part] = []
     for cluster in _clusters(features, clusters):
         for mask in (cluster, ~cluster):
-            found += _regions(_connected(mask))
-            found += _regions(_divided(mask))
-    return found
+            parts += _regions(_connected(mask))
+            parts += _regions(_divided(mask))
+    return parts
 
 
 def _clusters(features: np.ndarray, clusters: Sequence[int]) -> Iterator[np.ndarray]:
@@ -81,11 +81,11 @@ def _regions(labels: np.ndarray) -> list[Part]:
     """Those of a fitting size."""
     least, most = (share * labels.size for share in AREA)
     areas = np.bincount(labels.ravel())
-    found = []
+    parts = []
     for number, place in enumerate(ndimage.find_objects(labels), start=1):
         if place is None or not least <= areas[number] <= most:
             continue
         rows, columns = place
         box = (columns.start, rows.start, columns.stop, rows.stop)
-        found.append(Part(box, labels[place] == number))
-    return found
+        parts.append(Part(box, labels[place] == number))
+    return parts

@@ -48,14 +48,14 @@ class Recurrence:
     def __init__(self, references: Mapping[str, np.ndarray]):
         self._references = references
 
-    def __call__(self, found: np.ndarray, own_name: str) -> np.ndarray:
+    def __call__(self, described: np.ndarray, own_name: str) -> np.ndarray:
         """1 for all parts where there is no other image than the one called ``own_name``."""
         others = [parts for name, parts in self._references.items() if name != own_name and len(parts)]
         if not others:
-            return np.ones(len(found))
-        total = np.zeros(len(found))
+            return np.ones(len(described))
+        total = np.zeros(len(described))
         for parts in others:
-            squares = (found**2).sum(axis=1)[:, None] + (parts**2).sum(axis=1) - 2 * found @ parts.T
+            squares = (described**2).sum(axis=1)[:, None] + (parts**2).sum(axis=1) - 2 * described @ parts.T
             nearest = np.maximum(squares.min(axis=1), 0)
             total += np.exp(-nearest / (2 * WIDTH**2))
         return total / len(others)

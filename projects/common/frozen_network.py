@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from functools import cached_property
 
 import torch
@@ -45,12 +46,16 @@ class FrozenNetwork(nn.Module):
 
     @cached_property
     def digest(self) -> str:
-        """A sha256 of all its numbers."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(value.cpu().reshape(-1).view(torch.uint8).numpy())
-        return digest.hexdigest()
+        return digest_of(self.state_dict())
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """A sha256 of all names and numbers."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(value.cpu().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def load_frozen(cfg: CfgNode, key: str) -> FrozenNetwork:

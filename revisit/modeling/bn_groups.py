@@ -122,8 +122,8 @@ def warn_of_groups(cfg: CfgNode, share: int) -> None:
         logger.warning(f"{few}: take larger groups, or larger views")
     elif cfg.MOCO.SHUFFLE_BN and groups.count == 1:
         alone = f"{name} is all that runs at a time, so MOCO.SHUFFLE_BN has no other group"
-        told = "batch statistics may tell which key belongs to which positive"
-        logger.warning(f"{alone}, and {told}: take {_advice(cfg, groups.images)}")
+        leak = "batch statistics may tell which key belongs to which positive"
+        logger.warning(f"{alone}, and {leak}: take {_advice(cfg, groups.images)}")
 
 
 def _advice(cfg: CfgNode, images: int) -> str:

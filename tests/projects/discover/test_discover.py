@@ -123,3 +123,5 @@ def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     run(f"{words} {weights} --images folder:{tmp_path}/photos", tmp_path)
     message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/others", tmp_path)
     assert "none of these images: give another --output" in message
+    message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/photos --boxes 5", tmp_path)
+    assert "other settings (boxes): give another --output" in message
