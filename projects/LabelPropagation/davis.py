@@ -150,9 +150,9 @@ def score_sequence(sequence: str, masks: np.ndarray, truth: np.ndarray) -> list[
     num_objects = int(truth[0][valid[0]].max())
     scores = []
     for number in range(1, num_objects + 1):
-        found = (masks == number) & valid
+        predicted = (masks == number) & valid
         wanted = truth == number
-        pairs = list(zip(found[1:-1], wanted[1:-1], strict=True))  # the first and the last frame do not count
+        pairs = list(zip(predicted[1:-1], wanted[1:-1], strict=True))  # the first and the last frame do not count
         region = np.array([region_similarity(*pair) for pair in pairs])
         contour = np.array([boundary_accuracy(*pair) for pair in pairs])
         scores.append(ObjectScore(sequence, number, region, contour))

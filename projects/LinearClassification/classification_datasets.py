@@ -106,8 +106,8 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
         _, objects = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
         for thing in objects:
             index = classes.index(thing.label)
-            found = DIFFICULT if thing.is_difficult else PRESENT
-            labels[index] = max(labels[index], found)
+            presence = DIFFICULT if thing.is_difficult else PRESENT
+            labels[index] = max(labels[index], presence)
         records.append({"file_name": str(image), "labels": tuple(labels)})
     return require_files(records)
 

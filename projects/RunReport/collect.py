@@ -102,25 +102,25 @@ def progress(items: Iterable, what: str) -> Iterable:
 def files_below(folder: Path, *patterns: str, of: Path) -> list[Path]:
     """The regular files of a run's folder ``of``, or of one below it, that match; sorted. What a link leads to out of
     it is left out, and said: a page that is passed on has nothing that its author did not name."""
-    found = []
+    paths = []
     matching = sorted(chain.from_iterable(folder.glob(pattern) for pattern in patterns))
     for path in filter(Path.is_file, matching):
         if path.resolve().is_relative_to(of.resolve()):
-            found.append(path)
+            paths.append(path)
         else:
             link, out_of = printable(str(path)), printable(str(of))
             logger.warning(f"left out: {link} is a link out of {out_of}")
-    return found
+    return paths
 
 
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
     below = [f"*/{mark}" for mark in MARKS]
-    found = files_below(folder, *MARKS, of=folder)
-    found = found or files_below(folder, *below, of=folder)
+    results = files_below(folder, *MARKS, of=folder)
+    results = results or files_below(folder, *below, of=folder)
     marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
-    expect(found, f"{folder} is not the folder of a run: expected {marks}")
-    return list(dict.fromkeys(path.parent for path in found))
+    expect(results, f"{folder} is not the folder of a run: expected {marks}")
+    return list(dict.fromkeys(path.parent for path in results))
 
 
 def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:

@@ -1,4 +1,4 @@
-"""What a detector's run shows after its evaluation: predictions beside truth, per class, the worst images first."""
+"""What a detector's run shows after its evaluation: predictions next to truth, per class, the worst images first."""
 
 import json
 from collections import defaultdict
@@ -153,7 +153,7 @@ def _draw(
 
 
 def _row(image: JudgedImage, names: list[str], threshold: float, bits: int | None) -> SheetRow:
-    """Truth, found or missed, beside the predictions from the threshold on, found or wrong."""
+    """Truth, found or missed, next to the predictions from the threshold on, found or wrong."""
     pixels = require_record(image.record, bits, like_pil=True)
     missed, shown = image.missed(threshold), image.predicted.scores >= threshold
     predicted = Detections(*(values[shown] for values in image.predicted[:3]))

@@ -49,10 +49,10 @@ def by_kind(runs: list[ReportedRun]) -> dict[RunKind, NumberedRuns]:
 def main_scores(kind: RunKind, runs: list[ReportedRun]) -> list[str]:
     """Names of the scores that runs of this kind are about, those that some run has."""
     names = dict.fromkeys(name for run in runs for name in (*run.series, *_evaluated(run)))
-    found = []
+    shown = []
     for score in kind.scores:
-        found += [name for name in names if f"/{name}".endswith(f"/{score}")]
-    return found
+        shown += [name for name in names if f"/{name}".endswith(f"/{score}")]
+    return shown
 
 
 def points_of(run: ReportedRun, score: str) -> list[Point]:

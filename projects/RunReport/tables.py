@@ -105,9 +105,9 @@ def settings(runs: list[ReportedRun]) -> list[ComparedLine]:
     for key in sorted(set().union(*columns) - NOT_SHOWN):
         default = defaults.get(key, ABSENT)
         values = [column.get(key, ABSENT) for column in columns]
-        known = {value for column, value in zip(columns, values, strict=True) if column}  # a run may have no config
-        if known != {default}:
-            lines.append(ComparedLine(key, default, values, len(known) > 1))
+        distinct = {value for column, value in zip(columns, values, strict=True) if column}  # a run may have no config
+        if distinct != {default}:
+            lines.append(ComparedLine(key, default, values, len(distinct) > 1))
     return sorted(lines, key=_is_alike)
 
 
@@ -117,8 +117,8 @@ def environments(runs: list[ReportedRun]) -> list[ComparedLine]:
     lines = []
     for key in keys:
         values = [run.environment.get(key, ABSENT) for run in runs]
-        known = set(values) - {ABSENT}
-        lines.append(ComparedLine(key, "", values, len(known) > 1))
+        distinct = set(values) - {ABSENT}
+        lines.append(ComparedLine(key, "", values, len(distinct) > 1))
     return sorted(lines, key=_is_alike)
 
 

@@ -141,8 +141,8 @@ def cluster(features: Tensor, num_regions: int, seed: int, num_starts: int = 1) 
     means = KMeans(count, n_init=num_starts, random_state=seed).fit(cells)
     _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out
     ids = ids.reshape(features.shape[1:]).astype(np.uint8)
-    found = int(ids.max()) + 1
-    descriptors = describe(features, torch.from_numpy(ids), found)
+    num_clusters = int(ids.max()) + 1
+    descriptors = describe(features, torch.from_numpy(ids), num_clusters)
     return Regions(ids, descriptors)
 
 

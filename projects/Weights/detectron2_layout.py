@@ -30,10 +30,10 @@ class Detectron2Layout(SourceLayout):
     def find_backbone(self, checkpoint: dict, stated: Flags) -> FoundBackbone:
         """Find it; the flags are those of ``stated``, a config's keys, or else what the zoo's configs say."""
         content = tensors_of(checkpoint)
-        found = backbone_in_detectron2(content, author_of(checkpoint))
-        if found is None:
+        backbone = backbone_in_detectron2(content, author_of(checkpoint))
+        if backbone is None:
             raise no_backbone(content)
-        tensors, description = found
+        tensors, description = backbone
         stated = {key: value for key, value in stated.items() if key in flag_keys(description)}
         if stated:  # a config is over Detectron2's defaults
             flags = flags_of(flags_to_config(stated), description)

@@ -119,8 +119,8 @@ def _expect_different(values: list, what: str) -> None:
     """Raise UserError if a value occurs twice: two of ``what``."""
     for value, count in Counter(values).most_common(1):
         if count > 1:
-            found = f"{count} {what}, {value!r}"
-            raise ValueError(f"{found}: expected one of its own for each; rename or remove the others")
+            same = f"{count} {what}, {value!r}"
+            raise ValueError(f"{same}: expected one of its own for each; rename or remove the others")
 
 
 def _name(category: dict) -> str:

@@ -89,8 +89,8 @@ class BackboneDescription:
         return {}, ""
 
     def keys_to_build(self, flags: Flags, cfg: CfgNode) -> Flags:
-        """Values by key, beside the flags, with which ``cfg`` builds the backbone of weights with these flags; {} where
-        it has no place for such a backbone, or nothing is known of it."""
+        """Values by key, apart from the flags, with which ``cfg`` builds the backbone of weights with these flags; {}
+        where it has no place for such a backbone, or the family has none."""
         return {}
 
     def card(self, flags: Flags) -> Card:
