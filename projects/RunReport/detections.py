@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.Pictures.tiles import Color, SheetRow, evenly_spread, save_sheet
 from projects.Predict.prediction_sheet import Detections, draw_marked, texts_of
 from projects.RunReport import charts
@@ -131,7 +132,7 @@ def _percent(share: float) -> str:
 def _of_confusion(table: np.ndarray, names: list[str]) -> TextTable:
     rows = [[name, *map(str, counts)] for name, counts in zip([*names, "nothing there"], table.tolist(), strict=True)]
     rows[-1][-1] = ABSENT
-    return TextTable("What lies where: truth in rows, predictions in columns", ["", *names, "nothing"], rows)
+    return TextTable("Confusion matrix: truth in rows, predictions in columns", ["", *names, "nothing"], rows)
 
 
 def _draw(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run
 from folders import make_run
 from PIL import Image
 from pycocotools.coco import COCO
@@ -20,6 +21,7 @@ from projects.RunReport.matching import IGNORED, NOTHING, JudgedImage, best_thre
 
 from detectron2.structures import BoxMode
 
+SHAPES = ("disk", "square", "triangle", "star", "cross")
 NAMES = ["bird", "cat", "dog"]
 
 
@@ -175,3 +177,13 @@ def test_data_that_are_gone_or_others_are_a_line_of_the_page(run_of_detector, tm
     assert "the data set has other images by now: 1 of" in review_of(run, tmp_path).problem
     (run_of_detector / "inference/data_set.json").unlink()
     assert review_of(run, tmp_path) is None
+
+
+def test_the_command_knows_the_data_sets_of_toy_scenes(run_of_detector, toy_root, tmp_path):
+    classes = [f"{surface}_{shape}" for shape in SHAPES for surface in ("striped", "dotted")]
+    about = {"data_set": "toy_coco_val", "classes": {str(n): name for n, name in enumerate(classes, start=1)}}
+    (run_of_detector / "inference/data_set.json").write_text(json.dumps(about))
+    (run_of_detector / "inference/coco_instances_results.json").write_text("[]")
+    run(f"python tools/report.py {run_of_detector} --output {tmp_path}/report.html", toy_root)
+    page_text = (tmp_path / "report.html").read_text()
+    assert "run: toy_coco_val" in page_text and "images, at the last evaluation" in page_text
