@@ -53,7 +53,8 @@ def find_objects(
     features: np.ndarray, height: int, width: int, count: int, recurrence: Recurrence, name: str = ""
 ) -> list[dict[str, Any]]:
     """The objects of an image of ``height`` x ``width`` px, best first, as COCO's results have them: ``bbox`` (x, y, w,
-    h) px, ``segmentation`` in run lengths, ``score`` above 0.
+    h) px, ``segmentation`` in run lengths, ``score`` above 0: recurrence squared times the root of
+    the own image's score.
 
     Args:
         features: (h, w, C) float32, of the cells that cover the image.

@@ -9,6 +9,7 @@ from checkpoints import run_checkpoint, write_converted
 from commands import one_line_error, run
 from pycocotools.coco import COCO
 
+from projects.Discover.dense_features import DenseFeatures
 from projects.Discover.discovery import FOUND, find_objects
 from projects.Discover.parts import FINER, find_parts
 from projects.Discover.ranking import best, contrast
@@ -90,6 +91,13 @@ def test_recurrence_is_the_mean_over_the_other_images():
 def weights(tmp_path_factory):
     torch.manual_seed(0)
     return write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth")
+
+
+@pytest.mark.parametrize(("stride", "cells"), [(4, (16, 24)), (16, (4, 6))])
+def test_features_are_unit_rows_of_a_map_of_the_stride(weights, make_picture, stride, cells):
+    features = DenseFeatures(weights, stride, short_side=64)(make_picture(50, 75))
+    assert features.shape[:2] == cells and features.dtype == np.float32
+    assert np.linalg.norm(features, axis=2) == pytest.approx(np.ones(cells), abs=1e-5)
 
 
 def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, write_pictures, tmp_path):
