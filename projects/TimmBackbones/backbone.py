@@ -6,6 +6,7 @@ timm builds and interpolates position embeddings; nothing here knows one of its 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from projects.TimmBackbones.depthwise import depthwise_in_float32
 from projects.TimmBackbones.networks import Form, build, form_of, hashable, maps_of
 from projects.TimmBackbones.simple_pyramid import SimpleFeaturePyramid
 from revisit.errors import UserError
@@ -66,6 +67,7 @@ class TimmBackbone(Backbone):
         self._final_norm = final_norm
         self._indices = [form.stages[stage].index for stage in names]
         self.timm = build(name, form.kwargs, self._indices, final_norm)
+        depthwise_in_float32(self.timm)
         _freeze(self.timm, freeze_at)
 
     @property

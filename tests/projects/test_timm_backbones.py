@@ -1,5 +1,6 @@
 """timm's networks as backbones, against timm itself: features, weights in and out, training, and what is refused."""
 
+import copy
 import json
 import random
 import re
@@ -17,6 +18,7 @@ from trees import refused
 
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.TimmBackbones.backbone import TimmBackbone
+from projects.TimmBackbones.depthwise import depthwise_in_float32
 from projects.TimmBackbones.description import TimmDescription
 from projects.TimmBackbones.networks import build
 from projects.TimmBackbones.simple_pyramid import SimpleFeaturePyramid
@@ -503,6 +505,26 @@ def test_images_for_which_a_network_has_no_positions_are_refused_in_one_line():
     backbone = TimmBackbone("mvitv2_tiny").eval()
     assert backbone(images(1, 3, 224, 192))["res5"].shape[2:] == (7, 6)
     refused("mvitv2_tiny of timm's has no positions for images of 256x224 px", backbone, images(1, 3, 224, 256))
+
+
+def test_depthwise_convolutions_and_their_copies_compute_in_float32_under_a_cpus_autocast():
+    network = torch.nn.Sequential(torch.nn.Conv2d(6, 6, 5, stride=2, padding=2, groups=6), torch.nn.Conv2d(6, 6, 1))
+    depthwise_in_float32(network)
+    copied = copy.deepcopy(network)
+    copied[0].weight.data.mul_(2)
+    for layers in (network, copied):
+        x = images(2, 6, 9, 9).requires_grad_()
+        with torch.autocast("cpu"):
+            maps = layers[0](x)
+            assert layers[1](maps).dtype == torch.bfloat16
+        maps.square().sum().backward()
+        wide, weight, bias = (t.detach().double().requires_grad_() for t in (x, layers[0].weight, layers[0].bias))
+        expected = F.conv2d(wide, weight, bias, stride=2, padding=2, groups=6)
+        expected.square().sum().backward()
+        assert torch.allclose(maps.double(), expected, atol=1e-5)
+        assert torch.allclose(layers[0].weight.grad.double(), weight.grad, atol=1e-4)
+        assert torch.allclose(x.grad.double(), wide.grad, atol=1e-4)
+    assert network.bfloat16()[0](images(2, 6, 9, 9).bfloat16()).dtype == torch.bfloat16
 
 
 def test_a_network_without_a_final_norm_leaves_its_classifier_by_timms_older_rule_too(monkeypatch):
