@@ -29,6 +29,7 @@ from revisit.data.sources.inspection import num_classes
 from revisit.engine.config_checks import check_config, check_evaluation, check_schedule, check_start
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
+from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.launch import log_processes
 from revisit.engine.merging import Stated, merged_config, read_stated
 from revisit.engine.precision import check_precision
@@ -108,6 +109,8 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         cfg.freeze()
         if comm.is_main_process():
             _record(cfg, folder, again=args.eval_only or args.resume)
+        if trains and cfg.MODEL.DEVICE == "cpu":
+            keep_freed_memory()
         torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and trains
         seed_all_rng(cfg.SEED + comm.get_rank())
         bits = bit_depth(cfg)
