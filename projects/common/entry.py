@@ -6,6 +6,7 @@ from pathlib import Path
 
 from projects.common.command_line import RANDOM
 from revisit.engine.environment import record_environment
+from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.run_log import open_log
 from revisit.engine.setup import make_config
 from revisit.errors import expect
@@ -24,6 +25,7 @@ def load_project(args: Namespace) -> CfgNode:
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
     make_folder(args.output, "--output")
+    keep_freed_memory(cfg.MODEL.DEVICE)
     open_log(str(args.output))
     write_whole(args.output / "config.yaml", cfg.dump())
     record_environment(args.output, again=False)

@@ -109,8 +109,7 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         cfg.freeze()
         if comm.is_main_process():
             _record(cfg, folder, again=args.eval_only or args.resume)
-        if trains and cfg.MODEL.DEVICE == "cpu":
-            keep_freed_memory()
+        keep_freed_memory(cfg.MODEL.DEVICE)
         torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and trains
         seed_all_rng(cfg.SEED + comm.get_rank())
         bits = bit_depth(cfg)
