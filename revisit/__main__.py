@@ -14,6 +14,7 @@ TOOLS = {
     "convert": "tools/convert_to_d2.py",
     "predict": "tools/predict.py",
     "discover": "tools/discover.py",
+    "self-label": "tools/self_label.py",
     "visualize": "tools/visualize.py",
     "export": "tools/export_model.py",
     "export-weights": "tools/export_weights.py",

@@ -18,6 +18,7 @@ INPUTS = {"inputs", "folders", "path", "--list", "--sbd", "--boxes", "--others",
 OUTPUTS = {
     "tools/compare_starts.py": ["--output"], "tools/convert_to_d2.py": ["output"], "tools/demo.py": ["--output"],
     "tools/discover.py": ["--output"],
+    "tools/self_label.py": ["--output"],
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
     "tools/predict.py": ["--output"], "tools/report.py": ["--output"], "tools/reproduce.py": ["--output"],
     "tools/slurm.py": ["--logs"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],

@@ -5,7 +5,8 @@
 
 Writes data_set.json, a COCO data set of one class with masks, for a detector or for an annotation tool; proposals.json,
 boxes with scores for OBJECTS.PROPOSALS; and found.png, some images with their best boxes. The same command continues
-where it was interrupted. Which parts of an image count as objects: projects/Discover/README.md.
+where it was interrupted. Where --images has boxes of its own, of any classes, the found ones are scored against them.
+Which parts of an image count as objects: projects/Discover/README.md.
 """
 
 import argparse
@@ -31,6 +32,7 @@ def main() -> None:
     from projects.Discover.coco_files import write_data_set, write_results
     from projects.Discover.dense_features import DenseFeatures
     from projects.Discover.discovery import claim, discover
+    from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
     from revisit.data.sources.catalog import get_records, register
 
@@ -44,6 +46,9 @@ def main() -> None:
     save_found(args.output / "found.png", images)
     write_results(args.output / "proposals.json", images)
     print(f"{count} objects in {len(images)} of {len(records)} images: data_set.json, proposals.json and found.png")
+    if all("annotations" in record for record in records):
+        scores = class_agnostic_scores(images)
+        print(f"against the boxes of {args.images}: AP50 {scores['AP50']:.1f}, recall {scores['recall50']:.1f} %")
 
 
 if __name__ == "__main__":

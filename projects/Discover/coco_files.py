@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ from revisit.files import write_whole
 CATEGORY = {"id": 1, "name": "object"}
 
 
-def write_data_set(path: Path, discovered: list[tuple[dict, dict[str, Any]]]) -> int:
-    """Write images and annotations with masks in run lengths; returns how many objects there are."""
+def write_data_set(
+    path: Path, discovered: list[tuple[dict, dict[str, Any]]], classes: Sequence[str] = (CATEGORY["name"],)
+) -> int:
+    """Write images and annotations with masks in run lengths; returns how many objects there are.
+
+    Objects with a ``category_id`` count ``classes`` from 1.
+    """
     images, annotations = [], []
     for number, (record, line) in enumerate(discovered, start=1):
         size = {"height": line["height"], "width": line["width"]}
@@ -20,7 +26,8 @@ def write_data_set(path: Path, discovered: list[tuple[dict, dict[str, Any]]]) ->
         for each in line["objects"]:
             identity = {"id": len(annotations) + 1, "image_id": number, "category_id": 1, "iscrowd": 0}
             annotations.append(identity | each)
-    write_whole(path, json.dumps({"images": images, "annotations": annotations, "categories": [CATEGORY]}))
+    categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
+    write_whole(path, json.dumps({"images": images, "annotations": annotations, "categories": categories}))
     return len(annotations)
 
 

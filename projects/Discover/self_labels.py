@@ -1,0 +1,82 @@
+"""Boxes that a detector is sure of, together with those of a data set: what a round of self-training learns from."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as run_lengths
+from tqdm import tqdm
+
+from revisit.errors import UserError
+
+from detectron2.evaluation.coco_evaluation import instances_to_coco_json
+from detectron2.structures import BoxMode
+
+SAME = 0.5  # IoU above which a box of the data set gives way to the detector's
+
+logger = logging.getLogger(__name__)
+
+
+def self_labelled(
+    records: list[dict], read: Callable[[dict], np.ndarray], predict: Callable[[dict, np.ndarray], dict]
+) -> list[tuple[dict, dict[str, Any]]]:
+    """Each record with ``height``, ``width`` (px) and ``objects`` in COCO's format, classes numbered from 1.
+
+    The detector's boxes are those that its own threshold lets through. Images that cannot be read are left out with a
+    warning.
+
+    Args:
+        read: a record to its (H, W, 3) uint8 RGB pixels; raises UserError.
+        predict: a record and these to what a detector finds, ``instances`` in px of the image.
+    """
+    labelled = []
+    for record in tqdm(records, unit="image", desc="labelling"):
+        try:
+            pixels = read(record)
+        except UserError as error:
+            logger.warning(f"left out: {error}")
+            continue
+        instances = predict(record, pixels)["instances"].to("cpu")
+        detected = [_numbered_from_one(each) for each in instances_to_coco_json(instances, 0)]
+        known = [_known(box, instances.has("pred_masks")) for box in record.get("annotations", [])]
+        height, width = pixels.shape[:2]
+        labelled.append((record, {"height": height, "width": width, "objects": merged(known, detected)}))
+    return labelled
+
+
+def merged(known: list[dict], detected: list[dict]) -> list[dict]:
+    """``detected``, and of ``known`` those that overlap none of these with an IoU above SAME, of any class; crowds
+    stay. Both have a ``bbox`` (x, y, w, h) px."""
+    if not (known and detected):
+        return [*detected, *known]
+    overlap = run_lengths.iou(_boxes(known), _boxes(detected), [0] * len(detected))
+    is_same = overlap.max(axis=1) > SAME
+    kept = [box for box, same in zip(known, is_same, strict=True) if box.get("iscrowd") or not same]
+    return [*detected, *kept]
+
+
+def _boxes(objects: list[dict]) -> np.ndarray:
+    return np.array([each["bbox"] for each in objects], np.float64)
+
+
+def _numbered_from_one(result: dict) -> dict:
+    """A result of Detectron2's without the image, its class numbered as in files."""
+    kept = {key: value for key, value in result.items() if key != "image_id"}
+    return {**kept, "category_id": result["category_id"] + 1}
+
+
+def _known(box: dict, has_masks: bool) -> dict:
+    """An annotation of a record in COCO's format, with its mask where those of the detector have one."""
+    corner_and_sides = BoxMode.convert(list(box["bbox"]), box["bbox_mode"], BoxMode.XYWH_ABS)
+    known = {"bbox": corner_and_sides, "category_id": box["category_id"] + 1, "iscrowd": box.get("iscrowd", 0)}
+    if has_masks and "segmentation" in box:
+        known["segmentation"] = _plain(box["segmentation"])
+    return known
+
+
+def _plain(mask: Any) -> Any:
+    """A mask as JSON can hold it: the text of run lengths may be bytes."""
+    if isinstance(mask, dict) and isinstance(mask["counts"], bytes):
+        return {**mask, "counts": mask["counts"].decode("ascii")}
+    return mask

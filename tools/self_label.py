@@ -1,0 +1,58 @@
+#!/usr/bin/env python
+"""Label images by a detector of your own, for a round of self-training: a data set with the boxes that it is sure of.
+
+    python tools/self_label.py --weights output/boxes/model_final.pth \\
+        --images coco:/data/photos:output/found/data_set.json --score-threshold 0.7 --output output/found_2
+
+Writes data_set.json, a COCO data set with the detector's classes. Boxes that --images has already stay, where the
+detector finds none of an IoU above 0.5. Masks are kept where the detector has masks. docs/own-images.md has the path.
+"""
+
+import argparse
+
+from projects.Predict.command_line import add_network_options
+from revisit.engine.command import parse_with_pairs, run_command
+from revisit.errors import expect
+from revisit.files import make_folder, output_path
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add_network_options(parser, "take boxes")
+    add(
+        "--images", required=True, metavar="NAME", help="a data set, with boxes or without, such as folder:/data/photos"
+    )
+    add("--output", required=True, type=output_path, metavar="DIR")
+    opts = "KEY VALUE pairs over the config, such as INPUT.MIN_SIZE_TEST 800, come last, after --opts or not"
+    add("--opts", nargs=argparse.REMAINDER, help=opts)
+    return parse_with_pairs(parser)
+
+
+def main() -> None:
+    args = parse_args()
+    from projects.Discover.coco_files import write_data_set
+    from projects.Discover.self_labels import self_labelled
+    from projects.Predict.predictions import Predictor, finetuned_config, set_score_threshold
+    from revisit.checkpoint.run_folder import trained_network
+    from revisit.data.sources.catalog import get_records
+    from revisit.keys import DETECTORS, Facts, resolve_auto_values
+
+    cfg = finetuned_config(args)
+    expect(cfg.MODEL.META_ARCHITECTURE in DETECTORS, f"{cfg.MODEL.META_ARCHITECTURE} has no boxes: expected a detector")
+    threshold = set_score_threshold(cfg, args)
+    records = get_records(args.images, trained_network(cfg).classes)
+    resolve_auto_values(cfg, Facts(records=records))
+    predictor = Predictor(cfg)
+    labelled = self_labelled(records, predictor.read, predictor)
+    sure = sum("score" in each for _, line in labelled for each in line["objects"])
+    expect(
+        sure > 0, f"no box scores {threshold:g} in {len(labelled)} of {len(records)} images: lower --score-threshold"
+    )
+    make_folder(args.output, "--output")
+    count = write_data_set(args.output / "data_set.json", labelled, predictor.class_names)
+    print(f"{count} boxes in {len(labelled)} of {len(records)} images, {sure} of them of the detector: data_set.json")
+
+
+if __name__ == "__main__":
+    run_command(main)
