@@ -120,6 +120,17 @@ def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, writ
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == first
 
 
+def test_what_is_found_is_scored_where_images_have_boxes(weights, write_pictures, tmp_path):
+    (path,) = write_pictures(tmp_path / "photos", 1, size=(90, 120))
+    drawn = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2], "iscrowd": 0}  # smaller than any part
+    images = [{"id": 1, "file_name": path.name, "height": 90, "width": 120}]
+    content = {"images": images, "annotations": [drawn], "categories": [{"id": 1, "name": "cat"}]}
+    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    command = f"python tools/discover.py --weights {weights} --images {name} --short-side 64 --output {tmp_path}/out"
+    assert f"against the boxes of {name}: AP50 0.0, recall 0.0 %" in run(command, tmp_path)
+
+
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 1)
     write_pictures(tmp_path / "others", 1)
