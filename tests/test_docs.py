@@ -48,6 +48,15 @@ def photos(tmp_path) -> Path:
     return folder
 
 
+@pytest.fixture
+def imagenet(tmp_path, monkeypatch) -> None:
+    """Random weights by the name of ImageNet's, kept as the package's would be."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    network = timm.create_model("tf_efficientnet_lite0")
+    weights = convert(network.state_dict(), "timm", stated={"MODEL.TIMM.NAME": "tf_efficientnet_lite0"})
+    kept_file("imagenet/57934424/efficientnet_lite0.pth", partial(write_backbone, weights))
+
+
 def walk(page: str, folder: Path, options: dict[str, str], count: int = 7) -> list[str]:
     """Run a page's first ``count`` commands, but those about installing, with ``folder`` for data and outputs, and
     further options by config."""
@@ -83,11 +92,30 @@ def test_readme_finds_the_start_of_a_detector_by_one_command(toy_root, tmp_path)
     )
 
 
-def test_own_images_begin_with_imagenet_weights(photos, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    network = timm.create_model("tf_efficientnet_lite0")
-    weights = convert(network.state_dict(), "timm", stated={"MODEL.TIMM.NAME": "tf_efficientnet_lite0"})
-    kept_file("imagenet/57934424/efficientnet_lite0.pth", partial(write_backbone, weights))  # as from the package
+def found_and_learned(page: str, folder: Path, images: str) -> list[str]:
+    """Run a page's commands that find boxes in ``images`` and learn them; the page's other commands, to be run."""
+    commands = []
+    for command in documented(page):
+        command = command.replace(images, f"{folder}/photos").replace("/data/", f"{folder}/")
+        commands.append(re.sub(r"([ :=])output", rf"\1{folder}/output", command))
+    (find,) = (each for each in commands if "tools/discover.py" in each)
+    (learn,) = (each for each in commands if "boxes.yaml" in each)
+    run(f"{find} --short-side 64 --boxes 3", folder)
+    run(f"{learn} {DETECTION} MODEL.DEVICE cpu", folder)
+    return [each for each in commands if each not in (find, learn)]
+
+
+@pytest.mark.usefixtures("photos", "imagenet")
+def test_own_images_with_few_labels_begin_with_found_boxes(tmp_path):
+    others = found_and_learned("docs/own-images.md", tmp_path, "/data/photos")
+    (finetune,) = (each for each in others if "output/boxes/model_final.pth" in each)
+    finetune = finetune.replace("more_photos", "photos").replace("more_boxes", "boxes")
+    text = run(f"{finetune} {DETECTION} MODEL.DEVICE cpu", tmp_path)
+    assert re.search(r"(\d+) of \1 backbone tensors loaded", text) and "proposal_generator 6 of 6" in text
+
+
+@pytest.mark.usefixtures("imagenet")
+def test_own_images_begin_with_imagenet_weights(photos, tmp_path):
     commands = [each for each in documented("docs/own-images.md") if "WEIGHTS imagenet:" in each]
     detect, go_on = (
         each.replace("/data", str(tmp_path)).replace(" output", f" {tmp_path}/output") for each in commands
