@@ -27,7 +27,7 @@ from revisit.data.sources.subsets import is_labelled
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import expect, translated
-from revisit.keys import Facts, resolve_auto_values
+from revisit.keys import Facts, architecture_of, resolve_auto_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import HOMES, find_config
@@ -94,7 +94,7 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     tested = sum(map(is_labelled, records[test]))
     expect(tested, f"DATASETS.TEST {test} has no labelled image: expected truth to score against")
     offered = _scores_of_features(cfg, records[train]) if frozen else tuple(score.name for score in scores_of(cfg))
-    score = _choose_score(score, offered, cfg.MODEL.META_ARCHITECTURE, of_classes=not frozen)
+    score = _choose_score(score, offered, architecture_of(cfg), of_classes=not frozen)
     facts = tuple(fact for name, of_set in records.items() for fact in _facts(name, of_set))
     total = sum(map(is_labelled, records[train]))
     return replace(task, data=train, total=total, score=tuple(score.split("/")), facts=facts)

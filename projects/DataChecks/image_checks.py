@@ -10,7 +10,7 @@ from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, MOST_UNREADABL
 from revisit.data.sources.records import Records
 from revisit.engine.dry_run import DRY_RUN_DATA_REGISTRY
 from revisit.errors import UserError, first_few
-from revisit.keys import DETECTORS
+from revisit.keys import DETECTORS, architecture_of
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -26,7 +26,7 @@ def readable(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     are replaced or completed. Raises UserError, after a list of them, for too many, and for any in a set to be scored.
     """
     replaced = to_learn and method_of(cfg)
-    has_boxes = cfg.MODEL.META_ARCHITECTURE in DETECTORS
+    has_boxes = architecture_of(cfg) in DETECTORS
     problem_of = partial(too_thin, longest=longest_side(cfg, to_learn)) if has_boxes else None
     look = look_at(records, bit_depth(cfg), whole=not to_learn, problem_of=problem_of)
     lost = look.unreadable + (look.truncated if replaced else [])

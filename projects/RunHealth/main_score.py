@@ -10,6 +10,7 @@ from revisit.evaluation.registry import (
     evaluations_on,
     evaluator_for,
 )
+from revisit.keys import architecture_of
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -32,7 +33,7 @@ def scores_of(cfg: CfgNode) -> tuple[Score, ...]:
         scores = (score for evaluation in evaluations_on(cfg) for score in evaluation.SCORES)
         return tuple(score for score in scores if score.better)
     evaluator = evaluator_for(cfg.DATASETS.TEST[0]) if cfg.DATASETS.TEST else None
-    return evaluator.SCORES if evaluator else scores_of_network(cfg.MODEL.META_ARCHITECTURE)
+    return evaluator.SCORES if evaluator else scores_of_network(architecture_of(cfg))
 
 
 def main_score(cfg: CfgNode) -> str:

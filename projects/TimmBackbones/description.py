@@ -6,7 +6,7 @@ from pathlib import Path
 from projects.TimmBackbones.backbone import TimmBackbone
 from projects.TimmBackbones.networks import form_of, hashable, tensor_names
 from projects.TimmBackbones.stated_weights import default_pixels, stated_flags
-from revisit.keys import DETECTORS
+from revisit.keys import DETECTORS, architecture_of
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
 
 from detectron2.config import CfgNode
@@ -99,7 +99,7 @@ class TimmDescription(BackboneDescription):
         if backbone.startswith("build_timm_"):
             return {"MODEL.BACKBONE.NAME": backbone}
         if not has_pyramid:
-            is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
+            is_detector = architecture_of(cfg) in DETECTORS
             return {} if is_detector else {"MODEL.BACKBONE.NAME": "build_timm_backbone"}
         name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
         maps = form_of(name, hashable(options), final_norm).stages

@@ -71,6 +71,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             content["classes"] = names  # of the first, which the others follow
         if self._start:
             content["start"] = self._start
+        if beside := getattr(self.model, "beside", ()):  # not what is used later, such as a copy that learns
+            content["beside"] = list(beside)
         with written_whole(path) as temporary:
             torch.save({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
 
@@ -129,6 +131,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return {**content, "model": unwrapped(content["model"])}
 
     def _load_model(self, checkpoint: dict) -> object:
+        if not (self._resuming and self.trains):
+            checkpoint = {**checkpoint, "model": without_beside(checkpoint)}
         if self._resuming:
             self._check_resumes(checkpoint)
             return super()._load_model(checkpoint)
@@ -250,6 +254,12 @@ class WholeModelCheckpointer(RevisitCheckpointer):
                 f"{incompatible.missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth"
             )
         return incompatible
+
+
+def without_beside(checkpoint: dict) -> dict:
+    """The tensors of a file that its network predicts with: those under its ``beside`` only resume the training."""
+    prefixes = tuple(checkpoint.get("beside", ()))
+    return {key: value for key, value in checkpoint["model"].items() if not key.startswith(prefixes)}
 
 
 def _is_whole(path: Path) -> bool:

@@ -14,7 +14,7 @@ from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
 from revisit.errors import UserError
 from revisit.files import UNFINISHED, read_yaml, strict_json, write_whole
-from revisit.keys import dotted_keys
+from revisit.keys import dotted_keys, predictor_of
 
 from detectron2.config import CfgNode
 from detectron2.evaluation.testing import flatten_results_dict
@@ -155,7 +155,13 @@ def trained_network(cfg: CfgNode, *, resume: bool = False) -> Trained:
     are_names = isinstance(classes, list) and all(type(name) is str for name in classes)
     if not isinstance(config, dict) or not are_names:
         raise UnreadableCheckpointError(f"{weights} has no config or no names where a run's checkpoint has them")
-    return Trained(weights, config, classes)
+    return Trained(weights, _of_predictor(config), classes)
+
+
+def _of_predictor(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config of the network that predicts, where MODEL.META_ARCHITECTURE is one that only trains it."""
+    name = config.get("MODEL.META_ARCHITECTURE")
+    return {**config, "MODEL.META_ARCHITECTURE": predictor_of(name, config.get)} if name else {**config}
 
 
 def _newest_readable(folder: Path) -> tuple[str, dict] | None:

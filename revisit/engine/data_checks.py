@@ -12,7 +12,7 @@ from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError
 from revisit.evaluation.features import check_not_enlarged
 from revisit.evaluation.registry import evaluations_on
-from revisit.keys import DETECTORS, Facts, resolve_auto_values
+from revisit.keys import DETECTORS, Facts, architecture_of, resolve_auto_values
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -52,7 +52,7 @@ def inspect_training(
 
 
 def _number_to_learn(cfg: CfgNode, records: Records) -> int:
-    leaves_out = cfg.MODEL.META_ARCHITECTURE in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
+    leaves_out = architecture_of(cfg) in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
     return sum(map(is_labelled, records)) if leaves_out else len(records)
 
 

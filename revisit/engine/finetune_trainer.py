@@ -13,7 +13,7 @@ from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
 from revisit.keys import PIXELWISE, with_values
-from revisit.modeling.distributed import share_state
+from revisit.modeling.distributed import share_state, unwrap
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog, build_detection_test_loader
@@ -37,9 +37,9 @@ class FinetuneTrainer(RevisitTrainer):
         return [
             hooks.IterationTimer(),  # first: it takes the time of a step alone
             hooks.LRScheduler(),
-            self._precise_bn(),  # changes the model, so before evaluation and checkpoint
             *self.added_hooks(),
             *self.step_hooks(),
+            self._precise_bn(),  # after all that changes parameters, and before evaluation and checkpoint
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             *self.evaluation_hooks(),
@@ -47,12 +47,13 @@ class FinetuneTrainer(RevisitTrainer):
         ]
 
     def _precise_bn(self) -> FreshPreciseBN | None:
-        """TEST.PRECISE_BN, on batches of a loader of its own, whose workers would only take memory."""
+        """TEST.PRECISE_BN of what is evaluated, on batches of a loader of its own, whose workers only take memory."""
         cfg = with_values(self.cfg, {"DATALOADER.NUM_WORKERS": 0})
-        if not cfg.TEST.PRECISE_BN.ENABLED or not get_bn_modules(self.model):
+        network = getattr(unwrap(self.model), "evaluated", self.model)  # one that trains another says which
+        if not cfg.TEST.PRECISE_BN.ENABLED or not get_bn_modules(network):
             return None
         loader = self.build_train_loader(cfg)
-        return FreshPreciseBN(self.model, loader, cfg.TEST.PRECISE_BN.NUM_ITER)
+        return FreshPreciseBN(network, loader, cfg.TEST.PRECISE_BN.NUM_ITER)
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> FinetuneLoader:

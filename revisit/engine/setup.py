@@ -38,7 +38,7 @@ from revisit.engine.run_log import LogBeforeTheLog, open_log
 from revisit.engine.same_experiment import check_alike, check_same_network, unused_overrides
 from revisit.errors import UserError, did_you_mean, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
-from revisit.keys import Facts, resolve_auto_values
+from revisit.keys import Facts, architecture_of, assign, resolve_auto_values
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import find_config, import_modules, recipe_names
 
@@ -182,6 +182,7 @@ def _under_checkpoint(cfg: CfgNode, stated: Stated, resume: bool) -> CfgNode:
     if method_of(cfg) and kind != cfg.MODEL.META_ARCHITECTURE:
         return cfg  # a pretraining judges the backbone of any checkpoint, whose flags are compared
     cfg = merged_config(stated, network)
+    assign(cfg, "MODEL.META_ARCHITECTURE", architecture_of(cfg))
     check_same_network(cfg, network)
     return cfg
 

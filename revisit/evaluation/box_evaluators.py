@@ -15,7 +15,7 @@ from revisit.compat import has_compiled_operators
 from revisit.data.sources.coco_truth import read_coco, scored_coco
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
 from revisit.files import write_whole
-from revisit.keys import DETECTORS
+from revisit.keys import DETECTORS, architecture_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -109,7 +109,7 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
 def tasks_of(cfg: CfgNode) -> list[str]:
     """What a detector is scored for, as COCO's evaluation calls it, also where it finds nothing."""
     tasks = ["bbox"]
-    if cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
+    if architecture_of(cfg) == "GeneralizedRCNN":
         tasks += ["segm"] * cfg.MODEL.MASK_ON
         tasks += ["keypoints"] * cfg.MODEL.KEYPOINT_ON
     return tasks

@@ -7,7 +7,7 @@ the values that decide themselves, and the page docs/config.md all follow from t
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from revisit.errors import UserError
@@ -213,6 +213,19 @@ def network_of(cfg: CfgNode) -> Any:
     return META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
 
 
+def architecture_of(cfg: CfgNode) -> str:
+    """The name of the meta-architecture that predicts: MODEL.META_ARCHITECTURE, or the one that it is built around."""
+    return predictor_of(cfg.MODEL.META_ARCHITECTURE, partial(value_of, cfg))
+
+
+def predictor_of(architecture: str, value: Callable[[str], Any]) -> str:
+    """The meta-architecture that predicts; ``value`` gives a full key's. One that only trains another has an attribute
+    ``around``, the key that names that one."""
+    network = META_ARCH_REGISTRY.get(architecture) if architecture in META_ARCH_REGISTRY else None
+    key = getattr(network, "around", "")
+    return value(key) if key else architecture
+
+
 def is_read(cfg: CfgNode, name: str) -> bool:
     """Whether the network of MODEL.META_ARCHITECTURE reads a key; a network that nothing is known of reads all of
     Detectron2's. A method's ``also_reads`` and ``unread`` come before what it inherits."""
@@ -225,4 +238,5 @@ def is_read(cfg: CfgNode, name: str) -> bool:
     if is_among(name, getattr(network, "unread", ())):
         return False
     lineage = {cls.__name__ for cls in network.__mro__} if isinstance(network, type) else set()
+    lineage |= {architecture_of(cfg)} & {*FINETUNING}
     return bool(lineage & set(readers)) or (name not in KEYS and not lineage & {PRETRAINING, *FINETUNING})

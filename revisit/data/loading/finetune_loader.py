@@ -12,6 +12,7 @@ from revisit.data.randomness import Stream, seed_global_generators
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import fingerprint
 from revisit.errors import expect
+from revisit.keys import network_of
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList, get_detection_dataset_dicts
@@ -63,7 +64,9 @@ class FinetuneLoader:
         self.images = fingerprint(records, classes=names_of(cfg.DATASETS.TRAIN[0]))
         grouping = cfg.DATALOADER.ASPECT_RATIO_GROUPING
         self._wide = [grouping and record["width"] > record["height"] for record in records]
-        self._dataset = MappedRecords(records, mapper, cfg.SEED)
+        dataset = MappedRecords(records, mapper, cfg.SEED)
+        more = getattr(network_of(cfg), "training_samples", None)  # of a meta-architecture that learns from others too
+        self._dataset = more(cfg, dataset) if more else dataset
         self._cfg = cfg
         self.start_iteration = 0
 

@@ -6,7 +6,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import Records
 from revisit.errors import UserError, expect, first_few
-from revisit.keys import Decision, Facts, integer, of_detectron2, value_of
+from revisit.keys import Decision, Facts, architecture_of, integer, of_detectron2, value_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -72,7 +72,7 @@ def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> Records:
         check(cfg, name, records, to_learn)
     check_records(cfg, name, records)
     short_side = MetadataCatalog.get(name).get("short_side")
-    if short_side and to_learn and cfg.MODEL.META_ARCHITECTURE not in LEARNT_FROM:
+    if short_side and to_learn and architecture_of(cfg) not in LEARNT_FROM:
         logger.info(f"{name}: images were made smaller, to a short side of {short_side} px")
     return records
 
@@ -84,13 +84,13 @@ def num_classes(cfg: CfgNode) -> int | None:
 
 
 def _key_of_classes(cfg: CfgNode) -> str | None:
-    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
+    *_, key = LEARNT_FROM.get(architecture_of(cfg), (None,))
     return key
 
 
 def check_records(cfg: CfgNode, name: str, records: Records) -> None:
     """Raises UserError unless records have what MODEL.META_ARCHITECTURE learns from, of as many classes as it has."""
-    architecture = cfg.MODEL.META_ARCHITECTURE
+    architecture = architecture_of(cfg)
     if architecture not in LEARNT_FROM:
         return
     if architecture == "GeneralizedRCNN":
