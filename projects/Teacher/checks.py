@@ -1,0 +1,41 @@
+"""What would make a training from photographs without labels worthless, found before it begins."""
+
+import logging
+
+from projects.Teacher.keys import ARCHITECTURE
+from projects.Teacher.samples import unlabelled_records
+from projects.Teacher.teacher_detector import thresholds_of
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, num_classes
+from revisit.data.sources.records import Records, shared_images
+from revisit.engine.data_checks import look_at_images
+from revisit.errors import expect
+
+from detectron2.config import CfgNode
+
+logger = logging.getLogger(__name__)
+
+
+@IMAGE_CHECK_REGISTRY.register()
+def unlabelled(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
+    """The photographs of DATASETS.UNLABELLED, once, when the first of DATASETS.TRAIN is looked at.
+
+    Warns of those that a data set of DATASETS.TEST has too, by their content. Raises UserError where there are none, or
+    where too many cannot be read.
+    """
+    is_first = to_learn and name == cfg.DATASETS.TRAIN[0]
+    if cfg.MODEL.META_ARCHITECTURE != ARCHITECTURE or not is_first:
+        return
+    thresholds_of(cfg.TEACHER.THRESHOLD, num_classes(cfg) or 0)
+    names = cfg.DATASETS.UNLABELLED
+    example = "\"('folder:/data/photos',)\""
+    expect(len(names) > 0, f"DATASETS.UNLABELLED names no photographs for {ARCHITECTURE}: expected such as {example}")
+    for each in names:
+        if each not in cfg.DATASETS.TRAIN:
+            look_at_images(cfg, each, get_records(each), to_learn=True)
+    photographs = unlabelled_records(cfg)
+    for test in cfg.DATASETS.TEST:
+        count = shared_images(photographs, get_records(test))
+        if count:
+            problem = f"{count} images of {test} are among DATASETS.UNLABELLED"
+            logger.warning(f"{problem}: scores on them say too much; leave them out of what is learned from")

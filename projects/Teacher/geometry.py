@@ -1,0 +1,58 @@
+"""Boxes that were found in one look of an image, in another look of it."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from revisit.data.views.looks import Look
+
+from detectron2.structures import Boxes, Instances
+
+SMALLEST = 1.0  # px, of a side that is left inside of the image
+
+
+def look_at_image(image: np.ndarray, look: Look) -> tuple[np.ndarray, np.ndarray]:
+    """An (H, W, 3) uint8 RGB image with a look, which is made for squares, in the same size.
+
+    The image lies in the middle of a square of its mean colour, and is cut out of it again. Also returned: (3, 3)
+    float64, to which point (x, y, 1) of the new image a point of the old one has moved.
+    """
+    height, width = image.shape[:2]
+    size = max(height, width)
+    top, left = (size - height) // 2, (size - width) // 2
+    mean = image.mean(axis=(0, 1)).round()
+    square = np.empty((size, size, 3), np.uint8)
+    square[:] = mean
+    square[top : top + height, left : left + width] = image
+    changed = look.apply(square)[top : top + height, left : left + width]
+    to_square = np.eye(3)
+    to_square[:2, 2] = left, top
+    moves = np.linalg.inv(look.source_points(size))
+    return np.ascontiguousarray(changed), np.linalg.inv(to_square) @ moves @ to_square
+
+
+def moved_boxes(boxes: Tensor, moves: Tensor) -> Tensor:
+    """Boxes (N, 4), x0 y0 x1 y1 in px, around where an affine map (3, 3) moves what is in them.
+
+    Each is taken for the ellipse that touches its sides, because the box around the moved corners would be too large
+    for most things (arXiv 2109.13488). Exact for flips, shifts and scales.
+    """
+    moves = moves.to(boxes)
+    linear, shift = moves[:2, :2], moves[:2, 2]
+    low, high = boxes[:, :2], boxes[:, 2:]
+    centres = (low + high) / 2
+    radii = (high - low) / 2
+    moved_centres = centres @ linear.T + shift
+    moved_radii = (radii.square() @ linear.square().T).sqrt()
+    return torch.cat([moved_centres - moved_radii, moved_centres + moved_radii], dim=1)
+
+
+def as_labels(found: Instances, moves: Tensor) -> Instances:
+    """What was found in an image as labels of its other look, as far as that shows it."""
+    boxes = Boxes(moved_boxes(found.pred_boxes.tensor, moves))
+    boxes.clip(found.image_size)
+    shown = boxes.nonempty(SMALLEST)
+    labels = Instances(found.image_size)
+    labels.gt_boxes = boxes[shown]
+    labels.gt_classes = found.pred_classes[shown]
+    return labels

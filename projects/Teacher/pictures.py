@@ -1,0 +1,76 @@
+"""What the teacher finds in photographs without labels, drawn at every evaluation."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from projects.Pictures.tiles import PANEL, SheetRow, evenly_spread, save_sheet
+from projects.Predict.prediction_sheet import draw_objects
+from projects.Predict.predictions import detections_of
+from projects.Teacher.samples import unlabelled_records
+from projects.Teacher.teacher_detector import TeacherDetector, above, as_evaluated, boxes_alone
+from revisit.data.finetuning.detection_mapper import DetectionMapper
+from revisit.data.sources.class_names import names_of
+from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
+from revisit.errors import UserError
+from revisit.modeling.distributed import unwrap
+
+from detectron2.config import CfgNode
+from detectron2.engine import DefaultTrainer, HookBase
+from detectron2.utils import comm
+
+ROWS, COLUMNS = 2, 3
+FOLDER = "teacher"
+GREY = 128
+
+logger = logging.getLogger(__name__)
+
+
+class TeacherPictures(HookBase):
+    """Writes OUTPUT_DIR/teacher/iteration_N.png: the teacher's boxes that would be labels now, on the same photographs
+    of DATASETS.UNLABELLED every time."""
+
+    def __init__(self, model: TeacherDetector, cfg: CfgNode):
+        records = unlabelled_records(cfg)
+        self._model = model
+        self._records = [records[n] for n in evenly_spread(len(records), ROWS * COLUMNS)]
+        self._mapper = DetectionMapper(cfg, is_train=False)
+        count = len(model.thresholds)
+        self._names = names_of(cfg.DATASETS.TRAIN[0]) or [f"class {n}" for n in range(count)]
+        self._folder = Path(cfg.OUTPUT_DIR) / FOLDER
+
+    def after_step(self) -> None:
+        if not (self.trainer.is_evaluated and comm.is_main_process()):
+            return
+        path = self._folder / f"iteration_{self.trainer.iter:07d}.png"
+        tiles = [self._tile(record) for record in self._records]
+        rows = [SheetRow(tiles[n : n + COLUMNS]) for n in range(0, len(tiles), COLUMNS)]
+        try:
+            self._folder.mkdir(exist_ok=True)
+            save_sheet(path, rows, title=f"the teacher after {self.trainer.iter + 1} iterations")
+        except OSError as error:
+            logger.error(f"{path} could not be written ({error}). The run continues")
+
+    def _tile(self, record: dict) -> np.ndarray:
+        """A photograph with boxes; a grey one where it cannot be read."""
+        try:
+            pixels = self._mapper.read(record)
+            height, width = pixels.shape[:2]
+            sample = {**self._mapper(record, pixels), "height": height, "width": width}
+        except UserError as error:
+            logger.warning(f"not drawn: {error}")
+            return np.full((PANEL, PANEL, 3), GREY, np.uint8)
+        network = self._model.teacher
+        with torch.no_grad(), as_evaluated(network), boxes_alone(network):
+            found = network([sample])[0]["instances"]
+        confident = detections_of(above(found, self._model.thresholds))
+        return draw_objects(pixels, confident, self._names)
+
+
+@EVALUATION_HOOK_REGISTRY.register()
+def teacher_pictures(trainer: DefaultTrainer) -> TeacherPictures | None:
+    """Of a TeacherDetector."""
+    model = unwrap(trainer.model)
+    return TeacherPictures(model, trainer.cfg) if isinstance(model, TeacherDetector) else None

@@ -1,0 +1,82 @@
+"""What a teacher finds, counted: from it the numbers that show one going bad."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from detectron2.structures import Boxes, Instances, pairwise_iou
+
+# Rows of a tally, by class: of photographs without labels the boxes and the sum of their scores; of labelled images all
+# labels, and every few iterations labels, confident boxes and those of them that are right.
+FOUND, SCORES, LABELS, COMPARED, CONFIDENT, RIGHT = range(6)
+OVERLAP = 0.5  # IoU of a box that is right
+
+
+class Tally:
+    """Counts since the last ``take``: (6, C) float64 by row and class, and how many photographs they are of."""
+
+    def __init__(self, num_classes: int):
+        self._table = torch.zeros(6, num_classes, dtype=torch.float64)
+        self._photographs = 0
+
+    def take(self) -> tuple[Tensor, int]:
+        """The counts, which begin anew."""
+        taken = self._table, self._photographs
+        self._table, self._photographs = torch.zeros_like(self._table), 0
+        return taken
+
+    def add_found(self, found: Sequence[Instances]) -> None:
+        """Count what was found in photographs without labels."""
+        self._photographs += len(found)
+        for objects in found:
+            self._add(FOUND, objects.pred_classes)
+            self._add(SCORES, objects.pred_classes, objects.scores)
+
+    def add_labels(self, batch: Sequence[dict]) -> None:
+        """Count the labels of a batch."""
+        for sample in batch:
+            self._add(LABELS, sample["instances"].gt_classes)
+
+    def add_agreement(self, found: Sequence[Instances], batch: Sequence[dict]) -> None:
+        """Compare what was found in labelled images with their labels."""
+        for objects, sample in zip(found, batch, strict=True):
+            labels = sample["instances"].to("cpu")
+            objects = objects.to("cpu")
+            self._add(COMPARED, labels.gt_classes)
+            self._add(CONFIDENT, objects.pred_classes)
+            self._add(RIGHT, objects.pred_classes[right_ones(objects, labels)])
+
+    def _add(self, row: int, classes: Tensor, values: Tensor | None = None) -> None:
+        classes = classes.cpu()
+        amounts = torch.ones(len(classes)) if values is None else values.cpu()
+        self._table[row].index_add_(0, classes, amounts.double())
+
+
+def right_ones(found: Instances, labels: Instances) -> Tensor:
+    """(N,) bool: whose best label of its class, among those that no box of a higher score has, overlaps by OVERLAP."""
+    right = torch.zeros(len(found), dtype=torch.bool)
+    if not len(found) or not len(labels):
+        return right
+    overlaps = pairwise_iou(Boxes(found.pred_boxes.tensor), Boxes(labels.gt_boxes.tensor))
+    overlaps[found.pred_classes[:, None] != labels.gt_classes] = 0
+    for n in found.scores.argsort(descending=True, stable=True).tolist():
+        overlap, label = overlaps[n].max(dim=0)
+        right[n] = overlap >= OVERLAP
+        if right[n]:
+            overlaps[:, label] = 0
+    return right
+
+
+def scores_of(table: Tensor, photographs: int, names: Sequence[str]) -> dict[str, float]:
+    """By name, as metrics.json has them, what a table says; without what nothing was counted for."""
+    found, scores, _, compared, confident, right = table.sum(dim=1).tolist()
+    of_classes = zip(names, table[FOUND].tolist(), strict=True)
+    fractions = {
+        "teacher/boxes": (found, photographs),
+        "teacher/score": (scores, found),
+        "teacher/precision": (right, confident),
+        "teacher/recall": (right, compared),
+    }
+    fractions |= {f"teacher/share-{name}": (count, found) for name, count in of_classes}
+    return {name: part / whole for name, (part, whole) in fractions.items() if whole}

@@ -1,0 +1,172 @@
+"""A detector and its momentum copy: the student, and the teacher, whose boxes on photographs without labels train it.
+
+The idea is that of Unbiased Teacher (arXiv 2102.09480; docs/method.md: Teacher).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from projects.Teacher.geometry import as_labels
+from projects.Teacher.samples import with_unlabelled
+from projects.Teacher.tally import Tally
+from revisit.compat.private_names import BatchNorm
+from revisit.data.sources.inspection import num_classes
+from revisit.engine.writers import Writers
+from revisit.errors import expect
+from revisit.keys import with_values
+from revisit.modeling.momentum import ema_update, momentum_copy
+
+from detectron2.config import CfgNode
+from detectron2.modeling import META_ARCH_REGISTRY
+from detectron2.structures import Instances
+from detectron2.utils.events import EventStorage, get_event_storage
+
+STUDENT = "student."
+LEARNT = ("loss_rpn_cls", "loss_cls")  # from the teacher's boxes: what is an object, and of which class; not where
+_OTHER_HEADS = ("mask_on", "keypoint_on")  # switches of Detectron2's region heads
+
+
+@META_ARCH_REGISTRY.register()
+class TeacherDetector(nn.Module):
+    """A student of the meta-architecture TEACHER.DETECTOR, and its average over the iterations, the teacher.
+
+    The teacher's parts have the names that they have in a plain detector: a checkpoint is that detector's, and has the
+    student beside it, under ``student.``. The teacher is evaluated.
+
+    In training ``forward`` takes Detectron2's list of dicts, each with ``unlabelled`` too (``TwoLooks``), and returns
+    the student's losses by name: on labels as ever, and after the burn-in ``..._unlabelled``, lambda times those of
+    LEARNT with the teacher's boxes on ``image`` as labels of ``strong``.
+    """
+
+    around = "TEACHER.DETECTOR"
+    beside = (STUDENT,)
+    also_reads = ("VIEWS.POLICY", "VIEWS.GREY_PROBABILITY", "VIEWS.BLUR_PROBABILITY")
+
+    def __init__(self, cfg: CfgNode):
+        super().__init__()
+        options = cfg.TEACHER
+        network = META_ARCH_REGISTRY.get(options.DETECTOR)
+        self.student = network(with_values(cfg, {"MODEL.META_ARCHITECTURE": options.DETECTOR}))
+        teacher = momentum_copy(self.student)
+        self._teacher = (teacher,)  # its parts belong to this module, under their own names
+        for name, part in teacher.named_children():
+            self.add_module(name, part)
+        self.burn_in, self.momentum, self.weight = options.BURN_IN, options.MOMENTUM, options.WEIGHT
+        self.thresholds = thresholds_of(options.THRESHOLD, num_classes(cfg) or 0)
+        self.tally = Tally(len(self.thresholds))
+
+    @classmethod
+    def training_samples(cls, cfg: CfgNode, labelled: Dataset) -> Dataset:
+        """What a training reads."""
+        return with_unlabelled(cfg, labelled)
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The average, a plain detector on the student's device."""
+        (teacher,) = self._teacher
+        return teacher if teacher.device == self.student.device else teacher.to(self.student.device)
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The teacher."""
+        return self.teacher
+
+    def train(self, mode: bool = True) -> nn.Module:
+        """Also of the teacher, whose statistics Detectron2's PreciseBN measures in training mode."""
+        super().train(mode)
+        (teacher,) = self._teacher
+        teacher.train(mode)
+        return self
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], *args: object, **kwargs: object) -> object:
+        """As a module does; of a plain detector's tensors both begin."""
+        tensors = dict(state_dict)
+        if not any(key.startswith(STUDENT) for key in tensors):
+            tensors |= {f"{STUDENT}{key}": value for key, value in state_dict.items()}
+        return super().load_state_dict(tensors, *args, **kwargs)
+
+    def forward(self, batch: list[dict]) -> dict[str, Tensor] | list[dict]:
+        if not self.training:
+            return self.teacher(batch)
+        losses = self.student(batch)
+        iteration = get_event_storage().iter
+        self.tally.add_labels(batch)
+        if (iteration + 1) % Writers.PERIOD == 0:
+            self.tally.add_agreement(self.confident(batch), batch)
+        if iteration < self.burn_in:
+            return losses
+        photographs = [photograph for sample in batch for photograph in sample["unlabelled"]]
+        found = self.confident(photographs)
+        self.tally.add_found(found)
+        return losses | self.unlabelled_losses(photographs, found)
+
+    def confident(self, samples: Sequence[dict]) -> list[Instances]:
+        """The teacher's boxes of at least tau in the ``image`` of each sample, in its px."""
+        with torch.no_grad(), as_evaluated(self.teacher), boxes_alone(self.teacher):
+            outputs = self.teacher([{"image": sample["image"]} for sample in samples])
+        return [above(output["instances"], self.thresholds) for output in outputs]
+
+    def unlabelled_losses(self, photographs: Sequence[dict], found: Sequence[Instances]) -> dict[str, Tensor]:
+        """Of the student on ``strong``, where what was found in ``image`` is the truth."""
+        pairs = zip(photographs, found, strict=True)
+        samples = [{"image": seen["strong"], "instances": as_labels(boxes, seen["moves"])} for seen, boxes in pairs]
+        # Detectron2's monitors of a step are those of the labels.
+        with EventStorage(get_event_storage().iter), boxes_alone(self.student):
+            losses = self.student(samples)
+        return {f"{name}_unlabelled": self.weight * losses[name] for name in LEARNT if name in losses}
+
+    @torch.no_grad()
+    def follow(self, iteration: int) -> None:
+        """After an iteration's step the teacher moves towards the student: theta' <- m theta' + (1 - m) theta.
+
+        Its statistics of batch norm do too. In the burn-in m is 0.
+        """
+        momentum = self.momentum if iteration >= self.burn_in else 0.0
+        ema_update(self.teacher, self.student, momentum)
+        pairs = zip(self.teacher.modules(), self.student.modules(), strict=True)
+        for ours, theirs in pairs:
+            if isinstance(ours, BatchNorm) and ours.track_running_stats:
+                ours.running_mean.lerp_(theirs.running_mean, 1 - momentum)
+                ours.running_var.lerp_(theirs.running_var, 1 - momentum)
+
+
+def thresholds_of(values: Sequence[float], count: int) -> Tensor:
+    """tau of each of ``count`` classes, (count,) float32. Raises UserError for neither one value nor one for each."""
+    fits = len(values) in (1, count)
+    expect(fits, f"TEACHER.THRESHOLD has {len(values)} numbers for {count} classes: expected one, or one for each")
+    return torch.tensor(values, dtype=torch.float32).expand(count).clone()
+
+
+def above(found: Instances, thresholds: Tensor) -> Instances:
+    """Of what was found the boxes that score at least the threshold of their class, (C,)."""
+    limits = thresholds.to(found.scores)[found.pred_classes]
+    return found[found.scores >= limits]
+
+
+@contextmanager
+def as_evaluated(network: nn.Module) -> Iterator[None]:
+    """Within the block in evaluation mode."""
+    mode = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(mode)
+
+
+@contextmanager
+def boxes_alone(network: nn.Module) -> Iterator[None]:
+    """Within the block a network with region heads has that of boxes only."""
+    heads = getattr(network, "roi_heads", None)
+    switches = {name: getattr(heads, name) for name in _OTHER_HEADS if hasattr(heads, name)}
+    for name in switches:
+        setattr(heads, name, False)
+    try:
+        yield
+    finally:
+        for name, value in switches.items():
+            setattr(heads, name, value)

@@ -1,0 +1,206 @@
+"""Whole runs with a teacher on ToyScenes: resumed, on two processes, what they leave, what is refused before them."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from commands import launch_forks
+from PIL import Image
+from runs import assert_resumes, load, run
+from trees import logged, refusal, refused
+
+from projects.Teacher.samples import WithUnlabelled
+from projects.Teacher.watching import LONG, FollowTeacher
+from revisit.checkpoint.checkpointer import WholeModelCheckpointer
+from revisit.checkpoint.metrics_file import read_metrics
+from revisit.data.sources.catalog import get_records, register
+from revisit.engine.data_checks import inspect_training
+from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.setup import make_config
+from revisit.engine.trainer import RevisitTrainer
+from revisit.keys import Facts, resolve_auto_values
+from revisit.modeling.distributed import unwrap
+
+from detectron2.config import CfgNode
+from detectron2.modeling import build_model
+from detectron2.utils import comm
+
+LEAST = (
+    "MODEL.META_ARCHITECTURE TeacherDetector DATASETS.UNLABELLED ('toy_coco_val',) TEACHER.BURN_IN 1 SEED 5 "
+    "TEACHER.MOMENTUM 0.5 TEACHER.THRESHOLD (0.0,) SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 5 SOLVER.WARMUP_ITERS 1 "
+    "SOLVER.STEPS (4,) SOLVER.CHECKPOINT_PERIOD 3 MODEL.DEVICE cpu INPUT.MIN_SIZE_TRAIN (64,80) "
+    "INPUT.MAX_SIZE_TRAIN 100 TEST.PRECISE_BN.NUM_ITER 2 DATASETS.TEST () "
+)
+NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.FPN.OUT_CHANNELS 8"
+ALL_BOXES = "MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.0"
+DETECTORS = {
+    "faster_rcnn_fpn": "MODEL.ROI_BOX_HEAD.FC_DIM 16 TEST.EVAL_PERIOD 2",  # precise BN after iterations 1, 3 and 4
+    "retinanet_fpn": "TEACHER.DETECTOR RetinaNet MODEL.RETINANET.NUM_CONVS 1 MODEL.RETINANET.SCORE_THRESH_TEST 0.0",
+}
+
+
+def teacher_config(output: Path, recipe: str = "faster_rcnn_fpn", more: str = "") -> CfgNode:
+    words = f"OUTPUT_DIR {output} {LEAST} {NARROW} {DETECTORS[recipe]} {more}".split()
+    cfg = make_config(f"configs/toy/{recipe}.yaml", words, num_processes=comm.get_world_size())
+    resolve_auto_values(cfg, Facts(images=60, processes=comm.get_world_size()))
+    cfg.freeze()
+    return cfg
+
+
+def teach(output: Path, recipe: str, workers: int = 0, **how: object) -> RevisitTrainer:
+    cfg = teacher_config(output, recipe, f"DATALOADER.NUM_WORKERS {workers}")
+    return run(cfg, trainer_class=FinetuneTrainer, **how)
+
+
+@pytest.mark.parametrize("recipe", DETECTORS)
+def test_a_resumed_run_ends_bit_identical(toy_datasets, tmp_path, recipe):
+    """Both kinds of images, regions, looks, statistics, counts, and a RetinaNet's own running mean."""
+    teach(tmp_path / "whole", recipe)
+    assert load(tmp_path / "whole/model_0000002.pth")["trainer"]["hooks"]["FollowTeacher"]["count"] == 8
+    assert_resumes(tmp_path / "whole", tmp_path / "parts", 2, recipe, 2, train=teach)
+
+
+def test_a_resumed_run_wants_the_same_photographs(toy_datasets, tmp_path, write_pictures):
+    teach(tmp_path / "run", "faster_rcnn_fpn")
+    (tmp_path / "run/model_final.pth").unlink()
+    write_pictures(tmp_path / "photos", 5)
+    more = f"DATASETS.UNLABELLED ('folder:{tmp_path}/photos',)"
+    cfg = teacher_config(tmp_path / "run", more=more)
+    message = "cannot resume: DATASETS.UNLABELLED has other photographs than before, by number"
+    refused(message, run, cfg, trainer_class=FinetuneTrainer, resume=True)
+
+
+def test_a_run_leaves_a_plain_detector_which_is_its_teacher(toy_datasets, tmp_path):
+    coco = toy_datasets / "toy_scenes/coco"
+    test = f"coco:{coco}/val2017:{coco}/annotations/instances_val2017.json"
+    register(test)
+    options = f"DATASETS.TEST ('{test}',) SOLVER.MAX_ITER 20 SOLVER.STEPS () INPUT.MIN_SIZE_TEST 64 {ALL_BOXES}"
+    trainer = run(teacher_config(tmp_path / "run", more=options), trainer_class=FinetuneTrainer)
+    weights = tmp_path / "run/model_final.pth"
+    cfg = make_config("", ["MODEL.WEIGHTS", str(weights), "OUTPUT_DIR", str(tmp_path / "eval")], trained=True)
+    assert cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN"
+    assert json.dumps(FinetuneTrainer.evaluate(cfg, resume=False)) == json.dumps(trainer.results)  # nan is nan
+    recipe, same = "configs/toy/faster_rcnn_fpn.yaml", f"{NARROW} {DETECTORS['faster_rcnn_fpn']}"
+    with_recipe = make_config(recipe, f"MODEL.WEIGHTS {weights} {same}".split(), trained=True)
+    model = build_model(with_recipe)
+    WholeModelCheckpointer(model, with_recipe).load(str(weights))
+    taught = trainer.model.teacher.state_dict()
+    assert all(torch.equal(value, taught[key]) for key, value in model.state_dict().items())
+    student = trainer.model.student.state_dict()
+    assert not torch.equal(student["roi_heads.box_head.fc1.weight"], taught["roi_heads.box_head.fc1.weight"])
+    again = f"OUTPUT_DIR {tmp_path}/run DATASETS.TEST ('{test}',) INPUT.MIN_SIZE_TEST 64 {same} {ALL_BOXES}".split()
+    again = make_config(recipe, again, trained=True, resume=True)
+    assert json.dumps(FinetuneTrainer.evaluate(again, resume=True)) == json.dumps(trainer.results)
+    metrics = read_metrics(tmp_path / "run/metrics.json")
+    assert {"teacher/boxes", "teacher/score", "teacher/precision", "teacher/recall"} <= metrics.keys()
+    assert {"loss_rpn_cls_unlabelled", "loss_cls_unlabelled"} <= metrics.keys()
+    shares = [values for name, values in metrics.items() if name.startswith("teacher/share-")]
+    assert len(shares) == 10 and sum(value for values in shares for _, value in values) == pytest.approx(1)
+    assert Image.open(tmp_path / "run/teacher/iteration_0000019.png").size[0] > 1000
+
+
+def two_steps(output: Path) -> dict:
+    """A run where nothing is drawn among regions, and what was read for its first iterations."""
+    every = "MODEL.RPN.BATCH_SIZE_PER_IMAGE 100000 MODEL.RPN.POSITIVE_FRACTION 1.0 TEACHER.BURN_IN 0 SOLVER.MAX_ITER 2 "
+    every += "SOLVER.STEPS () TEACHER.IMAGES_PER_LABELLED 2 TEST.PRECISE_BN.ENABLED False DATALOADER.NUM_WORKERS 0"
+    every += " INPUT.MIN_SIZE_TRAIN (64,)"  # a batch is padded to its largest image
+    every += " MODEL.RESNETS.NORM naiveSyncBN MODEL.FPN.NORM naiveSyncBN" if comm.get_world_size() > 1 else ""
+    trainer = run(teacher_config(output, more=every), trainer_class=FinetuneTrainer)
+    batch = next(iter(trainer.data_loader))
+    read = [(sample["file_name"], *(each["file_name"] for each in sample["unlabelled"])) for sample in batch]
+    histories = trainer.storage.histories()
+    losses = {name: histories[name].values()[0][0] for name in histories if name.startswith("loss_rpn_cls")}
+    return {"losses": losses, "read": read, "model": unwrap(trainer.model).state_dict()}
+
+
+def test_two_processes_read_and_lose_what_one_does_and_have_one_teacher(toy_datasets, tmp_path):
+    (one,) = launch_forks(two_steps, 1, tmp_path / "one")
+    both = launch_forks(two_steps, 2, tmp_path / "both")
+    assert sorted(one["read"]) == sorted(both[0]["read"] + both[1]["read"]) and len(set(one["read"])) == 4
+    assert both[0]["losses"] == pytest.approx(one["losses"], rel=1e-4) and len(one["losses"]) == 2
+    assert all(torch.equal(value, both[1]["model"][key]) for key, value in both[0]["model"].items())
+
+
+def test_all_photographs_are_seen_once_before_one_is_seen_again():
+    class Named:
+        def __init__(self, count: int):
+            self.count = count
+
+        def __len__(self) -> int:
+            return self.count
+
+        def __getitem__(self, key: tuple[int, int]) -> dict:
+            return {"key": key}
+
+    samples = WithUnlabelled(Named(3), Named(7), each=2, seed=1)
+    keys = [each["key"] for position in range(7) for each in samples[position, 0]["unlabelled"]]
+    assert [position for position, _ in keys] == list(range(14))
+    epochs = [[index for _, index in keys[:7]], [index for _, index in keys[7:]]]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs) and epochs[0] != epochs[1]
+
+
+def test_no_photographs_or_thresholds_of_other_classes_are_refused(toy_datasets, tmp_path):
+    none = teacher_config(tmp_path, more="DATASETS.UNLABELLED ()")
+    refused("DATASETS.UNLABELLED names no photographs for TeacherDetector: expected such as", inspect_training, none)
+    two = teacher_config(tmp_path, more="TEACHER.THRESHOLD (0.5,0.6)")
+    refused("TEACHER.THRESHOLD has 2 numbers for 10 classes", inspect_training, two)
+    missing = teacher_config(tmp_path, more=f"DATASETS.UNLABELLED ('folder:{tmp_path}/nowhere',)")
+    assert "nowhere" in refusal(inspect_training, missing)
+
+
+def test_photographs_that_are_test_images_under_other_names_are_warned_of(toy_datasets, tmp_path):
+    records = get_records("toy_coco_val")
+    (tmp_path / "photos").mkdir()
+    for n, record in enumerate(records[:3]):
+        shutil.copy(record["file_name"], tmp_path / f"photos/renamed_{n}{Path(record['file_name']).suffix}")
+    more = f"DATASETS.UNLABELLED ('folder:{tmp_path}/photos',) DATASETS.TEST ('toy_coco_val',)"
+    cfg = teacher_config(tmp_path, more=more)
+    warnings = [text for level, text in logged(inspect_training, cfg) if level == logging.WARNING]
+    assert any("3 images of toy_coco_val are among DATASETS.UNLABELLED" in text for text in warnings)
+
+
+def test_a_burn_in_as_long_as_the_run_is_refused(toy_datasets, tmp_path):
+    cfg = teacher_config(tmp_path, more="TEACHER.BURN_IN 5")
+    refused("TEACHER.BURN_IN 5 of a run of 5: expected less", run, cfg, trainer_class=FinetuneTrainer)
+
+
+def test_lengths_follow_the_run(toy_datasets, tmp_path):
+    long = "TEACHER.BURN_IN -1 TEACHER.MOMENTUM 0.0 SOLVER.MAX_ITER 1330"
+    cfg = teacher_config(tmp_path, more=long)
+    assert (cfg.TEACHER.BURN_IN, cfg.TEACHER.MOMENTUM) == (266, pytest.approx(1 - 20 / 1330, abs=1e-6))
+    assert teacher_config(tmp_path, more=f"{long}00").TEACHER.MOMENTUM == 0.9996
+
+
+class Trainer:
+    """What a hook asks of a trainer."""
+
+    def __init__(self):
+        self.iter, self.max_iter, self.storage = 0, 10**6, self
+
+    def put_scalars(self, **scalars: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["nothing", "one class", "healthy"])
+def test_a_teacher_that_goes_bad_for_long_is_warned_of_once(toy_datasets, tmp_path, caplog, kind):
+    cfg = teacher_config(tmp_path)
+    model = build_model(cfg)
+    hook = FollowTeacher(model, cfg)
+    hook.trainer = Trainer()
+    model.follow = lambda iteration: None
+    found = {"nothing": [0] * 10, "one class": [9] + [0] * 9, "healthy": [1] * 10}[kind]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        for hook.trainer.iter in range(2 * LONG):
+            table, _ = model.tally.take()
+            table[0], table[2] = torch.tensor(found), torch.ones(10)
+            model.tally.take = lambda table=table: (table, 4)
+            hook.after_step()
+            assert hook.trainer.iter >= LONG - 1 or not caplog.records
+    assert len(caplog.records) == (kind != "healthy")
+    if kind != "healthy":
+        words = {"nothing": "found next to nothing", "one class": "nearly nothing but"}[kind]
+        assert f"for {LONG} iterations the teacher has" in caplog.text and words in caplog.text
