@@ -23,7 +23,8 @@ def parse_args() -> argparse.Namespace:
     add("--output", required=True, type=output_path, metavar="DIR")
     add("--boxes", type=natural, default=30, metavar="N", help=f"the most objects of an image {default}")
     add("--short-side", type=natural, default=480, metavar="PX", help=f"to which an image is resized {default}")
-    add("--stride", type=int, default=8, choices=(4, 8, 16, 32), help=f"px of a cell of the maps {default}")
+    add("--stride", type=int, default=8, choices=(4, 8, 16, 32), help=f"px of a cell of the finer map {default}")
+    add("--pyramid", action="store_true", help="maps of the pyramid (FPN) in the weights, not of the backbone")
     return parser.parse_args()
 
 
@@ -38,7 +39,7 @@ def main() -> None:
 
     register(args.images)
     records = list(get_records(args.images))
-    features = DenseFeatures(args.weights, args.stride, args.short_side)
+    features = DenseFeatures(args.weights, args.stride, args.short_side, args.pyramid)
     make_folder(args.output, "--output")
     claim(args.output, {**features.settings, "boxes": args.boxes})
     images = discover(records, features, args.output, args.boxes)

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from pycocotools import mask as run_lengths
 from tqdm import tqdm
 
+from projects.Discover.cuts import find_cuts
 from projects.Discover.parts import FINER, Part, find_parts
 from projects.Discover.ranking import best, boxes_of, scores_of
 from projects.Discover.recurrence import Recurrence, descriptors
@@ -19,55 +20,69 @@ from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect
 from revisit.files import write_whole, written_whole
 
-Features = Callable[[np.ndarray], np.ndarray]  # (H, W, 3) uint8 RGB -> (h, w, C) float32
+Maps = Sequence[np.ndarray]  # (h, w, C) float32 of the cells that cover an image, the finest first
+Features = Callable[[np.ndarray], Maps]  # of (H, W, 3) uint8 RGB
 
 SETTINGS = "settings.json"
 FOUND = "found.jsonl"  # a line for each image, in the order of the data set
 REFERENCE = "reference.npz"
 REFERENCES = 100  # images with which each one is compared
 CANDIDATES = 150  # of an image
+CUTS = 1  # that come first where little recurs
+JUDGED = 30  # best parts, whose mean recurrence says so
+RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
 NEARLY_SAME = 0.7  # IoU of two candidates of which one is enough
 
 logger = logging.getLogger(__name__)
 
 
 class Candidates(NamedTuple):
-    """The parts of an image that are left of many, best first."""
+    """What may be an object in an image."""
 
-    parts: list[Part]
+    size: tuple[int, int]  # width and height of the parts' mask
+    parts: list[Part]  # those that are left of many, best first
     scores: np.ndarray  # (n,) float64, of this image alone
     descriptors: np.ndarray  # (n, D) float64
+    cuts: list[Part]
 
 
-def find_candidates(features: np.ndarray) -> Candidates:
-    """Of (h, w, C) float32 features of the cells that cover an image."""
-    parts = find_parts(features)
+def find_candidates(maps: Maps) -> Candidates:
+    """Parts of all maps of an image, ranked by its finest, and cuts of its coarsest."""
+    features = maps[0]
+    height, width, channels = features.shape
+    size = (width * FINER, height * FINER)
+    parts = find_parts(maps)
+    cuts = find_cuts(maps[-1], CUTS, size)
     if not parts:
-        return Candidates([], np.zeros(0), np.zeros((0, 3 * features.shape[2] + 2)))
+        return Candidates(size, [], np.zeros(0), np.zeros((0, 3 * channels + 2)), cuts)
     scores, boxes = scores_of(features, parts), boxes_of(parts)
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
-    return Candidates([parts[index] for index in kept], scores[kept], descriptors(features, boxes[kept] / FINER))
+    described = descriptors(features, boxes[kept] / FINER)
+    return Candidates(size, [parts[index] for index in kept], scores[kept], described, cuts)
 
 
 def find_objects(
-    features: np.ndarray, height: int, width: int, count: int, recurrence: Recurrence, name: str = ""
+    candidates: Candidates, height: int, width: int, count: int, recurrence: Recurrence, name: str = ""
 ) -> list[dict[str, Any]]:
     """The objects of an image of ``height`` x ``width`` px, best first, as COCO's results have them: ``bbox`` (x, y, w,
-    h) px, ``segmentation`` in run lengths, ``score`` above 0: recurrence squared times the root of
-    the own image's score.
+    h) px, ``segmentation`` in run lengths, ``score`` above 0: recurrence squared times the root of the own image's
+    score. Where the best have little recurrence, cuts come first, with a score just above the best part's.
 
     Args:
-        features: (h, w, C) float32, of the cells that cover the image.
         count: the most objects.
         recurrence: what other images have.
         name: of this image among these.
     """
-    parts, own_scores, described = find_candidates(features)
-    scores = recurrence(described, name) ** 2 * np.sqrt(np.maximum(own_scores, 0))
-    rows, columns = features.shape[0] * FINER, features.shape[1] * FINER
+    parts = candidates.parts
+    recurs = recurrence(candidates.descriptors, name)
+    scores = recurs**2 * np.sqrt(np.maximum(candidates.scores, 0))
+    judged = best(boxes_of(parts), scores, JUDGED)
+    if scores.any() and recurs[judged].mean() < RECURRENT:
+        parts = candidates.cuts + parts
+        scores = np.append(np.full(len(candidates.cuts), 1.001 * scores.max()), scores)
     objects = []
     for index in best(boxes_of(parts), scores, count):
-        mask = _in_image(parts[index], rows, columns, height, width)
+        mask = _in_image(parts[index], candidates.size, height, width)
         if scores[index] > 0 and mask.any():
             objects.append(_result(mask, scores[index]))
     return objects
@@ -96,12 +111,14 @@ def discover(records: list[dict], features_of: Features, output: Path, count: in
     expect(not foreign, f"{path} has {foreign[:1]}, which is none of these images: give another --output")
     if known:
         print(f"{len(known)} of {len(records)} images were done before", flush=True)
-    recurrence = Recurrence(reference_of(records, features_of, output))
+    references, candidates = reference_of(records, features_of, output)
+    recurrence = Recurrence(references)
     left = [record for record in records if record["file_name"] not in known]
     with open(path, "a", encoding="utf-8") as file:
         for name, image in _images(left, "discovering"):
             height, width = image.shape[:2]
-            objects = find_objects(features_of(image), height, width, count, recurrence, name)
+            found = candidates.pop(name, None) or find_candidates(features_of(image))
+            objects = find_objects(found, height, width, count, recurrence, name)
             line = {"file_name": name, "height": height, "width": width, "objects": objects}
             file.write(json.dumps(line) + "\n")
             file.flush()
@@ -110,18 +127,22 @@ def discover(records: list[dict], features_of: Features, output: Path, count: in
     return [(record, lines[record["file_name"]]) for record in records if record["file_name"] in lines]
 
 
-def reference_of(records: list[dict], features_of: Features, output: Path) -> dict[str, np.ndarray]:
-    """Descriptors of the candidates of REFERENCES images from all over the data set, kept in ``output``."""
+def reference_of(
+    records: list[dict], features_of: Features, output: Path
+) -> tuple[dict[str, np.ndarray], dict[str, Candidates]]:
+    """Descriptors of the candidates of REFERENCES images from all over the data set, kept in ``output``; and these
+    candidates, where they are not from there."""
     path = output / REFERENCE
+    candidates: dict[str, Candidates] = {}
     if not path.is_file():
         spread = [records[index] for index in evenly_spread(len(records), REFERENCES)]
         images = _images(spread, "comparing")
-        described = {name: find_candidates(features_of(image)).descriptors for name, image in images}
-        rows_of = {f"of_{n}": rows for n, rows in enumerate(described.values())}
+        candidates = {name: find_candidates(features_of(image)) for name, image in images}
+        rows_of = {f"of_{n}": each.descriptors for n, each in enumerate(candidates.values())}
         with written_whole(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, names=np.array(list(described)), **rows_of)
+            np.savez(file, names=np.array(list(candidates)), **rows_of)
     with np.load(path) as kept:
-        return {str(name): kept[f"of_{n}"] for n, name in enumerate(kept["names"])}
+        return {str(name): kept[f"of_{n}"] for n, name in enumerate(kept["names"])}, candidates
 
 
 def _images(records: list[dict], doing: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -144,10 +165,10 @@ def read_found(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def _in_image(part: Part, rows: int, columns: int, height: int, width: int) -> np.ndarray:
-    """(height, width) uint8: the mask of a part in px of its image."""
+def _in_image(part: Part, size: tuple[int, int], height: int, width: int) -> np.ndarray:
+    """(height, width) uint8: a part in a mask of ``size``, width and height, in px of its image."""
     x0, y0, x1, y1 = part.box
-    canvas = np.zeros((rows, columns), np.uint8)
+    canvas = np.zeros(size[::-1], np.uint8)
     canvas[y0:y1, x0:x1] = part.mask
     return cv2.resize(canvas, (width, height), interpolation=cv2.INTER_NEAREST)
 

@@ -1,6 +1,7 @@
 """Parts of an image whose cells look alike: connected regions of clusters, and these divided where they are narrow."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import cv2
@@ -9,7 +10,7 @@ from scipy import ndimage
 from sklearn.cluster import KMeans
 
 CLUSTERS = (2, 3, 4, 5, 6)
-FINER = 4  # pixels of a mask to a cell's side
+FINER = 4  # pixels of a mask to a side of the finest cells
 AREA = (0.004, 0.3)  # least and most of the image
 PEAKS = 15  # px of a mask between two middles of objects that touch
 THICK = 3.0  # px of a mask, at least, from a middle to the border
@@ -17,7 +18,7 @@ SMOOTH = 2.0  # px of a mask, standard deviation: two peaks of one middle become
 
 
 class Part(NamedTuple):
-    """A region of an image, in pixels of a mask: FINER to a cell's side."""
+    """A region of an image, in pixels of a mask."""
 
     box: tuple[int, int, int, int]  # x0, y0, x1, y1
     mask: np.ndarray  # (y1 - y0, x1 - x0) bool
@@ -27,31 +28,40 @@ class Part(NamedTuple):
         return int(self.mask.sum())
 
 
-def find_parts(features: np.ndarray, clusters: Sequence[int] = CLUSTERS) -> list[Part]:
-    """Candidates for objects, many of them overlapping: (h, w, C) float32 features of cells -> regions.
+def part_of(mask: np.ndarray) -> Part:
+    """Of an (H, W) bool mask of a whole image, True somewhere."""
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+    return Part(box, mask[box[1] : box[3], box[0] : box[2]])
 
-    The cells are clustered by k-means (k = 2 .. 6) and the distances to the centres enlarged, so that the border of a
-    cluster is finer than a cell. Regions are connected parts of a cluster or of all others together; where one is
-    wide at several places, it is divided between them (watershed of the distance to its border).
+
+def find_parts(maps: Sequence[np.ndarray], clusters: Sequence[int] = CLUSTERS) -> list[Part]:
+    """Candidates for objects, many of them overlapping, of (h, w, C) float32 features of an image's cells, the finest
+    first: regions in pixels of a mask, FINER to a side of the finest cells.
+
+    The cells of each map are clustered by k-means (k = 2 .. 6) and the distances to the centres enlarged, so that the
+    border of a cluster is finer than a cell. Regions are connected parts of a cluster or of all others together; where
+    one is wide at several places, it is divided between them (watershed of the distance to its border).
     """
     parts: list[Part] = []
-    for cluster in _clusters(features, clusters):
+    height, width = maps[0].shape[:2]
+    size = (width * FINER, height * FINER)
+    for cluster in chain.from_iterable(_clusters(features, clusters, size) for features in maps):
         for mask in (cluster, ~cluster):
             parts += _regions(_connected(mask))
             parts += _regions(_divided(mask))
     return parts
 
 
-def _clusters(features: np.ndarray, clusters: Sequence[int]) -> Iterator[np.ndarray]:
-    """(h * FINER, w * FINER) bool, of each cluster of each k."""
+def _clusters(features: np.ndarray, clusters: Sequence[int], size: tuple[int, int]) -> Iterator[np.ndarray]:
+    """Bool masks of ``size``, width and height, of each cluster of each k."""
     height, width, channels = features.shape
     cells = features.reshape(-1, channels)
     for count in clusters:
         kmeans = KMeans(count, n_init=1, max_iter=50, random_state=0).fit(cells)
         distances = kmeans.transform(cells).astype(np.float32) ** 2
         maps = distances.reshape(height, width, count)
-        finer = cv2.resize(maps, (width * FINER, height * FINER), interpolation=cv2.INTER_CUBIC)
-        nearest = finer.reshape(height * FINER, width * FINER, count).argmin(axis=2)
+        nearest = cv2.resize(maps, size, interpolation=cv2.INTER_CUBIC).argmin(axis=2)
         for number in range(count if count > 2 else 1):  # of two clusters one is all that the other is not
             yield nearest == number
 

@@ -9,9 +9,8 @@ from checkpoints import run_checkpoint, write_converted
 from commands import one_line_error, run
 from pycocotools.coco import COCO
 
-from projects.Discover.dense_features import DenseFeatures
-from projects.Discover.discovery import FOUND, find_objects
-from projects.Discover.parts import FINER, find_parts
+from projects.Discover.discovery import FOUND, find_candidates, find_objects
+from projects.Discover.parts import FINER, find_parts, part_of
 from projects.Discover.ranking import best, contrast
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
 from projects.Objects.proposals import with_proposals
@@ -31,14 +30,26 @@ def planted() -> np.ndarray:
 
 
 def test_planted_objects_are_the_best_boxes(planted):
-    found = find_objects(planted, height=24 * 8, width=24 * 8, count=3, recurrence=Recurrence({}))
+    found = find_objects(find_candidates([planted]), height=24 * 8, width=24 * 8, count=3, recurrence=Recurrence({}))
     boxes = sorted(tuple(round(side / 8) for side in each["bbox"]) for each in found)
     assert boxes == sorted((x0, y0, x1 - x0, y1 - y0) for x0, y0, x1, y1 in PLANTED)
     assert [each["score"] for each in found] == sorted((each["score"] for each in found), reverse=True)
 
 
+def test_cuts_come_first_where_little_recurs(planted):
+    mask = np.zeros((24 * FINER, 24 * FINER), bool)
+    mask[-40:, -20:] = True  # where no part is
+    candidates = find_candidates([planted])._replace(cuts=[part_of(mask)])
+    rows = candidates.descriptors
+    others = np.random.default_rng(0).normal(rows.mean(axis=0), 0.1, (1, rows.shape[1]))
+    same, unlike = (find_objects(candidates, 96, 96, 5, Recurrence({"other": each})) for each in (rows, others))
+    assert [76, 56, 20, 40] not in [each["bbox"] for each in same]
+    assert unlike[0]["bbox"] == [76, 56, 20, 40]
+    assert unlike[0]["score"] == pytest.approx(1.001 * unlike[1]["score"])
+
+
 def test_parts_have_their_masks_in_their_boxes(planted):
-    for part in find_parts(planted):
+    for part in find_parts([planted]):
         x0, y0, x1, y1 = part.box
         assert part.mask.shape == (y1 - y0, x1 - x0)
         assert part.mask.any(axis=1)[[0, -1]].all() and part.mask.any(axis=0)[[0, -1]].all()
@@ -91,13 +102,6 @@ def test_recurrence_is_the_mean_over_the_other_images():
 def weights(tmp_path_factory):
     torch.manual_seed(0)
     return write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth")
-
-
-@pytest.mark.parametrize(("stride", "cells"), [(4, (16, 24)), (16, (4, 6))])
-def test_features_are_unit_rows_of_a_map_of_the_stride(weights, make_picture, stride, cells):
-    features = DenseFeatures(weights, stride, short_side=64)(make_picture(50, 75))
-    assert features.shape[:2] == cells and features.dtype == np.float32
-    assert np.linalg.norm(features, axis=2) == pytest.approx(np.ones(cells), abs=1e-5)
 
 
 def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, write_pictures, tmp_path):

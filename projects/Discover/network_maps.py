@@ -1,0 +1,117 @@
+"""The maps of a start's network: of its backbone, or of the pyramid that was learned with it."""
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from revisit.checkpoint.backbone_file import load_backbone
+from revisit.checkpoint.convert import BackboneWeights, as_rgb
+from revisit.checkpoint.detector_parts import PYRAMID
+from revisit.checkpoint.flags import flags_to_config
+from revisit.checkpoint.named_weights import weights_file
+from revisit.checkpoint.reading import read_checkpoint, tensors_of
+from revisit.errors import UserError, expect, translated
+from revisit.keys import with_values
+from revisit.modeling.backbone.description import Tensors
+from revisit.modeling.backbone.fpn import fpn_over
+
+from detectron2.config import CfgNode
+from detectron2.modeling import Backbone, build_backbone
+
+LATERAL = re.compile(r"fpn_lateral(\d)\.weight")
+
+
+class NetworkMaps(torch.nn.Module):
+    """(N, 3, H, W) RGB, 0 to 255 -> maps (N, C, h, w) of the stride and, where there is one, of the next level.
+
+    Args:
+        weights: a converted file, a run's checkpoint or a name (docs/weights.md).
+        stride: px of the finer map, a power of two; a ViT's map of 14 px counts as one of 16.
+        pyramid: whether they are maps of the pyramid (FPN) in the weights, instead of the backbone's.
+
+    Raises:
+        UserError: weights of no backbone, or of one without a map of this stride, or without a pyramid.
+    """
+
+    def __init__(self, weights: str | Path, stride: int, pyramid: bool = False):
+        super().__init__()
+        backbone = as_rgb(load_backbone(weights))
+        levels = [round(math.log2(stride)) + more for more in (0, 1)]
+        make = _pyramid_of(weights) if pyramid else partial(_backbone, weights)
+        with translated(f"{weights}: a map of stride {stride}"):
+            built = make(backbone, levels)
+        self._network, self._names = built.network, built.names
+        missing = built.network.load_state_dict(built.tensors, strict=False).missing_keys
+        lacking = [name for name in missing if not name.endswith("num_batches_tracked")]
+        expect(not lacking, f"{weights} lacks {len(lacking)} tensors of its map of stride {stride}")
+        for name in ("MEAN", "STD"):
+            values = torch.tensor(backbone.flags[f"MODEL.PIXEL_{name}"])
+            self.register_buffer(name.lower(), values.view(3, 1, 1))
+        self.eval().requires_grad_(False)
+
+    @property
+    def stride(self) -> int:
+        """px of the finer map."""
+        return self._network.output_shape()[self._names[0]].stride
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        maps = self._network((images - self.mean) / self.std)
+        return [maps[name] for name in self._names]
+
+
+class _Built(NamedTuple):
+    network: Backbone
+    tensors: Tensors  # that it has to have
+    names: list[str]  # of its maps, the finer one first
+
+
+def _backbone(weights: str | Path, backbone: BackboneWeights, levels: list[int]) -> _Built:
+    """Without levels above that of the backbone's last map."""
+    with torch.device("meta"):
+        *_, last = backbone.description.build(flags_to_config(backbone.flags)).output_shape().values()
+    deepest = max(levels[0], round(math.log2(last.stride)))
+    names = [f"res{level}" for level in levels if level <= deepest]
+    try:
+        network = build_backbone(_config(backbone, names))
+    except UserError as error:
+        raise UserError(f"{weights} has no map of stride {2 ** levels[0]}, give another --stride: {error}") from error
+    return _Built(network, backbone.tensors, names)
+
+
+def _pyramid_of(weights: str | Path) -> Callable[[BackboneWeights, list[int]], _Built]:
+    """What makes the FPN in a file. Raises UserError where there is none."""
+    learned = PYRAMID.of(tensors_of(read_checkpoint(weights_file(str(weights), "checkpoint"))))
+    laterals = sorted(key for key in learned if LATERAL.fullmatch(key))
+    none = f"{weights} has no pyramid (FPN): leave --pyramid out, for maps of its backbone"
+    expect(laterals, none)
+    return partial(_pyramid, weights, learned, laterals)
+
+
+def _pyramid(
+    weights: str | Path, learned: Tensors, laterals: list[str], backbone: BackboneWeights, levels: list[int]
+) -> _Built:
+    """An FPN whose maps are summed, of the levels, the channels and the norm that its tensors show."""
+    has = [int(LATERAL.fullmatch(key)[1]) for key in laterals]
+    expect(levels[0] in has, f"{weights} has maps of the strides {[2**level for level in has]} in its pyramid")
+    maps = [f"res{level}" for level in has]
+    norm = ""
+    if f"fpn_output{has[0]}.norm.weight" in learned:
+        norm = "BN" if f"fpn_output{has[0]}.norm.running_mean" in learned else "GN"
+    form = {"IN_FEATURES": maps, "OUT_CHANNELS": len(learned[laterals[0]]), "NORM": norm}
+    cfg = with_values(_config(backbone, maps), {f"MODEL.FPN.{key}": value for key, value in form.items()})
+    network = fpn_over(build_backbone(cfg), cfg)
+    below = {f"bottom_up.{key}": value for key, value in backbone.tensors.items()}
+    return _Built(network, learned | below, [f"p{level}" for level in levels if level in has])
+
+
+def _config(backbone: BackboneWeights, maps: list[str]) -> CfgNode:
+    """Of a backbone that has these maps."""
+    wanted = {f"MODEL.{family}.OUT_FEATURES": maps for family in ("RESNETS", "TIMM")}
+    wanted |= {"MODEL.BACKBONE.NAME": backbone.description.BUILDER, "MODEL.BACKBONE.FREEZE_AT": 0}
+    return with_values(flags_to_config(backbone.flags), wanted)
