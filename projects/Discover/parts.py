@@ -57,7 +57,7 @@ def _clusters(features: np.ndarray, clusters: Sequence[int], size: tuple[int, in
     """Bool masks of ``size``, width and height, of each cluster of each k."""
     height, width, channels = features.shape
     cells = features.reshape(-1, channels)
-    for count in clusters:
+    for count in (each for each in clusters if each <= len(cells)):
         kmeans = KMeans(count, n_init=1, max_iter=50, random_state=0).fit(cells)
         distances = kmeans.transform(cells).astype(np.float32) ** 2
         maps = distances.reshape(height, width, count)
