@@ -36,7 +36,9 @@ def main() -> None:
     from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
     from revisit.data.sources.catalog import get_records, register
+    from revisit.engine.freed_memory import keep_freed_memory
 
+    keep_freed_memory("cpu")
     register(args.images)
     records = list(get_records(args.images))
     features = DenseFeatures(args.weights, args.stride, args.short_side, args.pyramid)
