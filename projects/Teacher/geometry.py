@@ -23,8 +23,10 @@ def look_at_image(image: np.ndarray, look: Look) -> tuple[np.ndarray, np.ndarray
     mean = image.mean(axis=(0, 1)).round()
     square = np.empty((size, size, 3), np.uint8)
     square[:] = mean
-    square[top : top + height, left : left + width] = image
-    changed = look.apply(square)[top : top + height, left : left + width]
+    rows = slice(top, top + height)
+    columns = slice(left, left + width)
+    square[rows, columns] = image
+    changed = look.apply(square)[rows, columns]
     to_square = np.eye(3)
     to_square[:2, 2] = left, top
     moves = np.linalg.inv(look.source_points(size))
@@ -38,13 +40,16 @@ def moved_boxes(boxes: Tensor, moves: Tensor) -> Tensor:
     for most things (arXiv 2109.13488). Exact for flips, shifts and scales.
     """
     moves = moves.to(boxes)
-    linear, shift = moves[:2, :2], moves[:2, 2]
-    low, high = boxes[:, :2], boxes[:, 2:]
+    linear = moves[:2, :2]
+    shift = moves[:2, 2]
+    low = boxes[:, :2]
+    high = boxes[:, 2:]
     centres = (low + high) / 2
     radii = (high - low) / 2
     moved_centres = centres @ linear.T + shift
     moved_radii = (radii.square() @ linear.square().T).sqrt()
-    return torch.cat([moved_centres - moved_radii, moved_centres + moved_radii], dim=1)
+    corners = [moved_centres - moved_radii, moved_centres + moved_radii]
+    return torch.cat(corners, dim=1)
 
 
 def as_labels(found: Instances, moves: Tensor) -> Instances:

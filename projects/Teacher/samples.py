@@ -69,7 +69,8 @@ class WithUnlabelled(Dataset):
     def __getitem__(self, key: tuple[int, int]) -> dict:
         position, _ = key
         first = position * self._each
-        photographs = [self._unlabelled[n, self._index(n)] for n in range(first, first + self._each)]
+        places = range(first, first + self._each)
+        photographs = [self._unlabelled[n, self._index(n)] for n in places]
         return {**self._labelled[key], "unlabelled": photographs}
 
     def _index(self, position: int) -> int:

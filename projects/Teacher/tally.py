@@ -59,8 +59,10 @@ def right_ones(found: Instances, labels: Instances) -> Tensor:
     if not len(found) or not len(labels):
         return right
     overlaps = pairwise_iou(Boxes(found.pred_boxes.tensor), Boxes(labels.gt_boxes.tensor))
-    overlaps[found.pred_classes[:, None] != labels.gt_classes] = 0
-    for n in found.scores.argsort(descending=True, stable=True).tolist():
+    is_other = found.pred_classes[:, None] != labels.gt_classes
+    overlaps[is_other] = 0
+    best_first = found.scores.argsort(descending=True, stable=True)
+    for n in best_first.tolist():
         overlap, label = overlaps[n].max(dim=0)
         right[n] = overlap >= OVERLAP
         if right[n]:

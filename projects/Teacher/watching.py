@@ -23,7 +23,6 @@ LONG = 200  # iterations for which something has to be wrong before it is said
 FEW = 0.02  # boxes a photograph: next to none
 REST = 0.1  # of the share that the other classes have among labels
 ENOUGH = 50  # boxes, to judge shares by
-_NORMALIZER = "loss_normalizer"  # a RetinaNet's running mean, which Detectron2 keeps as a plain number
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +31,13 @@ class FollowTeacher(HookBase):
     """Moves the teacher after each step, logs ``teacher/...`` every Writers.PERIOD iterations and before an evaluation,
     and warns, once, when for LONG the teacher has found nothing, or one class has taken all.
 
-    Checkpoints hold the counts since the last log, what the photographs are, and what the student keeps outside of its
-    tensors: a resumed run ends as one that was never interrupted.
+    Checkpoints hold the counts since the last log and what the photographs are.
     """
 
     def __init__(self, model: TeacherDetector, cfg: CfgNode):
         self._model = model
-        self._names = names_of(cfg.DATASETS.TRAIN[0]) or [f"class {n}" for n in range(len(model.thresholds))]
+        numbers = range(len(model.thresholds))
+        self._names = names_of(cfg.DATASETS.TRAIN[0]) or [f"class {n}" for n in numbers]
         self._photographs = fingerprint(unlabelled_records(cfg), labels=False)
         self._table, self._count = model.tally.take()
         self._labels = self._table[LABELS].clone()  # of the whole run
@@ -56,7 +55,6 @@ class FollowTeacher(HookBase):
             "wrong_for": self._wrong_for,
             "warned": self._warned,
             "photographs": self._photographs,
-            "normalizer": getattr(self._model.student, _NORMALIZER, 0.0),  # 0: it has none
         }
 
     def load_state_dict(self, state: dict) -> None:
@@ -65,21 +63,21 @@ class FollowTeacher(HookBase):
         expect(not changed, others)
         self._table, self._count, self._labels = state["table"], state["count"], state["labels"]
         self._wrong_for, self._warned = state["wrong_for"], state["warned"]
-        if state["normalizer"]:
-            setattr(self._model.student, _NORMALIZER, state["normalizer"])
 
     def after_step(self) -> None:
         iteration = self.trainer.iter
         self._model.follow(iteration)
         table, count = self._model.tally.take()
-        self._table, self._count = self._table + table, self._count + count
+        self._table = self._table + table
+        self._count += count
         if (iteration + 1) % Writers.PERIOD == 0:
             self._log(iteration)
 
     def _log(self, iteration: int) -> None:
         """On all processes: the numbers of all of them."""
         tallies = comm.all_gather((self._table, self._count))
-        table, count = sum(table for table, _ in tallies), sum(count for _, count in tallies)
+        table = sum(table for table, _ in tallies)
+        count = sum(count for _, count in tallies)
         self._table, self._count = torch.zeros_like(self._table), 0
         self.trainer.storage.put_scalars(smoothing_hint=False, **scores_of(table, count, self._names))
         self._labels = self._labels + table[LABELS]

@@ -8,7 +8,7 @@ from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import PixelMapper, pixel_mapper_of
 from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.engine.evaluation_hooks import Evaluation
-from revisit.engine.hooks import FreshPreciseBN
+from revisit.engine.hooks import FreshPreciseBN, LossNormalizers
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
@@ -40,6 +40,7 @@ class FinetuneTrainer(RevisitTrainer):
             *self.added_hooks(),
             *self.step_hooks(),
             self._precise_bn(),  # after all that changes parameters, and before evaluation and checkpoint
+            LossNormalizers(unwrap(self.model)),
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             *self.evaluation_hooks(),

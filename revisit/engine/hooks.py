@@ -17,6 +17,7 @@ from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 from revisit.keys import SWITCH, declare, integer, list_of, registered
 
 from detectron2.engine import DefaultTrainer, HookBase, hooks
+from detectron2.modeling.meta_arch import DenseDetector
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 from fvcore.common.registry import Registry
@@ -174,6 +175,33 @@ class Checkpoints(HookBase):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:
             logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")
+
+
+class LossNormalizers(HookBase):
+    """Lets checkpoints hold what Detectron2's dense detectors (RetinaNet) divide their losses by: a running mean of how
+    many anchors have an object, a plain number beside their tensors, another one in each process.
+
+    Must run after all that calls the network in training mode, so after precise batch norm, too.
+    """
+
+    def __init__(self, model: nn.Module):
+        self._detectors = {name: part for name, part in model.named_modules() if isinstance(part, DenseDetector)}
+        self._of_processes: list[dict[str, float]] = []  # by rank, then by the detector's name in the network
+
+    def state_dict(self) -> dict:
+        return {"of_processes": self._of_processes} if self._detectors else {}
+
+    def load_state_dict(self, state: dict) -> None:
+        values = state["of_processes"]
+        own = values[comm.get_rank() % len(values)]  # a run may have more processes than before
+        for name, value in own.items():
+            self._detectors[name].loss_normalizer = value
+
+    def after_step(self) -> None:
+        if not self._detectors:
+            return
+        trained = {name: part for name, part in self._detectors.items() if hasattr(part, "loss_normalizer")}
+        self._of_processes = comm.all_gather({name: part.loss_normalizer for name, part in trained.items()})
 
 
 class FreshPreciseBN(HookBase):

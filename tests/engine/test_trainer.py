@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from commands import launch_forks
 from runs import assert_resumes, load, run, run_config, train, train_for_module
 from trees import refused
 
@@ -21,7 +22,9 @@ from revisit.engine.trainer import RevisitTrainer
 from revisit.engine.writers import Writers
 from revisit.errors import UserError
 from revisit.keys import Facts, resolve_auto_values
+from revisit.modeling.distributed import unwrap
 
+from detectron2.utils import comm
 from detectron2.utils.events import CommonMetricPrinter, EventStorage, get_event_storage
 
 OPTIONS = ("SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
@@ -100,26 +103,50 @@ FINETUNING = {
     "detection": "INPUT.MIN_SIZE_TRAIN (64,80) INPUT.MAX_SIZE_TRAIN 100 TEST.PRECISE_BN.ENABLED False",
     "segmentation_voc": "INPUT.CROP.SIZE [65,65] TEST.PRECISE_BN.ENABLED True",  # after iterations 1, 3 and 4
     "depth": "INPUT.CROP.SIZE [65,65]",
+    "retinanet_fpn": "INPUT.MIN_SIZE_TRAIN (64,80) MODEL.FPN.OUT_CHANNELS 8 MODEL.RETINANET.NUM_CONVS 1",
 }
+ON_PROCESSES = "MODEL.RESNETS.NORM naiveSyncBN MODEL.FPN.NORM naiveSyncBN"
 
 
-def finetune(output: Path, task: str, workers: int, **how: object) -> RevisitTrainer:
+def finetune(output: Path, task: str, workers: int, more: str = "", **how: object) -> RevisitTrainer:
     options = (
         f"OUTPUT_DIR {output} SEED 5 SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 5 SOLVER.CHECKPOINT_PERIOD 3 "
         f"MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu {FINETUNING[task]} "
-        f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.NUM_ITER 2 TEST.EVAL_PERIOD 2"
+        f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.NUM_ITER 2 TEST.EVAL_PERIOD 2 "
     )
-    cfg = make_config(f"configs/toy/{task}.yaml", options.split())
-    resolve_auto_values(cfg, Facts(images=60))
+    cfg = make_config(f"configs/toy/{task}.yaml", (options + more).split(), num_processes=comm.get_world_size())
+    resolve_auto_values(cfg, Facts(images=60, processes=comm.get_world_size()))
     cfg.freeze()
     return run(cfg, trainer_class=FinetuneTrainer, **how)
 
 
 @pytest.mark.parametrize("task", FINETUNING)
 def test_a_resumed_finetuning_ends_bit_identical(toy_datasets, tmp_path, task):
-    """Batches, how they are scaled and flipped, sampled regions, dropout, batches of precise BN."""
+    """Batches, how they are scaled and flipped, sampled regions, dropout, batches of precise BN, a RetinaNet's running
+    mean."""
     finetune(tmp_path / "whole", task, 0)
     assert_resumes(tmp_path / "whole", tmp_path / "parts", 2, task, 2, train=finetune)
+
+
+def running_mean(output: Path, resume: bool) -> float:
+    """A RetinaNet's, in this process, at the end of a run."""
+    return unwrap(finetune(output, "retinanet_fpn", 0, ON_PROCESSES, resume=resume).model).loss_normalizer
+
+
+def test_each_process_resumes_with_the_running_mean_that_it_had(toy_datasets, tmp_path):
+    whole = launch_forks(running_mean, 2, tmp_path, False)
+    (tmp_path / "model_final.pth").unlink()
+    assert launch_forks(running_mean, 2, tmp_path, True) == whole and whole[0] != whole[1]
+
+
+def test_a_retinanet_resumes_from_a_checkpoint_without_its_running_mean(toy_datasets, tmp_path):
+    finetune(tmp_path, "retinanet_fpn", 0)
+    (tmp_path / "model_final.pth").unlink()
+    checkpoint = load(tmp_path / "model_0000002.pth")
+    (means,) = checkpoint["trainer"]["hooks"].pop("LossNormalizers")["of_processes"]
+    assert means.keys() == {""} and means[""] not in (0, 100)  # 100: where it begins
+    torch.save(checkpoint, tmp_path / "model_0000002.pth")
+    assert finetune(tmp_path, "retinanet_fpn", 0, resume=True).start_iter == 3
 
 
 @pytest.mark.parametrize(

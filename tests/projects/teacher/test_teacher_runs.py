@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from PIL import Image
 from runs import assert_resumes, load, run
 from trees import logged, refusal, refused
 
+from projects.Predict.file_predictions import FilePredictor, find_sources
+from projects.Predict.predictions import finetuned_config
 from projects.Teacher.samples import WithUnlabelled
 from projects.Teacher.watching import LONG, FollowTeacher
-from revisit.checkpoint.checkpointer import WholeModelCheckpointer
+from revisit.checkpoint.checkpointer import RevisitCheckpointer, WholeModelCheckpointer
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.data.sources.catalog import get_records, register
 from revisit.engine.data_checks import inspect_training
@@ -100,6 +103,24 @@ def test_a_run_leaves_a_plain_detector_which_is_its_teacher(toy_datasets, tmp_pa
     shares = [values for name, values in metrics.items() if name.startswith("teacher/share-")]
     assert len(shares) == 10 and sum(value for values in shares for _, value in values) == pytest.approx(1)
     assert Image.open(tmp_path / "run/teacher/iteration_0000019.png").size[0] > 1000
+
+
+def test_others_predict_with_its_checkpoint_and_start_from_it_as_from_any_detectors(
+    toy_datasets, tmp_path, write_pictures
+):
+    taught = teach(tmp_path / "run", "faster_rcnn_fpn").model.teacher.state_dict()
+    write_pictures(tmp_path / "photos", 2)
+    weights, found = str(tmp_path / "run/model_final.pth"), tmp_path / "found"
+    found.mkdir()
+    cfg = finetuned_config(Namespace(weights=weights, config_file="", opts=["MODEL.DEVICE", "cpu"]))
+    predictor = FilePredictor(cfg, found)
+    predictor.run(find_sources([tmp_path / "photos"], found))
+    assert predictor.is_detector and not predictor.unreadable and len(list(found.glob("*.png"))) == 2
+    options = f"{NARROW} {DETECTORS['faster_rcnn_fpn']} OUTPUT_DIR {tmp_path}/next MODEL.DEVICE cpu".split()
+    plain = make_config("configs/toy/faster_rcnn_fpn.yaml", options)
+    model = build_model(plain)
+    RevisitCheckpointer(model, plain).resume_or_load(weights, resume=False)
+    assert all(torch.equal(value, taught[name]) for name, value in model.state_dict().items())
 
 
 def two_steps(output: Path) -> dict:
