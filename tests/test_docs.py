@@ -77,21 +77,6 @@ def test_readme_from_a_folder_to_a_detector(photos, tmp_path):
     assert "2 gloo processes" in printed[0] and "100 of 100 backbone tensors loaded" in printed[2]
 
 
-def test_readme_finds_the_start_of_a_detector_by_one_command(toy_root, tmp_path):
-    (command,) = (each for each in documented("README.md") if "compare_starts" in each)
-    tree = f"{toy_root}/toy_scenes/VOC2007"
-    for name in ("train", "test"):
-        command = command.replace(
-            f"/data/cells/{name}:/data/cells/Annotations", f"{tree}/JPEGImages:{tree}/Annotations"
-        )
-    command = command.replace("--labels", "--dry-run --labels").replace("output/cells", f"{tmp_path}/cells")
-    text = run(f"{command} MODEL.ROI_HEADS.NUM_CLASSES 10", toy_root)
-    assert "33 jobs" in text and "objects, these images, 15 labels, seed 3" in text
-    assert all(
-        f"pretraining ({length} images)" in text for length in ("1,125 iterations of 128", "1,310 iterations of 32")
-    )
-
-
 def found_and_learned(page: str, folder: Path, images: str) -> list[str]:
     """Run a page's commands that find boxes in ``images`` and learn them; the page's other commands, to be run."""
     commands = []
@@ -112,6 +97,18 @@ def test_own_images_with_few_labels_begin_with_found_boxes(tmp_path):
     finetune = finetune.replace("more_photos", "photos").replace("more_boxes", "boxes")
     text = run(f"{finetune} {DETECTION} MODEL.DEVICE cpu", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text) and "proposal_generator 6 of 6" in text
+
+
+@pytest.mark.usefixtures("photos", "imagenet")
+def test_readme_compares_imagenet_with_found_boxes(toy_root, tmp_path):
+    others = found_and_learned("README.md", tmp_path, "/data/cells/train")
+    (compare,) = (each for each in others if "compare_starts" in each)
+    tree = f"{toy_root}/toy_scenes/VOC2007"
+    for name in ("photos", "cells/test"):
+        place = f"{tmp_path}/{name}:{tmp_path}/cells/Annotations"
+        compare = compare.replace(place, f"{tree}/JPEGImages:{tree}/Annotations")
+    text = run(f"{compare.replace('--labels', '--dry-run --labels')} MODEL.ROI_HEADS.NUM_CLASSES 10", toy_root)
+    assert "12 jobs" in text and "boxes, 15 labels, seed 3 (2,000 iterations of 4 images)" in text
 
 
 @pytest.mark.usefixtures("imagenet")

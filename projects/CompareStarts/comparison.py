@@ -88,6 +88,9 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
         options = (*options, "LINEAR.VALIDATION", "")
     task = Task(_portable_name(file), tuple(options), frozen, "", 0, (), ())
     cfg = task.load(task.options)
+    if cfg.MODEL.WEIGHTS and "MODEL.WEIGHTS" not in task.options[::2]:
+        task = replace(task, options=(*task.options, "MODEL.WEIGHTS", ""))  # not the recipe's: each start has its own
+        cfg = task.load(task.options)
     _check_recipe(cfg, task.config)
     (train,), (test,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
     records = {name: get_records(name) for name in (train, test)}
