@@ -21,7 +21,6 @@ from revisit.engine.same_experiment import plain_config
 from revisit.keys import with_values
 
 from detectron2.config import CfgNode
-from detectron2.data import MetadataCatalog
 from detectron2.layers import ShapeSpec
 from detectron2.modeling import build_model, build_roi_heads
 from detectron2.modeling.box_regression import Box2BoxTransform
@@ -121,8 +120,8 @@ def test_what_has_learned_found_boxes_starts_a_detector_of_other_classes_rpn_and
     found = recipe(OUTPUT_DIR=str(tmp_path), **{"MODEL.MASK_ON": True, "DATASETS.TRAIN": ()})
     model = build_model(found)
     RevisitCheckpointer(model, found).save("model_final", classes=["object"])
-    other = with_values(found, {"MODEL.ROI_HEADS.NUM_CLASSES": 3, "DATASETS.TRAIN": ("toy_coco_train",)})
-    MetadataCatalog.get("toy_coco_train").thing_classes = ["a", "b", "c"]
+    get_records("toy_coco_train")  # which tells its ten classes
+    other = with_values(found, {"MODEL.ROI_HEADS.NUM_CLASSES": 10, "DATASETS.TRAIN": ("toy_coco_train",)})
     torch.manual_seed(1)
     started = build_model(other)
     with caplog.at_level(logging.INFO):
