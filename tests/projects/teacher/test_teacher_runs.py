@@ -102,7 +102,8 @@ def test_a_run_leaves_a_plain_detector_which_is_its_teacher(toy_datasets, tmp_pa
     assert {"loss_rpn_cls_unlabelled", "loss_cls_unlabelled"} <= metrics.keys()
     shares = [values for name, values in metrics.items() if name.startswith("teacher/share-")]
     assert len(shares) == 10 and sum(value for values in shares for _, value in values) == pytest.approx(1)
-    assert Image.open(tmp_path / "run/teacher/iteration_0000019.png").size[0] > 1000
+    with Image.open(tmp_path / "run/teacher/iteration_0000019.png") as picture:
+        assert picture.size[0] > 1000
 
 
 def test_others_predict_with_its_checkpoint_and_start_from_it_as_from_any_detectors(
