@@ -13,7 +13,7 @@ the class of each pixel, of a depth network depth/NAME.png the millimetres. Name
 import argparse
 from pathlib import Path
 
-from projects.Predict.command_line import add_network_options
+from projects.Predict.command_line import add_network_options, add_overrides
 from revisit.engine.command import parse_with_pairs, run_command
 from revisit.errors import UserError, expect
 from revisit.files import make_folder, output_path
@@ -25,8 +25,7 @@ def parse_args() -> argparse.Namespace:
     add_network_options(parser, "detection: find objects")
     add("--output", required=True, type=output_path, metavar="DIR", help="folder for pictures and JSON")
     add("inputs", nargs="+", type=Path, metavar="PATH", help="image files, folders of them, videos")
-    opts = "KEY VALUE pairs over the config, such as INPUT.MIN_SIZE_TEST 800, come last, after --opts or not"
-    add("--opts", nargs=argparse.REMAINDER, help=opts)
+    add_overrides(parser)
     return parse_with_pairs(parser)
 
 

@@ -10,7 +10,7 @@ detector finds none of an IoU above 0.5. Masks are kept where the detector has m
 
 import argparse
 
-from projects.Predict.command_line import add_network_options
+from projects.Predict.command_line import add_network_options, add_overrides
 from revisit.engine.command import parse_with_pairs, run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
@@ -24,8 +24,7 @@ def parse_args() -> argparse.Namespace:
         "--images", required=True, metavar="NAME", help="a data set, with boxes or without, such as folder:/data/photos"
     )
     add("--output", required=True, type=output_path, metavar="DIR")
-    opts = "KEY VALUE pairs over the config, such as INPUT.MIN_SIZE_TEST 800, come last, after --opts or not"
-    add("--opts", nargs=argparse.REMAINDER, help=opts)
+    add_overrides(parser)
     return parse_with_pairs(parser)
 
 

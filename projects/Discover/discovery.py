@@ -117,8 +117,8 @@ def discover(records: list[dict], features_of: Features, output: Path, count: in
     with open(path, "a", encoding="utf-8") as file:
         for name, image in _images(left, "discovering"):
             height, width = image.shape[:2]
-            found = candidates.pop(name, None) or find_candidates(features_of(image))
-            objects = find_objects(found, height, width, count, recurrence, name)
+            of_image = candidates.pop(name, None) or find_candidates(features_of(image))
+            objects = find_objects(of_image, height, width, count, recurrence, name)
             line = {"file_name": name, "height": height, "width": width, "objects": objects}
             file.write(json.dumps(line) + "\n")
             file.flush()

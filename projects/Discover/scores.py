@@ -8,9 +8,7 @@ from typing import Any
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from projects.Discover.coco_files import CATEGORY
-
-from detectron2.structures import BoxMode
+from projects.Discover.coco_files import CATEGORY, in_coco
 
 
 def class_agnostic_scores(images: Sequence[tuple[dict, dict[str, Any]]]) -> dict[str, float]:
@@ -20,13 +18,13 @@ def class_agnostic_scores(images: Sequence[tuple[dict, dict[str, Any]]]) -> dict
         images: records with ``annotations``, and what was found: ``objects`` with ``bbox`` (x, y, w, h) px and
             ``score``.
     """
-    truth = [_drawn(box) for record, _ in images for box in record["annotations"]]
-    found = [_found(each) for _, line in images for each in line["objects"]]
+    truth = [in_coco(box) for record, _ in images for box in record["annotations"]]
+    boxes = [_plain(box) for _, line in images for box in line["objects"]]
     image_of_truth = [number for number, (record, _) in enumerate(images) for _ in record["annotations"]]
-    image_of_found = [number for number, (_, line) in enumerate(images) for _ in line["objects"]]
+    image_of_box = [number for number, (_, line) in enumerate(images) for _ in line["objects"]]
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
         evaluation = COCOeval(
-            _coco(truth, image_of_truth, len(images)), _coco(found, image_of_found, len(images)), "bbox"
+            _coco(truth, image_of_truth, len(images)), _coco(boxes, image_of_box, len(images)), "bbox"
         )
         evaluation.evaluate()
         evaluation.accumulate()
@@ -35,13 +33,9 @@ def class_agnostic_scores(images: Sequence[tuple[dict, dict[str, Any]]]) -> dict
     return {"AP50": 100 * float(evaluation.stats[1]), "recall50": 100 * float(recall)}
 
 
-def _drawn(box: dict) -> dict[str, Any]:
-    corner_and_sides = BoxMode.convert(list(box["bbox"]), box["bbox_mode"], BoxMode.XYWH_ABS)
-    return {"bbox": corner_and_sides, "iscrowd": box.get("iscrowd", 0)}
-
-
-def _found(each: dict[str, Any]) -> dict[str, Any]:
-    return {"bbox": each["bbox"], "score": each["score"], "iscrowd": 0}
+def _plain(box: dict[str, Any]) -> dict[str, Any]:
+    """Without its mask and its class."""
+    return {"bbox": box["bbox"], "score": box["score"], "iscrowd": 0}
 
 
 def _coco(boxes: list[dict[str, Any]], image_of: list[int], count: int) -> COCO:

@@ -8,10 +8,10 @@ import numpy as np
 from pycocotools import mask as run_lengths
 from tqdm import tqdm
 
+from projects.Discover.coco_files import in_coco
 from revisit.errors import UserError
 
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json
-from detectron2.structures import BoxMode
 
 SAME = 0.5  # IoU above which a box of the data set gives way to the detector's
 
@@ -39,20 +39,20 @@ def self_labelled(
             continue
         instances = predict(record, pixels)["instances"].to("cpu")
         detected = [_numbered_from_one(each) for each in instances_to_coco_json(instances, 0)]
-        known = [_known(box, instances.has("pred_masks")) for box in record.get("annotations", [])]
+        labelled_before = [_with_class(box, instances.has("pred_masks")) for box in record.get("annotations", [])]
         height, width = pixels.shape[:2]
-        labelled.append((record, {"height": height, "width": width, "objects": merged(known, detected)}))
+        labelled.append((record, {"height": height, "width": width, "objects": merged(labelled_before, detected)}))
     return labelled
 
 
-def merged(known: list[dict], detected: list[dict]) -> list[dict]:
-    """``detected``, and of ``known`` those that overlap none of these with an IoU above SAME, of any class; crowds
+def merged(labelled: list[dict], detected: list[dict]) -> list[dict]:
+    """``detected``, and of ``labelled`` those that overlap none of these with an IoU above SAME, of any class; crowds
     stay. Both have a ``bbox`` (x, y, w, h) px."""
-    if not (known and detected):
-        return [*detected, *known]
-    overlap = run_lengths.iou(_boxes(known), _boxes(detected), [0] * len(detected))
+    if not (labelled and detected):
+        return [*detected, *labelled]
+    overlap = run_lengths.iou(_boxes(labelled), _boxes(detected), [0] * len(detected))
     is_same = overlap.max(axis=1) > SAME
-    kept = [box for box, same in zip(known, is_same, strict=True) if box.get("iscrowd") or not same]
+    kept = [box for box, same in zip(labelled, is_same, strict=True) if box.get("iscrowd") or not same]
     return [*detected, *kept]
 
 
@@ -66,13 +66,12 @@ def _numbered_from_one(result: dict) -> dict:
     return {**kept, "category_id": result["category_id"] + 1}
 
 
-def _known(box: dict, has_masks: bool) -> dict:
+def _with_class(box: dict, has_masks: bool) -> dict:
     """An annotation of a record in COCO's format, with its mask where those of the detector have one."""
-    corner_and_sides = BoxMode.convert(list(box["bbox"]), box["bbox_mode"], BoxMode.XYWH_ABS)
-    known = {"bbox": corner_and_sides, "category_id": box["category_id"] + 1, "iscrowd": box.get("iscrowd", 0)}
+    annotation = {**in_coco(box), "category_id": box["category_id"] + 1}
     if has_masks and "segmentation" in box:
-        known["segmentation"] = _plain(box["segmentation"])
-    return known
+        annotation["segmentation"] = _plain(box["segmentation"])
+    return annotation
 
 
 def _plain(mask: Any) -> Any:

@@ -12,3 +12,9 @@ def add_network_options(parser: argparse.ArgumentParser, scores: str = "") -> No
     if scores:
         default = "(default: what KEY VALUE says of SCORE_THRESH_TEST, else 0.5)"
         add("--score-threshold", type=float, metavar="S", help=f"{scores} that score at least this, 0 to 1 {default}")
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """The KEY VALUE pairs at the end of a command line, for ``parse_with_pairs``."""
+    pairs = "KEY VALUE pairs over the config, such as INPUT.MIN_SIZE_TEST 800, come last, after --opts or not"
+    parser.add_argument("--opts", nargs=argparse.REMAINDER, help=pairs)

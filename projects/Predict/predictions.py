@@ -12,6 +12,7 @@ from projects.Predict.prediction_sheet import Detections, depth_row, draw_object
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import names_or_numbers
 from revisit.data.sources.inspection import check_records, num_classes
 from revisit.data.sources.labels import check_size, read_depth, read_labels
 from revisit.engine.data_checks import follow_class_names
@@ -36,7 +37,7 @@ def load_finetuned(cfg: CfgNode) -> tuple[nn.Module, list[str]]:
     model = build_model(cfg).eval()
     saved = WholeModelCheckpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=False)
     count, names = num_classes(cfg) or 0, saved.get("classes", [])
-    return model, names if len(names) == count else [f"class {n}" for n in range(count)]
+    return model, names_or_numbers(names, count)
 
 
 class Predictor:

@@ -30,9 +30,9 @@ def unlabelled(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> Non
     names = cfg.DATASETS.UNLABELLED
     example = "\"('folder:/data/photos',)\""
     expect(len(names) > 0, f"DATASETS.UNLABELLED names no photographs for {ARCHITECTURE}: expected such as {example}")
-    for each in names:
-        if each not in cfg.DATASETS.TRAIN:
-            look_at_images(cfg, each, get_records(each), to_learn=True)
+    for source in names:
+        if source not in cfg.DATASETS.TRAIN:
+            look_at_images(cfg, source, get_records(source), to_learn=True)
     photographs = unlabelled_records(cfg)
     for test in cfg.DATASETS.TEST:
         count = shared_images(photographs, get_records(test))

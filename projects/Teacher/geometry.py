@@ -1,4 +1,4 @@
-"""Boxes that were found in one look of an image, in another look of it."""
+"""Boxes in one look of an image, as they are in another look of the same image."""
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ SMALLEST = 1.0  # px, of a side that is left inside of the image
 def look_at_image(image: np.ndarray, look: Look) -> tuple[np.ndarray, np.ndarray]:
     """An (H, W, 3) uint8 RGB image with a look, which is made for squares, in the same size.
 
-    The image lies in the middle of a square of its mean colour, and is cut out of it again. Also returned: (3, 3)
-    float64, to which point (x, y, 1) of the new image a point of the old one has moved.
+    The image lies in the middle of a square of its mean colour, and is cut out of the square again. Also returned:
+    (3, 3) float64, to which point (x, y, 1) of the new image a point of the old one has moved.
     """
     height, width = image.shape[:2]
     size = max(height, width)
@@ -52,12 +52,12 @@ def moved_boxes(boxes: Tensor, moves: Tensor) -> Tensor:
     return torch.cat(corners, dim=1)
 
 
-def as_labels(found: Instances, moves: Tensor) -> Instances:
-    """What was found in an image as labels of its other look, as far as that shows it."""
-    boxes = Boxes(moved_boxes(found.pred_boxes.tensor, moves))
-    boxes.clip(found.image_size)
-    shown = boxes.nonempty(SMALLEST)
-    labels = Instances(found.image_size)
-    labels.gt_boxes = boxes[shown]
-    labels.gt_classes = found.pred_classes[shown]
+def as_labels(boxes: Instances, moves: Tensor) -> Instances:
+    """A teacher's boxes in an image as labels of its other look, as far as that shows them."""
+    moved = Boxes(moved_boxes(boxes.pred_boxes.tensor, moves))
+    moved.clip(boxes.image_size)
+    shown = moved.nonempty(SMALLEST)
+    labels = Instances(boxes.image_size)
+    labels.gt_boxes = moved[shown]
+    labels.gt_classes = boxes.pred_classes[shown]
     return labels

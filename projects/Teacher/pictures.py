@@ -10,15 +10,16 @@ from projects.Pictures.tiles import PANEL, SheetRow, evenly_spread, save_sheet
 from projects.Predict.prediction_sheet import draw_objects
 from projects.Predict.predictions import detections_of
 from projects.Teacher.samples import unlabelled_records
-from projects.Teacher.teacher_detector import TeacherDetector, above, as_evaluated, boxes_alone
+from projects.Teacher.teacher_detector import TeacherDetector, above, boxes_alone
 from revisit.data.finetuning.detection_mapper import DetectionMapper
-from revisit.data.sources.class_names import names_of
+from revisit.data.sources.class_names import names_of, names_or_numbers
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.errors import UserError
 from revisit.modeling.distributed import unwrap
 
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase
+from detectron2.evaluation import inference_context
 from detectron2.utils import comm
 
 ROWS, COLUMNS = 2, 3
@@ -37,8 +38,7 @@ class TeacherPictures(HookBase):
         self._model = model
         self._records = [records[n] for n in evenly_spread(len(records), ROWS * COLUMNS)]
         self._mapper = DetectionMapper(cfg, is_train=False)
-        count = len(model.thresholds)
-        self._names = names_of(cfg.DATASETS.TRAIN[0]) or [f"class {n}" for n in range(count)]
+        self._names = names_or_numbers(names_of(cfg.DATASETS.TRAIN[0]), len(model.thresholds))
         self._folder = Path(cfg.OUTPUT_DIR) / FOLDER
 
     def after_step(self) -> None:
@@ -63,9 +63,9 @@ class TeacherPictures(HookBase):
             logger.warning(f"not drawn: {error}")
             return np.full((PANEL, PANEL, 3), GREY, np.uint8)
         network = self._model.teacher
-        with torch.no_grad(), as_evaluated(network), boxes_alone(network):
-            found = network([sample])[0]["instances"]
-        confident = detections_of(above(found, self._model.thresholds))
+        with torch.no_grad(), inference_context(network), boxes_alone(network):
+            instances = network([sample])[0]["instances"]
+        confident = detections_of(above(instances, self._model.thresholds))
         return draw_objects(pixels, confident, self._names)
 
 

@@ -28,7 +28,7 @@ def unlabelled_records(cfg: CfgNode) -> Records:
 
 
 class TwoLooks:
-    """Maps a record to a weakly and a strongly changed image of it.
+    """Maps a record to a weakly and a strongly changed form.
 
     ``image`` is the (3, H, W) uint8 image in INPUT.FORMAT, as the mapper of labelled images flips and resizes it;
     ``strong`` the same with a look of VIEWS.POLICY, (3, H, W) uint8; ``moves`` (3, 3) float64, to which point (x, y, 1)
@@ -57,10 +57,10 @@ class WithUnlabelled(Dataset):
     processes. All photographs have been seen once before one is seen again.
     """
 
-    def __init__(self, labelled: Dataset, unlabelled: MappedRecords, *, each: int, seed: int):
+    def __init__(self, labelled: Dataset, unlabelled: MappedRecords, *, count: int, seed: int):
         self._labelled = labelled
         self._unlabelled = unlabelled
-        self._each = each
+        self._count = count
         self._seed = seed
 
     def __len__(self) -> int:
@@ -68,8 +68,8 @@ class WithUnlabelled(Dataset):
 
     def __getitem__(self, key: tuple[int, int]) -> dict:
         position, _ = key
-        first = position * self._each
-        places = range(first, first + self._each)
+        first = position * self._count
+        places = range(first, first + self._count)
         photographs = [self._unlabelled[n, self._index(n)] for n in places]
         return {**self._labelled[key], "unlabelled": photographs}
 
@@ -88,4 +88,4 @@ def with_unlabelled(cfg: CfgNode, labelled: Dataset) -> Dataset:
     """Each sample of a training with photographs of DATASETS.UNLABELLED."""
     other_seed = int(counter_rng(cfg.SEED, SEED).integers(2**62))  # else both kinds would draw the same flips
     unlabelled = MappedRecords(unlabelled_records(cfg), TwoLooks(cfg), other_seed)
-    return WithUnlabelled(labelled, unlabelled, each=cfg.TEACHER.IMAGES_PER_LABELLED, seed=cfg.SEED)
+    return WithUnlabelled(labelled, unlabelled, count=cfg.TEACHER.IMAGES_PER_LABELLED, seed=cfg.SEED)

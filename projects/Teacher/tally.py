@@ -9,7 +9,7 @@ from detectron2.structures import Boxes, Instances, pairwise_iou
 
 # Rows of a tally, by class: of photographs without labels the boxes and the sum of their scores; of labelled images all
 # labels, and every few iterations labels, confident boxes and those of them that are right.
-FOUND, SCORES, LABELS, COMPARED, CONFIDENT, RIGHT = range(6)
+PSEUDO, SCORES, LABELS, COMPARED, CONFIDENT, RIGHT = range(6)
 OVERLAP = 0.5  # IoU of a box that is right
 
 
@@ -21,16 +21,16 @@ class Tally:
         self._photographs = 0
 
     def take(self) -> tuple[Tensor, int]:
-        """The counts, which begin anew."""
+        """The counts, which begin at 0 again."""
         taken = self._table, self._photographs
         self._table, self._photographs = torch.zeros_like(self._table), 0
         return taken
 
-    def add_found(self, found: Sequence[Instances]) -> None:
-        """Count what was found in photographs without labels."""
-        self._photographs += len(found)
-        for objects in found:
-            self._add(FOUND, objects.pred_classes)
+    def add_pseudo_boxes(self, of_photographs: Sequence[Instances]) -> None:
+        """Count the teacher's boxes in photographs without labels."""
+        self._photographs += len(of_photographs)
+        for objects in of_photographs:
+            self._add(PSEUDO, objects.pred_classes)
             self._add(SCORES, objects.pred_classes, objects.scores)
 
     def add_labels(self, batch: Sequence[dict]) -> None:
@@ -38,9 +38,9 @@ class Tally:
         for sample in batch:
             self._add(LABELS, sample["instances"].gt_classes)
 
-    def add_agreement(self, found: Sequence[Instances], batch: Sequence[dict]) -> None:
-        """Compare what was found in labelled images with their labels."""
-        for objects, sample in zip(found, batch, strict=True):
+    def add_agreement(self, of_images: Sequence[Instances], batch: Sequence[dict]) -> None:
+        """Compare the teacher's boxes in labelled images with their labels."""
+        for objects, sample in zip(of_images, batch, strict=True):
             labels = sample["instances"].to("cpu")
             objects = objects.to("cpu")
             self._add(COMPARED, labels.gt_classes)
@@ -53,15 +53,15 @@ class Tally:
         self._table[row].index_add_(0, classes, amounts.double())
 
 
-def right_ones(found: Instances, labels: Instances) -> Tensor:
+def right_ones(objects: Instances, labels: Instances) -> Tensor:
     """(N,) bool: whose best label of its class, among those that no box of a higher score has, overlaps by OVERLAP."""
-    right = torch.zeros(len(found), dtype=torch.bool)
-    if not len(found) or not len(labels):
+    right = torch.zeros(len(objects), dtype=torch.bool)
+    if not len(objects) or not len(labels):
         return right
-    overlaps = pairwise_iou(Boxes(found.pred_boxes.tensor), Boxes(labels.gt_boxes.tensor))
-    is_other = found.pred_classes[:, None] != labels.gt_classes
+    overlaps = pairwise_iou(Boxes(objects.pred_boxes.tensor), Boxes(labels.gt_boxes.tensor))
+    is_other = objects.pred_classes[:, None] != labels.gt_classes
     overlaps[is_other] = 0
-    best_first = found.scores.argsort(descending=True, stable=True)
+    best_first = objects.scores.argsort(descending=True, stable=True)
     for n in best_first.tolist():
         overlap, label = overlaps[n].max(dim=0)
         right[n] = overlap >= OVERLAP
@@ -72,13 +72,13 @@ def right_ones(found: Instances, labels: Instances) -> Tensor:
 
 def scores_of(table: Tensor, photographs: int, names: Sequence[str]) -> dict[str, float]:
     """By name, as metrics.json has them, what a table says; without what nothing was counted for."""
-    found, scores, _, compared, confident, right = table.sum(dim=1).tolist()
-    of_classes = zip(names, table[FOUND].tolist(), strict=True)
+    pseudo, scores, _, compared, confident, right = table.sum(dim=1).tolist()
+    of_classes = zip(names, table[PSEUDO].tolist(), strict=True)
     fractions = {
-        "teacher/boxes": (found, photographs),
-        "teacher/score": (scores, found),
+        "teacher/boxes": (pseudo, photographs),
+        "teacher/score": (scores, pseudo),
         "teacher/precision": (right, confident),
         "teacher/recall": (right, compared),
     }
-    fractions |= {f"teacher/share-{name}": (count, found) for name, count in of_classes}
+    fractions |= {f"teacher/share-{name}": (count, pseudo) for name, count in of_classes}
     return {name: part / whole for name, (part, whole) in fractions.items() if whole}

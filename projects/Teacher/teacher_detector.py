@@ -21,6 +21,7 @@ from revisit.keys import with_values
 from revisit.modeling.momentum import ema_update, momentum_copy
 
 from detectron2.config import CfgNode
+from detectron2.evaluation import inference_context
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.structures import Instances
 from detectron2.utils.events import EventStorage, get_event_storage
@@ -35,7 +36,7 @@ class TeacherDetector(nn.Module):
     """A student of the meta-architecture TEACHER.DETECTOR, and its average over the iterations, the teacher.
 
     The teacher's parts have the names that they have in a plain detector: a checkpoint is that detector's, and has the
-    student beside it, under ``student.``. The teacher is evaluated.
+    student too, under ``student.``. The teacher is evaluated.
 
     In training ``forward`` takes Detectron2's list of dicts, each with ``unlabelled`` too (``TwoLooks``), and returns
     the student's losses by name: on labels as ever, and after the burn-in ``..._unlabelled``, lambda times those of
@@ -43,7 +44,7 @@ class TeacherDetector(nn.Module):
     """
 
     around = "TEACHER.DETECTOR"
-    beside = (STUDENT,)
+    training_only = (STUDENT,)
     also_reads = ("VIEWS.POLICY", "VIEWS.GREY_PROBABILITY", "VIEWS.BLUR_PROBABILITY")
 
     def __init__(self, cfg: CfgNode):
@@ -100,19 +101,19 @@ class TeacherDetector(nn.Module):
         if iteration < self.burn_in:
             return losses
         photographs = [photograph for sample in batch for photograph in sample["unlabelled"]]
-        found = self.confident(photographs)
-        self.tally.add_found(found)
-        return losses | self.unlabelled_losses(photographs, found)
+        pseudo_boxes = self.confident(photographs)
+        self.tally.add_pseudo_boxes(pseudo_boxes)
+        return losses | self.unlabelled_losses(photographs, pseudo_boxes)
 
     def confident(self, samples: Sequence[dict]) -> list[Instances]:
         """The teacher's boxes of at least tau in the ``image`` of each sample, in its px."""
-        with torch.no_grad(), as_evaluated(self.teacher), boxes_alone(self.teacher):
+        with torch.no_grad(), inference_context(self.teacher), boxes_alone(self.teacher):
             outputs = self.teacher([{"image": sample["image"]} for sample in samples])
         return [above(output["instances"], self.thresholds) for output in outputs]
 
-    def unlabelled_losses(self, photographs: Sequence[dict], found: Sequence[Instances]) -> dict[str, Tensor]:
-        """Of the student on ``strong``, where what was found in ``image`` is the truth."""
-        pairs = zip(photographs, found, strict=True)
+    def unlabelled_losses(self, photographs: Sequence[dict], pseudo_boxes: Sequence[Instances]) -> dict[str, Tensor]:
+        """Of the student on ``strong``, where the teacher's boxes in ``image`` are the truth."""
+        pairs = zip(photographs, pseudo_boxes, strict=True)
         samples = [{"image": seen["strong"], "instances": as_labels(boxes, seen["moves"])} for seen, boxes in pairs]
         # Detectron2's monitors of a step are those of the labels.
         with EventStorage(get_event_storage().iter), boxes_alone(self.student):
@@ -121,17 +122,14 @@ class TeacherDetector(nn.Module):
 
     @torch.no_grad()
     def follow(self, iteration: int) -> None:
-        """After an iteration's step the teacher moves towards the student: theta' <- m theta' + (1 - m) theta.
-
-        Its statistics of batch norm do too. In the burn-in m is 0.
-        """
+        """After an iteration's step the teacher moves towards the student, its statistics of batch norm too."""
         momentum = self.momentum if iteration >= self.burn_in else 0.0
         ema_update(self.teacher, self.student, momentum)
         pairs = zip(self.teacher.modules(), self.student.modules(), strict=True)
-        for ours, theirs in pairs:
-            if isinstance(ours, BatchNorm) and ours.track_running_stats:
-                ours.running_mean.lerp_(theirs.running_mean, 1 - momentum)
-                ours.running_var.lerp_(theirs.running_var, 1 - momentum)
+        for layer, of_student in pairs:
+            if isinstance(layer, BatchNorm) and layer.track_running_stats:
+                layer.running_mean.lerp_(of_student.running_mean, 1 - momentum)
+                layer.running_var.lerp_(of_student.running_var, 1 - momentum)
 
 
 def thresholds_of(values: Sequence[float], count: int) -> Tensor:
@@ -141,21 +139,10 @@ def thresholds_of(values: Sequence[float], count: int) -> Tensor:
     return torch.tensor(values, dtype=torch.float32).expand(count).clone()
 
 
-def above(found: Instances, thresholds: Tensor) -> Instances:
-    """Of what was found the boxes that score at least the threshold of their class, (C,)."""
-    limits = thresholds.to(found.scores)[found.pred_classes]
-    return found[found.scores >= limits]
-
-
-@contextmanager
-def as_evaluated(network: nn.Module) -> Iterator[None]:
-    """Within the block in evaluation mode."""
-    mode = network.training
-    network.eval()
-    try:
-        yield
-    finally:
-        network.train(mode)
+def above(boxes: Instances, thresholds: Tensor) -> Instances:
+    """The boxes that score at least the threshold of their class, (C,)."""
+    limits = thresholds.to(boxes.scores)[boxes.pred_classes]
+    return boxes[boxes.scores >= limits]
 
 
 @contextmanager

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from projects.Teacher.samples import unlabelled_records
-from projects.Teacher.tally import FOUND, LABELS, scores_of
+from projects.Teacher.tally import LABELS, PSEUDO, scores_of
 from projects.Teacher.teacher_detector import TeacherDetector
-from revisit.data.sources.class_names import names_of
+from revisit.data.sources.class_names import names_of, names_or_numbers
 from revisit.data.sources.records import changes, fingerprint
 from revisit.engine.hooks import STEP_HOOK_REGISTRY
 from revisit.engine.writers import Writers
@@ -19,7 +19,7 @@ from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase
 from detectron2.utils import comm
 
-LONG = 200  # iterations for which something has to be wrong before it is said
+LONG = 200  # iterations for which something has to be wrong before it is logged
 FEW = 0.02  # boxes a photograph: next to none
 REST = 0.1  # of the share that the other classes have among labels
 ENOUGH = 50  # boxes, to judge shares by
@@ -36,12 +36,11 @@ class FollowTeacher(HookBase):
 
     def __init__(self, model: TeacherDetector, cfg: CfgNode):
         self._model = model
-        numbers = range(len(model.thresholds))
-        self._names = names_of(cfg.DATASETS.TRAIN[0]) or [f"class {n}" for n in numbers]
+        self._names = names_or_numbers(names_of(cfg.DATASETS.TRAIN[0]), len(model.thresholds))
         self._photographs = fingerprint(unlabelled_records(cfg), labels=False)
         self._table, self._count = model.tally.take()
         self._labels = self._table[LABELS].clone()  # of the whole run
-        self._wrong_for, self._warned = 0, False  # iterations, and whether it was said
+        self._wrong_for, self._warned = 0, False  # iterations, and whether it was logged
 
     def before_train(self) -> None:
         length, burn_in = self.trainer.max_iter, self._model.burn_in
@@ -81,29 +80,29 @@ class FollowTeacher(HookBase):
         self._table, self._count = torch.zeros_like(self._table), 0
         self.trainer.storage.put_scalars(smoothing_hint=False, **scores_of(table, count, self._names))
         self._labels = self._labels + table[LABELS]
-        problem = self._problem(table[FOUND], count)
+        problem = self._problem(table[PSEUDO], count)
         self._wrong_for = self._wrong_for + Writers.PERIOD if problem else 0
         if self._wrong_for >= LONG and not self._warned:
             self._warned = True
             advice = "Look at OUTPUT_DIR/teacher; try another TEACHER.THRESHOLD or a longer TEACHER.BURN_IN"
             logger.warning(f"for {LONG} iterations the teacher {problem}. {advice} (projects/Teacher/README.md)")
 
-    def _problem(self, found: Tensor, photographs: int) -> str:
-        """What is wrong with counts by class, (C,), in words; "" for nothing."""
-        if found.sum() < FEW * photographs:
+    def _problem(self, counts: Tensor, photographs: int) -> str:
+        """What is wrong with the boxes' counts by class, (C,), in words; "" for nothing."""
+        if counts.sum() < FEW * photographs:
             return "has found next to nothing that scores TEACHER.THRESHOLD"
-        taker = class_that_takes_all(found, self._labels)
+        taker = class_that_takes_all(counts, self._labels)
         return "" if taker < 0 else f"has found nearly nothing but {self._names[taker]}, unlike the labels"
 
 
-def class_that_takes_all(found: Tensor, labels: Tensor) -> int:
-    """Of counts by class, (C,) each: the class beside which all others together have less than a tenth of the share
-    that they have among labels; -1 for none, or where too few are found to say so."""
-    total = found.sum()
+def class_that_takes_all(boxes: Tensor, labels: Tensor) -> int:
+    """Of counts by class, (C,): the class of nearly all boxes, where all other classes together have less than a tenth
+    of the share that they have among labels; -1 for none, or for too few boxes."""
+    total = boxes.sum()
     if total < ENOUGH:
         return -1
-    most = int(found.argmax())
-    rest = 1 - found[most] / total
+    most = int(boxes.argmax())
+    rest = 1 - boxes[most] / total
     rest_of_labels = 1 - labels[most] / labels.sum()
     return most if rest < REST * rest_of_labels else -1
 

@@ -71,8 +71,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             content["classes"] = names  # of the first, which the others follow
         if self._start:
             content["start"] = self._start
-        if beside := getattr(self.model, "beside", ()):  # not what is used later, such as a copy that learns
-            content["beside"] = list(beside)
+        if prefixes := getattr(self.model, "training_only", ()):  # such as a copy that learns
+            content["training_only"] = list(prefixes)
         with written_whole(path) as temporary:
             torch.save({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
 
@@ -132,7 +132,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
     def _load_model(self, checkpoint: dict) -> object:
         if not (self._resuming and self.trains):
-            checkpoint = {**checkpoint, "model": without_beside(checkpoint)}
+            checkpoint = {**checkpoint, "model": for_prediction(checkpoint)}
         if self._resuming:
             self._check_resumes(checkpoint)
             return super()._load_model(checkpoint)
@@ -256,9 +256,9 @@ class WholeModelCheckpointer(RevisitCheckpointer):
         return incompatible
 
 
-def without_beside(checkpoint: dict) -> dict:
-    """The tensors of a file that its network predicts with: those under its ``beside`` only resume the training."""
-    prefixes = tuple(checkpoint.get("beside", ()))
+def for_prediction(checkpoint: dict) -> dict:
+    """The tensors of a file without those that only its training needs, under the prefixes in ``training_only``."""
+    prefixes = tuple(checkpoint.get("training_only", ()))
     return {key: value for key, value in checkpoint["model"].items() if not key.startswith(prefixes)}
 
 

@@ -179,7 +179,7 @@ class Checkpoints(HookBase):
 
 class LossNormalizers(HookBase):
     """Lets checkpoints hold what Detectron2's dense detectors (RetinaNet) divide their losses by: a running mean of how
-    many anchors have an object, a plain number beside their tensors, another one in each process.
+    many anchors have an object, a plain number apart from their tensors, another one in each process.
 
     Must run after all that calls the network in training mode, so after precise batch norm, too.
     """

@@ -213,3 +213,8 @@ def _renumbered(record: dict, index: Sequence[int]) -> dict:
             number = index[annotation["category_id"]]
             changed["annotations"].append({**annotation, "category_id": number})
     return changed
+
+
+def names_or_numbers(names: Sequence[str], count: int) -> list[str]:
+    """``names`` where they are those of ``count`` classes, else ``class 0`` and so on."""
+    return list(names) if len(names) == count else [f"class {n}" for n in range(count)]

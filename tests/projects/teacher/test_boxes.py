@@ -114,7 +114,7 @@ def test_what_is_right_equals_loops_in_float64():
 
 def test_the_numbers_of_a_log_are_those_counted_by_hand():
     tally = Tally(2)
-    tally.add_found([found_boxes([[0, 0, 9, 9]] * 3, [0, 1, 1], [0.75, 1.0, 0.5]), found_boxes([], [], [])])
+    tally.add_pseudo_boxes([found_boxes([[0, 0, 9, 9]] * 3, [0, 1, 1], [0.75, 1.0, 0.5]), found_boxes([], [], [])])
     batch = [{"instances": labels([[0, 0, 10, 10], [20, 20, 30, 30]], [1, 0])}]
     tally.add_labels(batch)
     tally.add_agreement([found_boxes([[0, 0, 9, 10], [0, 0, 10, 10]], [1, 0], [0.9, 0.9])], batch)

@@ -157,7 +157,7 @@ def test_all_photographs_are_seen_once_before_one_is_seen_again():
         def __getitem__(self, key: tuple[int, int]) -> dict:
             return {"key": key}
 
-    samples = WithUnlabelled(Named(3), Named(7), each=2, seed=1)
+    samples = WithUnlabelled(Named(3), Named(7), count=2, seed=1)
     keys = [each["key"] for position in range(7) for each in samples[position, 0]["unlabelled"]]
     assert [position for position, _ in keys] == list(range(14))
     epochs = [[index for _, index in keys[:7]], [index for _, index in keys[7:]]]
