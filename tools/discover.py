@@ -30,9 +30,10 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from projects.common.output_settings import claim
     from projects.Discover.coco_files import write_data_set, write_results
     from projects.Discover.dense_features import DenseFeatures
-    from projects.Discover.discovery import claim, discover
+    from projects.Discover.discovery import discover
     from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
     from revisit.data.sources.catalog import get_records, register

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from projects.common.own_features import BACKBONE
 from projects.common.tables import markdown_table
 from projects.CompareStarts.budget import Budget, Round
 from projects.CompareStarts.comparison import Task, preparation
 from projects.CompareStarts.label_curves import LabelCurve
 from projects.CompareStarts.leave_out import Interval
-from projects.CompareStarts.own_features import BACKBONE
 from projects.CompareStarts.probe import Probe, check_regions, probe_starts
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.write_comparison import plot_scores, write_texts

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import box_iou
 
+from projects.common.own_features import BACKBONE, Features, own_features
 from projects.CompareStarts.comparison import Task, loaded_network, weights_of
 from projects.CompareStarts.leave_out import (
     Interval,
@@ -29,7 +30,6 @@ from projects.CompareStarts.leave_out import (
     root_mean_square,
     with_interval,
 )
-from projects.CompareStarts.own_features import BACKBONE, Features, own_features
 from projects.CompareStarts.starts import Start
 from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.data.finetuning.detection_mapper import DetectionMapper

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from projects.common.frozen_network import digest_of
-from projects.Discover.network_maps import NetworkMaps
+from projects.common.network_maps import NetworkMaps
 
 MULTIPLE = 32  # px: both sides of an image, so that every map covers it whole
 

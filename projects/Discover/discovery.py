@@ -18,12 +18,11 @@ from projects.Discover.recurrence import Recurrence, descriptors
 from projects.Pictures.tiles import evenly_spread
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect
-from revisit.files import write_whole, written_whole
+from revisit.files import written_whole
 
 Maps = Sequence[np.ndarray]  # (h, w, C) float32 of the cells that cover an image, the finest first
 Features = Callable[[np.ndarray], Maps]  # of (H, W, 3) uint8 RGB
 
-SETTINGS = "settings.json"
 FOUND = "found.jsonl"  # a line for each image, in the order of the data set
 REFERENCE = "reference.npz"
 REFERENCES = 100  # images with which each one is compared
@@ -86,16 +85,6 @@ def find_objects(
         if scores[index] > 0 and mask.any():
             objects.append(_result(mask, scores[index]))
     return objects
-
-
-def claim(output: Path, settings: dict[str, Any]) -> None:
-    """Write SETTINGS. Raises UserError where they are there and differ, because results would be of both."""
-    path = output / SETTINGS
-    if not path.is_file():
-        write_whole(path, json.dumps(settings))
-    before = json.loads(path.read_text())
-    other = ", ".join(name for name, value in settings.items() if before.get(name) != value)
-    expect(not other, f"{output} was made with other settings ({other}): give another --output")
 
 
 def discover(records: list[dict], features_of: Features, output: Path, count: int) -> list[tuple[dict, dict[str, Any]]]:
