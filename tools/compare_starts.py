@@ -66,6 +66,11 @@ def parse_args() -> argparse.Namespace:
     add("--continue-config", default="configs/own_images/continue.yaml", metavar="FILE", help="recipe of continue:FILE")
     frozen = "classify by frozen features, with a config of projects/LinearClassification, instead of finetuning"
     add("--frozen", action="store_true", help=frozen)
+    twice = (
+        "photographs, such as folder:/data/photos: train from every start twice, plainly and with a teacher that finds "
+        "boxes in them (projects/Teacher), whose iterations cost about 2.3 times as much"
+    )
+    add("--unlabelled", nargs="+", default=[], metavar="NAME", help=twice)
     add("--score", default="", metavar="NAME", help="such as bbox/AP50 (default: AP, mIoU, rmse, top-1 or mAP)")
     add("--output", type=output_path, required=True, metavar="DIR", help="folder of all runs of this comparison")
     add_job_options(parser, parallel="one; without a GPU one per core")
@@ -73,7 +78,10 @@ def parse_args() -> argparse.Namespace:
     add("--opts", nargs=argparse.REMAINDER, help=pairs)
     args = parse_with_pairs(parser)
     args.starts, args.seeds = (list(dict.fromkeys(given)) for given in (args.starts, args.seeds))
-    expect(len(args.starts) > 1, f"--starts {args.starts[0]}: expected two or more, such as random and a backbone")
+    is_comparison = len(args.starts) > 1 or args.unlabelled
+    expect(is_comparison, f"--starts {args.starts[0]}: expected two or more, such as random and a backbone")
+    shorter = "--unlabelled compares whole trainings: expected neither --probe nor --budget"
+    expect(not (args.unlabelled and (args.probe or args.budget)), shorter)
     return args
 
 
@@ -98,12 +106,14 @@ def main() -> None:
     from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels, read_task
     from projects.CompareStarts.flat_command import compare_until_flat
     from projects.CompareStarts.starts import read_starts
+    from projects.CompareStarts.unlabelled import with_teachers
     from projects.CompareStarts.write_comparison import write_comparison
     from projects.PaperTables.jobs import with_needs
 
     task = read_task(args.config_file, args.opts, frozen=args.frozen, score=args.score)
     labels, root = read_labels(args.labels, task), args.output.resolve()
     starts = read_starts(args.starts, task.load(task.options), args.continue_config)
+    starts = with_teachers(task, starts, args.unlabelled) if args.unlabelled else starts
     check_starts(task, starts, args.seeds)
     parallel = args.parallel or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
     if args.probe or args.budget:

@@ -70,6 +70,12 @@ class Task:
     def load(self, options: Sequence[str]) -> CfgNode:
         return make_config(self.config, options)
 
+    @property
+    def cost(self) -> tuple[str, str]:
+        """What the seconds of a training are called, and their name in metrics.json."""
+        device = self.load(self.options).MODEL.DEVICE
+        return ("CPU-seconds", "cpu_seconds") if device == "cpu" else ("seconds of the GPU", "wall_seconds")
+
 
 def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str = "") -> Task:
     """Read the recipe and its labelled images.
@@ -98,7 +104,7 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     expect(tested, f"DATASETS.TEST {test} has no labelled image: expected truth to score against")
     offered = _scores_of_features(cfg, records[train]) if frozen else tuple(score.name for score in scores_of(cfg))
     score = _choose_score(score, offered, architecture_of(cfg), of_classes=not frozen)
-    facts = tuple(fact for name, of_set in records.items() for fact in _facts(name, of_set))
+    facts = tuple(fact for name, of_set in records.items() for fact in facts_of(name, of_set))
     total = sum(map(is_labelled, records[train]))
     return replace(task, data=train, total=total, score=tuple(score.split("/")), facts=facts)
 
@@ -145,9 +151,10 @@ def _choose_score(score: str, offered: tuple[str, ...], architecture: str, *, of
     return score
 
 
-def _facts(name: str, records: Records) -> list[str]:
-    """What tells the images and labels of a data set from others, a line each; a copy has other times."""
-    (prints,) = fingerprint(records, classes=names_of(name))
+def facts_of(name: str, records: Records, *, labels: bool = True) -> list[str]:
+    """What tells the images and ``labels`` of a data set from others, a line each; a copy has other times."""
+    classes = names_of(name) if labels else ()
+    (prints,) = fingerprint(records, labels=labels, classes=classes)
     del prints["times"]
     return [f"{PARTS.get(part, 'number')} of {name}: {str(value)[:16]}" for part, value in prints.items()]
 
@@ -285,6 +292,6 @@ def make_job(
     else:
         options += ("LINEAR.CACHE", str(root / "features" / start.source.name / f"seed{seed}"))
     program = LINEAR if task.frozen else TRAIN
-    evaluation = Evaluation(program, task.config, task.score, options, folder=f"{count}_labels{suffix}")
+    evaluation = Evaluation(program, task.config, task.score, options, folder=f"{count}_labels{start.suffix}{suffix}")
     job = JobBuilder("", root, gpus=gpus, full=True).evaluate(start.source, evaluation, seed)
-    return replace(job, name=f"{title}, {count:,} labels, seed {seed}", facts=(*job.facts, *task.facts))
+    return replace(job, name=f"{title}, {count:,} labels, seed {seed}", facts=(*job.facts, *task.facts, *start.facts))

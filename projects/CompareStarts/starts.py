@@ -59,6 +59,8 @@ class PublishedWeights(GivenBackbone):
 class Start(NamedTuple):
     source: Source
     options: tuple[str, ...] = ()  # KEY VALUE pairs that its weights need in the recipe
+    suffix: str = ""  # of its trainings' folders, where another start has the same source
+    facts: tuple[str, ...] = ()  # what tells its data from others
 
 
 def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str, Start]:

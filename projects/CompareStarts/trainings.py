@@ -61,8 +61,7 @@ class Trainings:
         self._gpus = gpus
         cfg = task.load(task.options)
         (self._test,) = cfg.DATASETS.TEST
-        self.unit = "CPU-seconds" if cfg.MODEL.DEVICE == "cpu" else "seconds of the GPU"
-        self.metric = "cpu_seconds" if cfg.MODEL.DEVICE == "cpu" else "wall_seconds"
+        self.unit, self.metric = task.cost
         self._solvers = {count: self._resolved(count) for count in labels}
         self._jobs: dict[Training, Job] = {}  # a job has the hash of its weights, which takes a while
 

@@ -1,6 +1,7 @@
 """What a comparison of starts says: a table, a plot, a sentence, and results.json for a report."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,8 +9,10 @@ from projects.common.tables import csv_table, markdown_table
 from projects.CompareStarts.comparison import Task
 from projects.CompareStarts.label_curves import Equivalence, LabelCurve, equivalences, sentence, worth
 from projects.CompareStarts.starts import RANDOM
+from projects.CompareStarts.trainings import last_metric
+from projects.CompareStarts.unlabelled import without_teacher
 from projects.PaperTables.cells import Cell
-from projects.PaperTables.result_table import ours
+from projects.PaperTables.result_table import NONE, ours
 from projects.Pictures.curves import saved_plot
 from projects.RunHealth.main_score import direction
 from revisit.files import strict_json, written_whole
@@ -18,26 +21,27 @@ from revisit.files import strict_json, written_whole
 def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder: Path) -> str:
     """Write table.md, scores.csv, results.json and, once there is a score, labels.png; returns the Markdown.
 
-    Every start is compared with random weights, or with the first one where these are not among the starts. Cells
-    whose seeds are not all finished stand in the table, and are not compared.
+    Every start is compared with random weights, or with the first one where these are not among the starts; one with a
+    teacher with the same without. Cells whose seeds are not all finished stand in the table, and are not compared.
     """
     score = "/".join(task.score)
     lower = direction(score) < 0
     curves = finished_curves(cells)
-    other = curves.get(RANDOM) or next(iter(curves.values()))
+    others = _others(list(curves))
     compared = {
-        name: equivalences(curve, other, lower_is_better=lower) for name, curve in curves.items() if curve is not other
+        name: equivalences(curves[name], curves[other], lower_is_better=lower) for name, other in others.items()
     }
-    sentences = [sentence(name, other.start, points, seeds=len(seeds)) for name, points in compared.items()]
+    sentences = [sentence(name, others[name], points, seeds=len(seeds)) for name, points in compared.items()]
     sentences += _what_lacks(cells, score)
-    worths = _worths(compared, other.start)
+    worths = _worths(compared, others)
     listed = "\n".join(f"- {each['start']}: {each['worth']}" for each in worths)
     protocol = _protocol(task, seeds, lower_is_better=lower)
     note = (
         f"{protocol}. Bands are mean ± standard deviation over seeds. In brackets: where the two bands begin and end "
         "to overlap. Between the measured numbers of labels, scores are interpolated over their logarithm."
     )
-    table = _table(cells, 3 if lower else 1, task.total)
+    note += "" if task.frozen else " Seconds are the mean over seeds, for each number of labels, without evaluation."
+    table = _table(task, cells, 3 if lower else 1)
     markdown = "\n\n".join(filter(None, [table, *sentences, listed, note]))
     results = {
         "protocol": protocol,
@@ -45,10 +49,22 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
         "sentence": " ".join(sentences),
         "worth": worths,
     }
-    texts = {"table.md": markdown, "scores.csv": _csv(cells), "results.json": strict_json(results)}
+    texts = {"table.md": markdown, "scores.csv": _csv(task, cells), "results.json": strict_json(results)}
     write_texts(folder, texts)
     plot_scores(list(curves.values()), score, "labelled images", folder / "labels.png")
     return markdown
+
+
+def _others(names: Sequence[str]) -> dict[str, str]:
+    """Which start each one is compared with, by their names; the one for all others is not among them."""
+    reference = RANDOM if RANDOM in names else names[0]
+    others = {}
+    for name in names:
+        plain = without_teacher(name)
+        other = plain if plain != name else reference
+        if name != other:
+            others[name] = other
+    return others
 
 
 def _protocol(task: Task, seeds: Sequence[int], *, lower_is_better: bool) -> str:
@@ -73,13 +89,13 @@ def _what_lacks(cells: Sequence[Cell], score: str) -> list[str]:
     return sentences
 
 
-def _worths(compared: Mapping[str, Sequence[Equivalence]], other: str) -> list[dict[str, str | int]]:
-    """Of every start and number of labels, what they are worth against the other start, in words."""
+def _worths(compared: Mapping[str, Sequence[Equivalence]], others: Mapping[str, str]) -> list[dict[str, str | int]]:
+    """Of every start and number of labels, what they are worth against the start that it is compared with, in words."""
     worths: list[dict[str, str | int]] = []
     for name, points in compared.items():
         measured = [point.labels for point in points]
         for point in points:
-            worths.append({"start": name, "labels": point.labels, "worth": worth(point, other, measured)})
+            worths.append({"start": name, "labels": point.labels, "worth": worth(point, others[name], measured)})
     return worths
 
 
@@ -120,14 +136,35 @@ def plot_scores(curves: Sequence[LabelCurve], score: str, over: str, path: Path)
         axis.set(xlabel=over, ylabel=score)
 
 
-def _table(cells: list[Cell], digits: int, total: int) -> str:
+def _table(task: Task, cells: list[Cell], digits: int) -> str:
+    """Scores by start and number of labels; of trainings also what one costs."""
+    unit, metric = task.cost
     counts = list(dict.fromkeys(cell.column for cell in cells))
-    headers = ["labelled images", *(f"{int(count):,}{' (all)' * (int(count) == total)}" for count in counts)]
-    starts = dict.fromkeys(cell.row for cell in cells)
-    return markdown_table(headers, [[s, *(ours(cell, digits) for cell in cells if cell.row == s)] for s in starts])
+    headers = ["labelled images", *(f"{int(count):,}{' (all)' * (int(count) == task.total)}" for count in counts)]
+    headers += [] if task.frozen else [f"{unit} of a training"]
+    rows = []
+    for start in dict.fromkeys(cell.row for cell in cells):
+        of_start = [cell for cell in cells if cell.row == start]
+        costs = [] if task.frozen else [", ".join(_in_words(seconds(cell, metric)) for cell in of_start)]
+        rows.append([start, *(ours(cell, digits) for cell in of_start), *costs])
+    return markdown_table(headers, rows)
 
 
-def _csv(cells: list[Cell]) -> str:
+def seconds(cell: Cell, metric: str) -> float:
+    """What one of a cell's trainings has cost, the mean over its finished seeds; NaN where nothing says it.
+
+    ``metric`` names the seconds in metrics.json.
+    """
+    values = [last_metric(job.result.parent, metric) for job in cell.jobs if job.done and job.owns_result]
+    return statistics.fmean(values) if values else math.nan
+
+
+def _in_words(value: float) -> str:
+    return NONE if math.isnan(value) else f"{value:,.0f}"
+
+
+def _csv(task: Task, cells: list[Cell]) -> str:
+    _, metric = task.cost
     rows = []
     for cell in cells:
         values = cell.values()
@@ -137,5 +174,7 @@ def _csv(cells: list[Cell]) -> str:
             f"{curve.mean(0):.4f}" if scored else "",
             f"{curve.deviation(0):.4f}" if scored and values[1:] else "",
         ]
-        rows.append([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs)])
-    return csv_table(["start", "labels", "mean", "deviation", "values", "seeds"], rows).rstrip("\n")
+        cost = seconds(cell, metric)
+        spent = "" if math.isnan(cost) else f"{cost:.1f}"
+        rows.append([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs), spent])
+    return csv_table(["start", "labels", "mean", "deviation", "values", "seeds", "seconds"], rows).rstrip("\n")

@@ -18,14 +18,19 @@ logger = logging.getLogger(__name__)
 
 @IMAGE_CHECK_REGISTRY.register()
 def unlabelled(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
-    """The photographs of DATASETS.UNLABELLED, once, when the first of DATASETS.TRAIN is looked at.
-
-    Warns of those that a data set of DATASETS.TEST has too, by their content. Raises UserError where there are none, or
-    where too many cannot be read.
-    """
+    """The photographs of DATASETS.UNLABELLED, once, when the first of DATASETS.TRAIN is looked at."""
     is_first = to_learn and name == cfg.DATASETS.TRAIN[0]
-    if cfg.MODEL.META_ARCHITECTURE != ARCHITECTURE or not is_first:
-        return
+    if cfg.MODEL.META_ARCHITECTURE == ARCHITECTURE and is_first:
+        check_photographs(cfg)
+
+
+def check_photographs(cfg: CfgNode) -> None:
+    """Look at the photographs of DATASETS.UNLABELLED, and warn of those that a data set of DATASETS.TEST has too, by
+    their content.
+
+    Raises:
+        UserError: there are none, too many cannot be read, or TEACHER.THRESHOLD does not fit the classes.
+    """
     thresholds_of(cfg.TEACHER.THRESHOLD, num_classes(cfg) or 0)
     names = cfg.DATASETS.UNLABELLED
     example = "\"('folder:/data/photos',)\""

@@ -106,7 +106,7 @@ def test_a_comparison_is_run_resumed_written_and_shown_on_a_report(pretrained, t
     )
     text = run(f"{command} --opts {SHORT}", toy_root)
     row = next(line for line in text.splitlines() if line.startswith("| backbone |"))
-    assert re.fullmatch(r"\| backbone \| \d\.\d{3} ± \d\.\d{3} \|", row)
+    assert re.fullmatch(r"\| backbone \| \d\.\d{3} ± \d\.\d{3} \| \d+ \|", row)
     folder = tmp_path / "out/comparison"
     assert {path.name for path in folder.iterdir()} == {"table.md", "scores.csv", "labels.png", "results.json"}
     assert cv2.imread(str(folder / "labels.png")).shape[0] == 440
