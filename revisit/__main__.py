@@ -15,6 +15,8 @@ TOOLS = {
     "predict": "tools/predict.py",
     "discover": "tools/discover.py",
     "self-label": "tools/self_label.py",
+    "embed": "tools/embed.py",
+    "similar": "tools/similar.py",
     "visualize": "tools/visualize.py",
     "export": "tools/export_model.py",
     "export-weights": "tools/export_weights.py",

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 
 from projects.common.frozen_network import digest_of
-from projects.common.network_maps import NetworkMaps
+from projects.common.network_maps import NetworkMaps, resized
 
 MULTIPLE = 32  # px: both sides of an image, so that every map covers it whole
 
@@ -29,7 +28,7 @@ class DenseFeatures:
     def __init__(self, weights: str | Path, stride: int = 8, short_side: int = 480, pyramid: bool = False):
         self._settings = {"stride": stride, "short side": short_side, "pyramid": pyramid}
         self._network = NetworkMaps(weights, stride, pyramid)
-        cell = self._network.stride
+        cell = self._network.strides[0]
         self._multiple = cell if MULTIPLE % cell else MULTIPLE
         self._short_side = short_side
 
@@ -40,14 +39,8 @@ class DenseFeatures:
 
     @torch.no_grad()
     def __call__(self, image: np.ndarray) -> list[np.ndarray]:
-        pixels = torch.from_numpy(self._resized(image)).permute(2, 0, 1)
+        pixels = torch.from_numpy(resized(image, self._short_side, self._multiple)).permute(2, 0, 1)
         return [_unit(features[0]) for features in self._network(pixels[None])]
-
-    def _resized(self, image: np.ndarray) -> np.ndarray:
-        scale = self._short_side / min(image.shape[:2])
-        height, width = (max(1, round(side * scale / self._multiple)) * self._multiple for side in image.shape[:2])
-        method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-        return cv2.resize(image, (width, height), interpolation=method)
 
 
 def _unit(features: torch.Tensor) -> np.ndarray:

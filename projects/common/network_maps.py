@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import cv2
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,21 +30,22 @@ LATERAL = re.compile(r"fpn_lateral(\d)\.weight")
 
 
 class NetworkMaps(torch.nn.Module):
-    """(N, 3, H, W) RGB, 0 to 255 -> maps (N, C, h, w) of the stride and, where there is one, of the next level.
+    """(N, 3, H, W) RGB, 0 to 255 -> maps (N, C, h, w) of the stride and, where there are any, of the next levels.
 
     Args:
         weights: a converted file, a run's checkpoint or a name (docs/weights.md).
         stride: px of the finer map, a power of two; a ViT's map of 14 px counts as one of 16.
         pyramid: whether they are maps of the pyramid (FPN) in the weights, instead of the backbone's.
+        count: of maps, at most.
 
     Raises:
         UserError: weights of no backbone, or of one without a map of this stride, or without a pyramid.
     """
 
-    def __init__(self, weights: str | Path, stride: int, pyramid: bool = False):
+    def __init__(self, weights: str | Path, stride: int, pyramid: bool = False, count: int = 2):
         super().__init__()
         backbone = as_rgb(load_backbone(weights))
-        levels = [round(math.log2(stride)) + more for more in (0, 1)]
+        levels = [round(math.log2(stride)) + more for more in range(count)]
         make = _pyramid_of(weights) if pyramid else partial(_backbone, weights)
         with translated(f"{weights}: a map of stride {stride}"):
             built = make(backbone, levels)
@@ -53,16 +56,26 @@ class NetworkMaps(torch.nn.Module):
         for name in ("MEAN", "STD"):
             values = torch.tensor(backbone.flags[f"MODEL.PIXEL_{name}"])
             self.register_buffer(name.lower(), values.view(3, 1, 1))
+        self.flags, self.title = backbone.flags, backbone.title
         self.eval().requires_grad_(False)
 
     @property
-    def stride(self) -> int:
-        """px of the finer map."""
-        return self._network.output_shape()[self._names[0]].stride
+    def strides(self) -> list[int]:
+        """px of a cell of each map."""
+        shapes = self._network.output_shape()
+        return [shapes[name].stride for name in self._names]
 
     def forward(self, images: Tensor) -> list[Tensor]:
         maps = self._network((images - self.mean) / self.std)
         return [maps[name] for name in self._names]
+
+
+def resized(image: np.ndarray, short_side: int, multiple: int) -> np.ndarray:
+    """(H, W, 3) uint8 with about ``short_side`` px, and sides that are multiples, so that every map covers it whole."""
+    scale = short_side / min(image.shape[:2])
+    height, width = (max(1, round(side * scale / multiple)) * multiple for side in image.shape[:2])
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    return cv2.resize(image, (width, height), interpolation=method)
 
 
 class _Built(NamedTuple):

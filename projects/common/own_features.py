@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
+from revisit.errors import expect
 from revisit.modeling.backbone.fpn import below
 
 from detectron2.structures import Boxes
@@ -46,6 +47,13 @@ def own_features(model: nn.Module, drawn: nn.Module) -> Features:
     if has_neck:
         return Features("neck", partial(_of_network, whole))
     return Features(BACKBONE, partial(_of_network, network))
+
+
+def head_features(model: nn.Module) -> Features:
+    """The features of a finetuned detector's box head. Raises UserError where it has none."""
+    name = type(model).__name__
+    expect(_has_head(model), f"{name} has no box head of two stages: expected a Faster or Mask R-CNN")
+    return Features("box head", partial(_of_head, model))
 
 
 def _of_network(network: nn.Module, images: Tensor, boxes: Tensor) -> Tensor:

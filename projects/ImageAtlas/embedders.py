@@ -1,0 +1,140 @@
+"""What makes the rows of a table: a backbone of whole images or of boxes, or the box head of a finetuned detector.
+
+Each has ``prepare(record, image)``, which runs in a loader's worker, and ``rows(batch)``, unit rows of what a batch of
+samples has, and says what its rows depend on (``about``).
+"""
+
+from argparse import Namespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from projects.common.frozen_network import digest_of
+from projects.common.network_maps import NetworkMaps, resized
+from projects.common.own_features import head_features, of_maps
+from projects.Predict.predictions import finetuned_config, load_finetuned
+from revisit.api import load_backbone
+from revisit.data.finetuning.detection_mapper import DetectionMapper
+from revisit.errors import expect
+from revisit.evaluation.features import center_crop
+from revisit.modeling.losses.queue_scores import at_least_float32
+
+from detectron2.config import CfgNode
+from detectron2.structures import ImageList
+
+MAPS = 3  # of a backbone, from its finest that is asked for
+MULTIPLE = 32  # px
+
+
+class Sample(NamedTuple):
+    """An image that was read and prepared, and the boxes whose rows are wanted."""
+
+    image: Any
+    size: tuple[int, int]  # height and width of the file's image, px
+    boxes: np.ndarray  # (n, 4) float32 px of it
+
+
+class WholeImages:
+    """The mean of a backbone's last map over the middle of an image, as ``revisit.embed``."""
+
+    def __init__(self, weights: str, size: int, device: str):
+        self._network = load_backbone(weights).to(device)
+        self._size, self._device = size, device
+        self.about = _about("image", self._network, self._network.title, self._network.flags)
+
+    def prepare(self, record: dict, image: np.ndarray) -> np.ndarray:
+        return center_crop(image, self._size)
+
+    @torch.no_grad()
+    def rows(self, batch: list[Sample]) -> Tensor:
+        pixels = torch.from_numpy(np.stack([sample.image for sample in batch])).permute(0, 3, 1, 2)
+        *_, last = self._network(pixels.to(self._device)).values()
+        return normalize(at_least_float32(last).mean(dim=(2, 3)))
+
+
+class BoxesOfMaps:
+    """Means over a box by RoIAlign of a backbone's maps of ``stride`` and coarser, or of its pyramid's."""
+
+    def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str):
+        self._network = NetworkMaps(weights, stride, pyramid, MAPS).to(device)
+        self._short_side, self._device = short_side, device
+        cell = self._network.strides[0]
+        self._multiple = cell if MULTIPLE % cell else MULTIPLE
+        self.about = _about("box", self._network, self._network.title, self._network.flags)
+
+    def prepare(self, record: dict, image: np.ndarray) -> np.ndarray:
+        return resized(image, self._short_side, self._multiple)
+
+    @torch.no_grad()
+    def rows(self, batch: list[Sample]) -> Tensor:
+        return torch.cat([self._of_image(sample) for sample in batch])
+
+    def _of_image(self, sample: Sample) -> Tensor:
+        pixels = torch.from_numpy(sample.image).permute(2, 0, 1)[None].to(self._device)
+        maps = dict(enumerate(self._network(pixels)))
+        strides = dict(enumerate(self._network.strides))
+        boxes = _scaled(sample, pixels.shape[2:]).to(self._device)
+        return normalize(at_least_float32(of_maps(maps, strides, boxes)))
+
+
+class BoxesOfHead:
+    """What the classifier of a finetuned two-stage detector gets for a box."""
+
+    def __init__(self, cfg: CfgNode):
+        self._model, self.class_names = load_finetuned(cfg)
+        self._features = head_features(self._model)
+        self._map = DetectionMapper(cfg, is_train=False)
+        self.about = _about("box", self._model, f"box head of {cfg.MODEL.META_ARCHITECTURE}", {})
+
+    def prepare(self, record: dict, image: np.ndarray) -> Tensor:
+        return self._map({"file_name": record["file_name"]}, image)["image"]
+
+    @torch.no_grad()
+    def rows(self, batch: list[Sample]) -> Tensor:
+        return torch.cat([self._of_image(sample) for sample in batch])
+
+    def _of_image(self, sample: Sample) -> Tensor:
+        model = self._model
+        pixels = (sample.image.to(model.device) - model.pixel_mean) / model.pixel_std
+        padded = ImageList.from_tensors([pixels], max(1, model.backbone.size_divisibility)).tensor
+        boxes = _scaled(sample, sample.image.shape[1:]).to(model.device)
+        return normalize(at_least_float32(self._features.rows(padded, boxes)))
+
+
+Embedder = WholeImages | BoxesOfMaps | BoxesOfHead
+OPTIONS = ("weights", "boxes", "box_head", "size", "stride", "short_side", "pyramid")  # that rows depend on
+
+
+def embedder_of(args: Namespace) -> Embedder:
+    """Of the options of tools/embed.py. Raises UserError for weights that have no such rows."""
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if args.box_head:
+        made = BoxesOfHead(finetuned_config(args))
+    elif args.boxes:
+        made = BoxesOfMaps(args.weights, args.stride, args.short_side, args.pyramid, device)
+    else:
+        made = WholeImages(args.weights, args.size, device)
+    made.about["options"] = {name: getattr(args, name) for name in OPTIONS}
+    return made
+
+
+def embedder_again(about: dict[str, Any], device: str = "") -> Embedder:
+    """What made a table, for other images. Raises UserError where its weights are not what they were."""
+    made = embedder_of(Namespace(**about["options"], device=device, config_file="", opts=[]))
+    name = about["options"]["weights"]
+    expect(made.about["digest"] == about["digest"], f"{name} has changed since the table was made: embed again")
+    return made
+
+
+def _about(of: str, network: nn.Module, title: str, flags: dict[str, Any]) -> dict[str, Any]:
+    return {"of": of, "network": title, "digest": digest_of(network.state_dict()), "flags": flags}
+
+
+def _scaled(sample: Sample, size: tuple[int, int]) -> Tensor:
+    """Its boxes (n, 4) in px of an image of another ``size``, height and width."""
+    vertical, horizontal = (now / before for now, before in zip(size, sample.size, strict=True))
+    factors = torch.tensor([horizontal, vertical, horizontal, vertical], dtype=torch.float32)
+    return torch.from_numpy(sample.boxes) * factors

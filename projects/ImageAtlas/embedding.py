@@ -1,0 +1,125 @@
+"""Embed images or boxes in parts, each of which is one whole file, so that an interrupted command continues."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from projects.common.output_settings import claim
+from projects.common.parts import Arrays, in_parts, joined
+from projects.common.row_table import TABLE, RowTable, load_table, save_table
+from projects.ImageAtlas.embedders import Embedder, Sample
+from projects.ImageAtlas.places import Places
+from revisit.data.images.deep_images import depth_key, find_bit_depth
+from revisit.data.images.reader import require_record
+from revisit.data.loading.workers import SignalSafeLoader
+from revisit.data.sources.records import fingerprint
+from revisit.errors import UserError, expect
+
+PART = 256  # images
+BATCH = 64
+PARTS = "parts"
+
+
+class Image(NamedTuple):
+    """An image that a loader's worker has read, or why it could not."""
+
+    places: Places
+    sample: Sample | None
+    problem: str = ""
+
+
+class _Images(Dataset):
+    """Images of the places, read and prepared."""
+
+    def __init__(self, places: Sequence[Places], embedder: Embedder, bits: int | None):
+        self._places, self._embedder, self._bits = places, embedder, bits
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Image:
+        places = self._places[index]
+        try:
+            image = require_record(places.record, self._bits)
+        except UserError as error:
+            return Image(places, None, str(error))
+        height, width = image.shape[:2]
+        boxes = np.array([[0, 0, width, height]], np.float32) if places.boxes is None else places.boxes
+        return Image(places, Sample(self._embedder.prepare(places.record, image), (height, width), boxes))
+
+
+def embed(places: list[Places], embedder: Embedder, output: Path, workers: int = 0) -> RowTable:
+    """The table of all places, which OUTPUT/embeddings.npz has too; what is there already is not made again.
+
+    ``about["left out"]`` says of each image that cannot be read why.
+
+    Raises:
+        UserError: ``output`` is of other images, boxes or weights; none of the images can be read.
+    """
+    records = [each.record for each in places]
+    claim(output, embedder.about | {"images": fingerprint(records, labels=False), "boxes": _digest(places)})
+    if (output / TABLE).is_file():
+        print(f"{output / TABLE} is there already", flush=True)
+        return load_table(output)
+    compute = partial(_part, places, embedder, _bits_of(records, embedder), workers)
+    arrays = joined(in_parts(len(places), PART, output / PARTS, compute, "embedding"))
+    left_out = arrays.pop("left_out").tolist()
+    expect(len(arrays["rows"]) > 0, f"none of the {len(places)} images can be read, the first: {left_out[:1]}")
+    table = RowTable(**arrays, about=embedder.about | {"left out": left_out})
+    save_table(output / TABLE, table)
+    shutil.rmtree(output / PARTS)
+    return table
+
+
+def _digest(places: list[Places]) -> str:
+    """Of all boxes and classes."""
+    content = [[None if each.boxes is None else each.boxes.tolist(), each.classes] for each in places]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _bits_of(records: list[dict], embedder: Embedder) -> int | None:
+    """Bits a sample of images with more than 8: those of the weights, else those that the images have."""
+    bits = embedder.about["flags"].get(depth_key())
+    if bits is None and (asked := find_bit_depth(records)):
+        return asked[0]
+    return bits
+
+
+def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
+    """(N, C) float32 unit rows of few places. Raises UserError for an image that cannot be read."""
+    records = [each.record for each in places]
+    arrays = _part(places, embedder, _bits_of(records, embedder), 0, range(len(places)))
+    expect(not len(arrays["left_out"]), str(arrays["left_out"][:1]))
+    return arrays["rows"]
+
+
+def _part(places: list[Places], embedder: Embedder, bits: int | None, workers: int, part: range) -> Arrays:
+    """Rows of some of the places, and what they are of."""
+    images = _Images([places[index] for index in part], embedder, bits)
+    loader = SignalSafeLoader(images, batch_size=BATCH, num_workers=workers, collate_fn=list)
+    rows, files, boxes, classes, left_out = [torch.empty(0)], [], [np.empty((0, 4), np.float32)], [], []
+    for batch in loader:
+        left_out += [image.problem for image in batch if image.sample is None]
+        readable = [image for image in batch if image.sample is not None]
+        if not readable:
+            continue
+        rows.append(embedder.rows([image.sample for image in readable]).cpu())
+        for image in readable:
+            boxes.append(image.sample.boxes)
+            files += [image.places.record["file_name"]] * len(image.sample.boxes)
+            classes += image.places.classes
+    return {
+        "rows": torch.cat(rows).numpy(),
+        "files": np.array(files, str),
+        "boxes": np.concatenate(boxes),
+        "classes": np.array(classes, str),
+        "left_out": np.array(left_out, str),
+    }

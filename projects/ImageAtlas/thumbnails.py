@@ -1,0 +1,61 @@
+"""Small pictures of what the rows of a table are of: images, or boxes with a little around them."""
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+
+import cv2
+import numpy as np
+from tqdm import tqdm
+
+from projects.common.row_table import RowTable
+from revisit.data.images.reader import require_record
+from revisit.errors import UserError
+
+AROUND = 0.15  # of a box's sides, on each side
+THREADS = 4
+BACKGROUND = 238  # grey level around what is no square, and of what cannot be read
+
+
+def thumbnails(table: RowTable, size: int) -> np.ndarray:
+    """(N, size, size, 3) uint8 RGB. A terminal shows the progress; an image is read once for all its boxes."""
+    tiles = np.full((len(table.rows), size, size, 3), BACKGROUND, np.uint8)
+    by_file = defaultdict(list)
+    for place, file in enumerate(table.files.tolist()):
+        by_file[file].append(place)
+
+    def draw(file: str) -> None:
+        try:
+            image = require_record({"file_name": file})
+        except UserError:  # moved since it was embedded
+            return
+        for place in by_file[file]:
+            tiles[place] = square(cut(image, table, place), size)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(tqdm(pool.map(draw, by_file), total=len(by_file), desc="thumbnails", unit="image"))
+    return tiles
+
+
+def cut(image: np.ndarray, table: RowTable, place: int) -> np.ndarray:
+    """The part of an (H, W, 3) image that a row is of."""
+    if table.about["of"] == "image":
+        return image
+    height, width = image.shape[:2]
+    x0, y0, x1, y1 = table.boxes[place].tolist()
+    margin_x, margin_y = AROUND * (x1 - x0), AROUND * (y1 - y0)
+    left, top = int(max(0, x0 - margin_x)), int(max(0, y0 - margin_y))
+    right, bottom = int(min(width, x1 + margin_x)) + 1, int(min(height, y1 + margin_y)) + 1
+    return image[top:bottom, left:right]
+
+
+def square(image: np.ndarray, size: int) -> np.ndarray:
+    """(H, W, 3) uint8 -> (size, size, 3): the whole in the middle of grey."""
+    tile = np.full((size, size, 3), BACKGROUND, np.uint8)
+    if not image.size:
+        return tile
+    scale = size / max(image.shape[:2])
+    height, width = (max(1, round(side * scale)) for side in image.shape[:2])
+    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    top, left = (size - height) // 2, (size - width) // 2
+    tile[top : top + height, left : left + width] = small
+    return tile
