@@ -49,7 +49,10 @@ def main() -> None:
     count = write_data_set(args.output / "data_set.json", images)
     save_found(args.output / "found.png", images)
     write_results(args.output / "proposals.json", images)
-    print(f"{count} objects in {len(images)} of {len(records)} images: data_set.json, proposals.json and found.png")
+    without = sum(not line["objects"] for _, line in images)
+    empty = f", {without} of them without any" if without else ""
+    of_all = f"{count} objects in {len(images)} of {len(records)} images{empty}"
+    print(f"{of_all}: data_set.json, proposals.json and found.png")
     if all("annotations" in record for record in records):
         scores = class_agnostic_scores(images)
         print(f"against the boxes of {args.images}: AP50 {scores['AP50']:.1f}, recall {scores['recall50']:.1f} %")

@@ -91,7 +91,7 @@ def discover(records: list[dict], features_of: Features, output: Path, count: in
     """Append a line for every image to ``output``/FOUND: file name, size and objects; those that are there stay.
 
     Returns the records and their lines, without those of images that cannot be read, which are warned of. Ends with
-    UserError where none can be read, and where the lines that are there are of other images.
+    UserError where none can be read, where none has an object, and where the lines that are there are of other images.
     """
     path = output / FOUND
     names = {record["file_name"] for record in records}
@@ -113,6 +113,8 @@ def discover(records: list[dict], features_of: Features, output: Path, count: in
             file.flush()
     lines = {line["file_name"]: line for line in read_found(path)}
     expect(lines, "none of the images can be read")
+    has_objects = any(line["objects"] for line in lines.values())
+    expect(has_objects, f"no object in any of {len(lines)} images, which look the same all over: give other --weights")
     return [(record, lines[record["file_name"]]) for record in records if record["file_name"] in lines]
 
 

@@ -57,6 +57,8 @@ def _clusters(features: np.ndarray, clusters: Sequence[int], size: tuple[int, in
     """Bool masks of ``size``, width and height, of each cluster of each k."""
     height, width, channels = features.shape
     cells = features.reshape(-1, channels)
+    if (cells == cells[0]).all():
+        return
     for count in (each for each in clusters if each <= len(cells)):
         kmeans = KMeans(count, n_init=1, max_iter=50, random_state=0).fit(cells)
         distances = kmeans.transform(cells).astype(np.float32) ** 2

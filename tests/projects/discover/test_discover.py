@@ -7,6 +7,7 @@ import pytest
 import torch
 from checkpoints import run_checkpoint, write_converted
 from commands import one_line_error, run
+from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 
 from projects.Discover.discovery import FOUND, find_candidates, find_objects
@@ -133,6 +134,22 @@ def test_what_is_found_is_scored_where_images_have_boxes(weights, write_pictures
     name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
     command = f"python tools/discover.py --weights {weights} --images {name} --short-side 64 --output {tmp_path}/out"
     assert f"against the boxes of {name}: AP50 0.0, recall 0.0 %" in run(command, tmp_path)
+
+
+def test_images_without_any_object_are_counted_and_refused_where_all_are(write_pictures, tmp_path):
+    blind = run_checkpoint()
+    for values in blind["model"].values():
+        values.zero_()
+    weights = write_converted(blind, tmp_path / "backbone.pth")
+    write_pictures(tmp_path / "photos", 2)
+    command = f"python tools/discover.py --weights {weights} --images folder:{tmp_path}/photos --output {tmp_path}/out"
+    message = "no object in any of 2 images, which look the same all over: give other --weights"
+    assert message in one_line_error(f"{command} --short-side 64", tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "out" / FOUND).read_text().splitlines()]
+    mask = {"size": [30, 40], "counts": run_lengths.encode(np.ones((30, 40), np.uint8, "F"))["counts"].decode()}
+    lines[0]["objects"] = [{"bbox": [0, 0, 40, 30], "segmentation": mask, "area": 1200, "score": 1.0}]
+    (tmp_path / "out" / FOUND).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "1 objects in 2 of 2 images, 1 of them without any" in run(f"{command} --short-side 64", tmp_path)
 
 
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):

@@ -146,6 +146,17 @@ def test_two_processes_read_and_lose_what_one_does_and_have_one_teacher(toy_data
     assert all(torch.equal(value, both[1]["model"][key]) for key, value in both[0]["model"].items())
 
 
+def test_one_class_and_one_photograph_are_enough(toy_datasets, tmp_path, write_pictures):
+    write_pictures(tmp_path / "photos", 1)
+    register("class_agnostic:toy_coco_train")
+    sets = f"DATASETS.TRAIN ('class_agnostic:toy_coco_train',) DATASETS.UNLABELLED ('folder:{tmp_path}/photos',)"
+    more = f"{sets} MODEL.ROI_HEADS.NUM_CLASSES 1 SOLVER.MAX_ITER 20 SOLVER.STEPS () TEST.EVAL_PERIOD 0 {ALL_BOXES}"
+    run(teacher_config(tmp_path / "run", more=more), trainer_class=FinetuneTrainer)
+    metrics = read_metrics(tmp_path / "run/metrics.json")
+    assert [value for _, value in metrics["teacher/share-object"]] == [1.0]
+    assert metrics.keys() >= {"teacher/boxes", "teacher/precision", "loss_cls_unlabelled"}
+
+
 def test_all_photographs_are_seen_once_before_one_is_seen_again():
     class Named:
         def __init__(self, count: int):
@@ -171,6 +182,9 @@ def test_no_photographs_or_thresholds_of_other_classes_are_refused(toy_datasets,
     refused("TEACHER.THRESHOLD has 2 numbers for 10 classes", inspect_training, two)
     missing = teacher_config(tmp_path, more=f"DATASETS.UNLABELLED ('folder:{tmp_path}/nowhere',)")
     assert "nowhere" in refusal(inspect_training, missing)
+    (tmp_path / "empty").mkdir()
+    empty = teacher_config(tmp_path, more=f"DATASETS.UNLABELLED ('folder:{tmp_path}/empty',)")
+    refused("no images in .*/empty", inspect_training, empty)
 
 
 def test_photographs_that_are_test_images_under_other_names_are_warned_of(toy_datasets, tmp_path):
