@@ -17,6 +17,7 @@ TOOLS = {
     "self-label": "tools/self_label.py",
     "embed": "tools/embed.py",
     "similar": "tools/similar.py",
+    "atlas": "tools/atlas.py",
     "visualize": "tools/visualize.py",
     "export": "tools/export_model.py",
     "export-weights": "tools/export_weights.py",

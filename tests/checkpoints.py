@@ -7,17 +7,22 @@ import torchvision
 from tiny import tiny_config, tiny_model
 from torch import Tensor
 
+from projects.ToyScenes import CLASS_NAMES
 from revisit.checkpoint.backbone_file import write_tensors
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.detector_parts import part_flags
 from revisit.checkpoint.flags import flags_of, write_flags
+from revisit.engine.same_experiment import plain_config
+from revisit.engine.setup import make_config
 from revisit.modeling.backbone.description import describe
 
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 from detectron2.modeling import build_model
 
 Tensors = dict[str, Tensor]
+NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu"
 
 RESNET18_FLAGS = {
     "MODEL.RESNETS.DEPTH": 18,
@@ -166,6 +171,16 @@ def write_converted(checkpoint: dict, path: Path) -> Path:
     write_tensors(converted.tensors | converted.parts, path, __author__="test", matching_heuristics=True)
     write_flags(path, converted.flags, source="moco: moco.pth.tar, epoch 200")
     return path
+
+
+def finetuned_checkpoint(recipe: str, folder: Path) -> Path:
+    """Of a toy recipe's network with random weights, whose scores are all near a tenth."""
+    cfg = make_config(f"configs/toy/{recipe}.yaml", f"{NARROW} OUTPUT_DIR {folder}".split())
+    if recipe.endswith("fpn"):
+        MetadataCatalog.get(cfg.DATASETS.TRAIN[0]).thing_classes = list(CLASS_NAMES)  # as reading the data set says
+    torch.manual_seed(0)
+    RevisitCheckpointer(build_model(cfg), cfg).save("model_final", iteration=9, trainer={"config": plain_config(cfg)})
+    return folder / "model_final.pth"
 
 
 def load_into(cfg: CfgNode, weights: Path) -> torch.nn.Module:

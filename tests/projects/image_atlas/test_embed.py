@@ -2,27 +2,32 @@
 
 import csv
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from checkpoints import run_checkpoint, write_converted
+from checkpoints import finetuned_checkpoint, run_checkpoint, write_converted
 from commands import one_line_error, run
 from torch.nn.functional import normalize
 
 from projects.common.nearest import nearest, neighbours
 from projects.common.network_maps import NetworkMaps, resized
-from projects.common.own_features import of_maps
+from projects.common.own_features import of_maps, own_features
 from projects.common.row_table import load_table
 from projects.ImageAtlas import embedding
-from projects.ImageAtlas.embedders import BoxesOfMaps, WholeImages
+from projects.ImageAtlas.embedders import BoxesOfHead, BoxesOfMaps, WholeImages
 from projects.ImageAtlas.embedding import embed
 from projects.ImageAtlas.places import boxes_of, whole_images
 from projects.ImageAtlas.similar import similar_to
+from projects.Predict.predictions import finetuned_config, load_finetuned
 from revisit.api import embed as embed_in_python
 from revisit.api import load_backbone
+from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.images.reader import read_image
+
+from detectron2.modeling import build_model
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +98,23 @@ def test_rows_of_boxes_are_those_of_a_probe(weights, boxes_file, tmp_path):
     boxes = torch.from_numpy(table.boxes[:2]) * torch.tensor([128 / 120, 96 / 90] * 2)
     expected = normalize(of_maps(maps, {0: 8, 1: 16, 2: 32}, boxes))  # what projects/CompareStarts probes
     assert table.rows[:2] == pytest.approx(expected.numpy(), abs=1e-6)
+
+
+def test_rows_of_a_box_head_are_those_of_a_probe(boxes_file, tmp_path):
+    weights = finetuned_checkpoint("faster_rcnn_fpn", tmp_path)
+    arguments = Namespace(weights=str(weights), config_file="", opts=["MODEL.DEVICE", "cpu"])
+    cfg = finetuned_config(arguments)
+    table = embed(boxes_of(boxes_file), BoxesOfHead(cfg), tmp_path / "photos")
+    model, drawn = load_finetuned(cfg)[0], build_model(cfg)
+    features = own_features(model, drawn)
+    assert features.title == "neck and box head" and table.rows.shape == (3, cfg.MODEL.ROI_BOX_HEAD.FC_DIM)
+    image = DetectionMapper(cfg, is_train=False)({"file_name": table.files[0]})["image"]
+    pixels = ((image - model.pixel_mean) / model.pixel_std)[None]
+    padded = torch.nn.functional.pad(pixels, (0, -pixels.shape[3] % 32, 0, -pixels.shape[2] % 32))
+    boxes = torch.from_numpy(table.boxes[:2]) * torch.tensor([image.shape[2] / 120, image.shape[1] / 90] * 2)
+    with torch.no_grad():
+        expected = normalize(features.rows(padded, boxes))
+    assert table.rows[:2] == pytest.approx(expected.numpy(), abs=1e-5)
 
 
 def test_a_box_of_the_table_is_most_similar_to_others_than_itself(weights, boxes_file, tmp_path):

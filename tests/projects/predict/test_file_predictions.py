@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
+from checkpoints import finetuned_checkpoint as weights_of
 from commands import one_line_error, run
 from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
@@ -16,25 +16,7 @@ from trees import refused
 
 from projects.Predict.file_predictions import find_sources
 from projects.Predict.predictions import set_score_threshold
-from projects.ToyScenes import CLASS_NAMES
-from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.engine.same_experiment import plain_config
 from revisit.engine.setup import make_config
-
-from detectron2.data import MetadataCatalog
-from detectron2.modeling import build_model
-
-NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu"
-
-
-def weights_of(recipe: str, folder: Path) -> Path:
-    """A checkpoint of a network with random weights, whose scores are all near a tenth."""
-    cfg = make_config(f"configs/toy/{recipe}.yaml", f"{NARROW} OUTPUT_DIR {folder}".split())
-    if recipe.endswith("fpn"):
-        MetadataCatalog.get(cfg.DATASETS.TRAIN[0]).thing_classes = list(CLASS_NAMES)  # as reading the data set says
-    torch.manual_seed(0)
-    RevisitCheckpointer(build_model(cfg), cfg).save("model_final", iteration=9, trainer={"config": plain_config(cfg)})
-    return folder / "model_final.pth"
 
 
 @pytest.fixture
