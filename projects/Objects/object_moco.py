@@ -1,7 +1,9 @@
 """kNN-MoCo of objects: the pyramid and the box head of a detector learn too, from boxes that two views share.
 
 Boxes in two views as positives: Wei et al., Aligning Pretraining for Detection via Object-Level Contrastive Learning
-(SoCo), NeurIPS 2021; neighbours of objects instead of images are ours. Written from the paper.
+(SoCo), NeurIPS 2021. Objects of other images as positives: Xie et al., Unsupervised Object-Level Representation
+Learning from Scene Images (ORL), NeurIPS 2021, before training; Lebailly et al., CrIBo, ICLR 2024, in training. k of
+them in a queue, as kNN-MoCo has images, are ours. Written from the papers.
 """
 
 from dataclasses import dataclass, replace

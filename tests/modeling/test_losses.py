@@ -206,6 +206,30 @@ def test_nearest_rows_are_the_same_in_chunks(queue_size, max_scores, k):
     assert torch.equal(found.sort(dim=1).values, expected.sort(dim=1).values)
 
 
+@pytest.mark.parametrize("max_scores", [0, 60])
+def test_what_counts_of_scores_may_be_changed_part_by_part(max_scores):
+    """Every third row is left out, and for the first positive all rows."""
+    x = loss_inputs(1, queue_size=20)
+    rows = x["positives"].flatten(0, 1).requires_grad_()
+    left_out = (torch.arange(20) % 3 == 0).repeat(len(rows), 1)
+    left_out[0] = True
+
+    def change(scores, places):
+        return scores.masked_fill_(left_out[:, places], -torch.inf)
+
+    lse = log_sum_exp(rows, x["queue"], max_scores, change)
+    scores = rows @ x["queue"].T
+    assert lse[0] == -torch.inf
+    assert torch.allclose(lse[1:], scores.masked_fill(left_out, -torch.inf)[1:].logsumexp(dim=1), rtol=1e-12)
+    lse[1:].sum().backward()
+    shares = scores.detach().masked_fill(left_out, -torch.inf)[1:].softmax(dim=1)
+    assert not rows.grad[0].any() and torch.allclose(rows.grad[1:], shares @ x["queue"], rtol=1e-10)
+    with torch.no_grad():
+        nearest = nearest_rows(rows, x["queue"], 4, max_scores, change)
+        expected = scores.masked_fill(left_out, -torch.inf).topk(4, dim=1).indices
+    assert torch.equal(nearest[1:].sort(dim=1).values, expected[1:].sort(dim=1).values)
+
+
 @pytest.mark.parametrize(("num_rows", "length"), [(2, 4), (32, 2), (100, 1)])
 def test_neither_a_part_nor_its_scores_have_more_numbers_than_allowed(num_rows, length):
     parts = list(scores_in_parts(torch.zeros(num_rows, 16), torch.zeros(9, 16), max_scores=64))
