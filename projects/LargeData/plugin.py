@@ -1,5 +1,5 @@
-"""Registers the layout ``shards`` and looks on the model's device (DATALOADER.AUGMENT_ON_DEVICE)."""
+"""Registers the layout ``shards``, what reads shards at URLs ahead, and looks on the model's device."""
 
-from projects.LargeData import looks_on_device, shards
+from projects.LargeData import looks_on_device, ranges_ahead, shards
 
-__all__ = ["looks_on_device", "shards"]
+__all__ = ["looks_on_device", "ranges_ahead", "shards"]

@@ -4,6 +4,7 @@ import functools
 import os
 import stat
 import tarfile
+import threading
 
 import fsspec
 
@@ -11,6 +12,9 @@ PathLike = str | os.PathLike[str]
 MAX_BYTES = 2**30
 _HEAD, _TAIL = 2**16, 2**12  # bytes
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
+Range = tuple[str, int, int]  # a file, its first byte, and the one after the last
+
+_held: dict[Range, bytes] = {}  # at URLs, read before they are wanted
 
 
 class UnreadableImageError(Exception):
@@ -76,7 +80,7 @@ def read_sample(record: dict) -> bytes:
     """
     file_name, offset, size = record["file_name"], record["offset"], record["size"]
     try:
-        data = _read_range(file_name, offset - BLOCK, offset + size)
+        data = _read_range(*range_of(record))
         header = tarfile.TarInfo.frombuf(data[:BLOCK], tarfile.ENCODING, "surrogateescape")
         if not header.size == size == len(data) - BLOCK:
             raise ValueError(f"{len(data) - BLOCK} of {header.size} bytes, and {size} by the index, which is another's")
@@ -85,16 +89,35 @@ def read_sample(record: dict) -> bytes:
     return data[BLOCK:]
 
 
+def range_of(record: dict) -> Range:
+    """Where the bytes of an image in a shard lie, with the header before them."""
+    return str(record["file_name"]), record["offset"] - BLOCK, record["offset"] + record["size"]
+
+
+def hold(ranges: dict[Range, bytes]) -> None:
+    """Read these from memory from now on, in place of what an earlier call has given: a plug-in has asked their store
+    for all at once (loading/upcoming.py)."""
+    _held.clear()
+    _held.update(ranges)
+
+
 def _read_range(file_name: str, start: int, end: int) -> bytes:
+    if (file_name, start, end) in _held:
+        return _held[file_name, start, end]
     if "://" not in file_name:  # without fsspec's own steps, which small images notice
         with open(file_name, "rb", buffering=0) as file:
             file.seek(start)
             return file.read(end - start)
-    filesystem, path = _filesystem(file_name, os.getpid())
+    filesystem, path = filesystem_of(file_name)
     return filesystem.cat_file(path, start=start, end=end)
 
 
+def filesystem_of(file_name: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """What reads a URL in this process and thread, and the path by which it does."""
+    return _filesystem(file_name, os.getpid(), threading.get_ident())
+
+
 @functools.lru_cache(maxsize=4096)
-def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem, str]:
+def _filesystem(file_name: str, process: int, thread: int) -> tuple[fsspec.AbstractFileSystem, str]:
     # By process: what talks to a server must not be carried into a forked worker.
     return fsspec.url_to_fs(file_name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TypedDict
 
 import numpy as np
@@ -12,6 +13,7 @@ from revisit.compat.private_names import shared_bytes
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
+from revisit.data.loading.upcoming import ReadsAhead, ReadsNothing, reader_of
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import fingerprint
@@ -49,12 +51,19 @@ class ViewDataset(Dataset):
         self._mapper = mapper
         self._labelled = labelled
         self._bit_depth = bit_depth
+        self._reader: ReadsAhead = ReadsNothing()
+        self._make_reader: Callable[[int, int], ReadsAhead] | None = None
+
+    def read_by(self, make: Callable[[int, int], ReadsAhead]) -> None:
+        """Let ``make(worker, number of workers)`` read what a worker's batches need, from its next batch on."""
+        self._make_reader = make
 
     def __len__(self) -> int:
         return len(self.records)
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
         """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
+        self._begin([self.records[index] for _, index in keys])
         tensors = {name: _empty((len(keys), *shape)) for name, shape in self._mapper.shapes.items()}
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         views, labels = [], []
@@ -74,6 +83,14 @@ class ViewDataset(Dataset):
         if self._labelled:
             batch["label"] = torch.tensor(labels)
         return batch
+
+    def _begin(self, records: list[dict]) -> None:
+        """Have the bytes of a batch at hand, where something reads them ahead."""
+        if self._make_reader:
+            worker = get_worker_info()
+            self._reader = self._make_reader(worker.id, worker.num_workers) if worker else self._make_reader(0, 1)
+            self._make_reader = None
+        self._reader.begin(records)
 
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
         return self._mapper.of_picture(open_record(record, self._bit_depth), epoch, index, room)
@@ -130,10 +147,17 @@ class ResumableLoader:
         batch_size = self._cfg.SOLVER.IMS_PER_BATCH
         return EpochBatchSampler(self.num_images, batch_size, self._cfg.SEED, **share_of_process(start_iteration))
 
+    def _batches(self, start_iteration: int, worker: int, num_workers: int) -> Iterator[list[dict]]:
+        """Records of the batches that a worker makes: they take turns."""
+        for keys in islice(self._sampler(start_iteration), worker, None, max(1, num_workers)):
+            yield [self._dataset.records[index] for _, index in keys]
+
     def __iter__(self) -> Iterator[ViewBatch]:
+        start = self.start_iteration
+        self._dataset.read_by(lambda *worker: reader_of(self._cfg, self._batches(start, *worker)))
         loader = SignalSafeLoader(
             self._dataset,
-            batch_sampler=self._sampler(self.start_iteration),
+            batch_sampler=self._sampler(start),
             num_workers=self._cfg.DATALOADER.NUM_WORKERS,
             collate_fn=trivial_batch_collator,
         )

@@ -1,0 +1,179 @@
+"""Bytes of images in a store, many requests at once: a worker's next batches are asked for while it makes this one.
+
+A store answers one request after 5 to 100 ms, and thousands at the same time. Which images a batch has follows from
+seed and iteration alone, so a thread in every worker asks for their ranges ahead. Order, batches and weights stay those
+of local files.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from queue import Queue
+from threading import Thread
+from typing import NamedTuple
+
+from revisit.data.images.image_bytes import Range, filesystem_of, hold, range_of
+from revisit.data.loading.upcoming import Batches, register_reader
+from revisit.errors import LostContactError, first_line
+from revisit.keys import declare, integer
+
+from detectron2.config import CfgNode
+
+PATIENCE = 180.0  # seconds that a store may be away
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds between tries, doubled after each
+TRIES_OF_WRONG_LENGTH = 4  # of an answer that is no error, and has more or fewer bytes
+GAP = 2**16  # bytes between two ranges that one request reads, too
+
+declare(
+    "DATALOADER.BATCHES_AHEAD",
+    4,
+    "Batches that a worker has asked a store for, where images lie in shards at a URL, before it makes them; so many "
+    "batches of encoded images are in its memory. 0: each image when it is wanted.",
+    integer(),
+    may_change=True,
+    read_by="Pretraining",
+)
+
+
+class Answer(NamedTuple):
+    """What a store has given for a batch."""
+
+    wanted: list[Range]
+    content: dict[Range, bytes]
+    error: LostContactError | None = None
+
+
+class BatchesAhead:
+    """Asks for the ranges of ``batches`` in a thread, ``most`` of them ahead of what is used."""
+
+    def __init__(self, batches: Batches, most: int):
+        self._answers: Queue[Answer] = Queue(maxsize=most)
+        self._next: Answer | None = None
+        Thread(target=self._ask, args=(batches,), daemon=True).start()
+
+    def _ask(self, batches: Batches) -> None:
+        for records in batches:
+            wanted = ranges_at_urls(records)
+            try:
+                self._answers.put(Answer(wanted, fetch(wanted)))
+            except LostContactError as error:
+                self._answers.put(Answer(wanted, {}, error))
+                return
+
+    def begin(self, records: list[dict]) -> None:
+        """Hold the bytes of a batch: the next one, or another that is looked at in between.
+
+        Raises LostContactError where the store stays away.
+        """
+        self._next = self._next or self._answers.get()
+        if self._next.error:
+            raise self._next.error
+        wanted = ranges_at_urls(records)
+        if wanted != self._next.wanted:
+            hold(fetch(wanted))
+            return
+        hold(self._next.content)
+        self._next = None
+
+
+def ranges_at_urls(records: Iterable[dict]) -> list[Range]:
+    """Of images in shards that are not on this machine."""
+    return [range_of(record) for record in records if "offset" in record and "://" in str(record["file_name"])]
+
+
+def fetch(ranges: list[Range]) -> dict[Range, bytes]:
+    """The bytes of these ranges, all asked for at once, and again after a while where there is no answer.
+
+    Ranges that the store does not have, or answers with another length, are left out; whoever wants them reads them and
+    says what is wrong.
+
+    Raises:
+        LostContactError: no answer for PATIENCE seconds.
+    """
+    content: dict[Range, bytes] = {}
+    left, wait, waited, tries = set(ranges), FIRST_WAIT, 0.0, 0
+    while True:
+        answers = ask(sorted(left))
+        tries += 1
+        content |= {each: data for each, data in answers.items() if _is_whole(each, data)}
+        left = {each for each, data in answers.items() if _may_come(each, data, tries)}
+        if not left:
+            return content
+        if waited >= PATIENCE:
+            file, _, _ = min(left)
+            raise LostContactError(f"{file}: no answer for {waited:.0f} s ({first_line(answers[min(left)])})")
+        time.sleep(wait)
+        waited += wait
+        wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _may_come(wanted: Range, data: bytes | Exception, tries: int) -> bool:
+    """Whether asking again may help."""
+    if isinstance(data, Exception):
+        return not isinstance(data, FileNotFoundError)
+    return not _is_whole(wanted, data) and tries < TRIES_OF_WRONG_LENGTH
+
+
+def _is_whole(wanted: Range, data: bytes | Exception) -> bool:
+    _, start, end = wanted
+    return isinstance(data, bytes) and len(data) == end - start
+
+
+def ask(ranges: list[Range]) -> dict[Range, bytes | Exception]:
+    """What their stores answer, by range; ranges of a file that are near each other are one request."""
+    by_store = defaultdict(list)
+    for span in spans_of(ranges):
+        store, path = filesystem_of(span[0][0])
+        by_store[store].append((path, span))
+    answers = {}
+    for store, requests in by_store.items():
+        paths = [path for path, _ in requests]
+        starts, ends = [span[0][1] for _, span in requests], [_end(span) for _, span in requests]
+        try:
+            replies = store.cat_ranges(paths, starts, ends, on_error="return")
+        except Exception as error:  # of a store as a whole, such as no credentials
+            replies = [error] * len(requests)
+        for (_, span), reply in zip(requests, replies, strict=True):
+            answers |= dict(_parts(span, reply))
+    return answers
+
+
+def spans_of(ranges: list[Range]) -> list[list[Range]]:
+    """Sorted ranges, those together that are in one file and at most GAP bytes apart."""
+    spans: list[list[Range]] = []
+    for each in sorted(ranges):
+        name, start, _ = each
+        if spans and spans[-1][0][0] == name and start - _end(spans[-1]) <= GAP:
+            spans[-1].append(each)
+        else:
+            spans.append([each])
+    return spans
+
+
+def _end(span: list[Range]) -> int:
+    return max(end for _, _, end in span)
+
+
+def _parts(span: list[Range], reply: bytes | Exception) -> Iterator[tuple[Range, bytes | Exception]]:
+    """What a reply to a span is for each of its ranges."""
+    first = span[0][1]
+    is_whole = isinstance(reply, bytes) and len(reply) == _end(span) - first
+    for name, start, end in span:
+        if is_whole:
+            yield (name, start, end), reply[start - first : end - first]
+        else:
+            yield (name, start, end), b"" if isinstance(reply, bytes) else reply
+
+
+def make_reader(cfg: CfgNode, batches: Batches) -> BatchesAhead | None:
+    """None with DATALOADER.BATCHES_AHEAD 0, and where the first batch has nothing at a URL."""
+    if not cfg.DATALOADER.BATCHES_AHEAD:
+        return None
+    first = next(batches)
+    if not ranges_at_urls(first):
+        return None
+    return BatchesAhead(chain([first], batches), cfg.DATALOADER.BATCHES_AHEAD)
+
+
+register_reader(make_reader)
