@@ -29,6 +29,7 @@ from revisit.modeling.backbone.description import Flags, backbone_keys, describe
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.checkpoint import DetectionCheckpointer
+from detectron2.checkpoint.c2_model_loading import align_and_update_state_dicts
 from detectron2.config import CfgNode
 from detectron2.utils import comm
 
@@ -137,11 +138,22 @@ class RevisitCheckpointer(DetectionCheckpointer):
             self._check_resumes(checkpoint)
             return super()._load_model(checkpoint)
         tensors = self._tensors_to_start_from(checkpoint)
-        incompatible = super()._load_model({**checkpoint, "model": tensors})
+        incompatible = super()._load_model(self._named_plainly({**checkpoint, "model": tensors}))
         self._check_backbone_is_whole(incompatible.missing_keys, checkpoint)
         if self.trains and not method_of(self._cfg):
             report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
         return incompatible
+
+    def _named_plainly(self, checkpoint: dict) -> dict:
+        """A file whose tensors Detectron2 gives to all names that end as theirs: of a network that has a copy for its
+        training, under the names in the network without it. Detectron2 refuses two such names."""
+        prefixes = getattr(self.model, "training_only", ())
+        if not (prefixes and checkpoint.get("matching_heuristics")):
+            return checkpoint
+        plain = for_prediction({"model": self.model.state_dict(), "training_only": prefixes})
+        is_of_caffe2 = checkpoint.get("__author__") == "Caffe2"
+        tensors = align_and_update_state_dicts(plain, checkpoint["model"], c2_conversion=is_of_caffe2)
+        return {**checkpoint, "model": tensors, "matching_heuristics": False}
 
     def _check_resumes(self, checkpoint: dict) -> None:
         """Refuse the checkpoint of another experiment, or of another network."""

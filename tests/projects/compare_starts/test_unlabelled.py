@@ -101,15 +101,13 @@ def test_until_it_is_flat_a_teacher_is_trained_for_the_same_lengths_on_the_same_
     assert "13_labels_teacher_3_held_out_10x" in options[1]["OUTPUT_DIR"]
 
 
-def test_a_comparison_with_test_images_as_photographs_runs_resumes_and_warns(toy_root, tmp_path):
+def test_a_comparison_with_test_images_as_photographs_runs_resumes_and_warns(toy_root, pretrained, tmp_path):
     command = (
-        f"{TOOL} --config-file {DETECTOR} --starts random --labels 8 --seeds 1 --output {tmp_path}/out "
-        "--unlabelled toy_coco_val"
+        f"{TOOL} --config-file {DETECTOR} --starts {pretrained}/backbone.pth --labels 8 --seeds 1 "
+        f"--unlabelled toy_coco_val --output {tmp_path}/out"
     )
     text = run(f"{command} --opts {SMALL}", toy_root)
-    seconds = [
-        re.search(rf"\| {name} \| \S+ \| (\d+) \|", text) for name in ("random weights", r"random weights \+ teacher")
-    ]
+    seconds = [re.search(rf"\| {name} \| \S+ \| (\d+) \|", text) for name in ("backbone", r"backbone \+ teacher")]
     assert all(seconds) and "One seed: nothing says how much of it is chance" in text
     assert re.search(r"\d+ images of toy_coco_val are among DATASETS.UNLABELLED: scores on them say too much", text)
     (log,) = tmp_path.glob("out/evaluate/*/8_labels_teacher/seed1/metrics.json")

@@ -124,6 +124,16 @@ def test_others_predict_with_its_checkpoint_and_start_from_it_as_from_any_detect
     assert all(torch.equal(value, taught[name]) for name, value in model.state_dict().items())
 
 
+def test_a_converted_backbone_starts_student_and_teacher(toy_datasets, pretrained, tmp_path):
+    cfg = teacher_config(tmp_path)
+    model = build_model(cfg)
+    RevisitCheckpointer(model, cfg).resume_or_load(f"{pretrained}/backbone.pth", resume=False)
+    converted = load(pretrained / "backbone.pth")["model"]
+    for network in (model.student, model.teacher):
+        ours = network.state_dict()
+        assert all(torch.equal(ours[f"backbone.bottom_up.{name}"], value) for name, value in converted.items())
+
+
 def two_steps(output: Path) -> dict:
     """A run where nothing is drawn among regions, and what was read for its first iterations."""
     every = "MODEL.RPN.BATCH_SIZE_PER_IMAGE 100000 MODEL.RPN.POSITIVE_FRACTION 1.0 TEACHER.BURN_IN 0 SOLVER.MAX_ITER 2 "
