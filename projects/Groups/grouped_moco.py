@@ -1,5 +1,6 @@
 """kNN-MoCo whose queue knows the groups of its rows, or whose neighbours find back (docs/method.md: Groups)."""
 
+import logging
 from functools import partial
 
 import torch
@@ -21,6 +22,8 @@ from revisit.modeling.queue import AlignedQueue
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
+
+logger = logging.getLogger(__name__)
 
 grouped = partial(declare, read_by="GroupedKNNMoCo")
 grouped(
@@ -62,6 +65,14 @@ class GroupedKNNMoCo(KNNMoCo):
         expect(plain or not options.ENQUEUE_FIRST, f"{stale}: expected False with NEIGHBORS.GROUPS or NEIGHBORS.CYCLE")
         whole = "NEIGHBORS.CYCLE looks for anchors in the whole batch"
         expect(not options.CYCLE or parts == 1, f"{whole}: expected SOLVER.ACCUMULATION_STEPS 1, not {parts}")
+
+    @classmethod
+    def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
+        super().warn(cfg, num_images, share)
+        options = cfg.NEIGHBORS
+        is_across = bool(options.GROUPS) and options.GROUP_RULE == "across"
+        if not options.WEIGHT and (options.CYCLE or is_across):
+            logger.warning("NEIGHBORS.WEIGHT 0: without L_nn, NEIGHBORS.CYCLE and the rule across change nothing")
 
     @classmethod
     def view_annotator(cls, cfg: CfgNode) -> ViewAnnotator:
@@ -130,7 +141,9 @@ class GroupedKNNMoCo(KNNMoCo):
             rows, ring = self.mining_space(large, large_g)
             nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
             own = own_share(self.pending_keys[-1]["group"])
-            values["group_purity"] = 100 * (self.group_of_row[nearest] == own[:, None]).float().mean()
+            is_same = self.group_of_row[nearest] == own[:, None]
+            is_shown = large.any(dim=1)  # rows of objects that are left out are 0
+            values["group_purity"] = 100 * is_same[is_shown].float().mean()
         return values
 
 

@@ -108,6 +108,21 @@ def test_what_does_not_go_together_is_refused(options, message):
     assert message.partition(" .*")[0] in line and message.rpartition(".*")[2] in line
 
 
+@pytest.mark.parametrize(
+    ("options", "is_warned"),
+    [
+        (("NEIGHBORS.CYCLE", True), True),
+        (("NEIGHBORS.GROUPS", "self", "NEIGHBORS.GROUP_RULE", "across"), True),
+        (("NEIGHBORS.GROUPS", "self", "NEIGHBORS.GROUP_RULE", "exclude"), False),
+        (("NEIGHBORS.CYCLE", True, "NEIGHBORS.WEIGHT", 0.4), False),
+    ],
+)
+def test_what_changes_nothing_without_neighbours_is_warned_of(options, is_warned, caplog):
+    cfg = tiny_config(*METHOD, "NEIGHBORS.WEIGHT", 0.0, *options)
+    network_of(cfg).warn(cfg, 800, BATCH)
+    assert ("NEIGHBORS.CYCLE and the rule across change nothing" in caplog.text) == is_warned
+
+
 def test_objects_have_the_groups_of_their_images():
     options = (*OBJECTS, "MODEL.META_ARCHITECTURE", "GroupedObjectMoCo", "NEIGHBORS.GROUPS", "self")
     model = tiny_model(*options, "NEIGHBORS.CYCLE", True).train()
