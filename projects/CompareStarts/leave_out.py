@@ -27,6 +27,36 @@ def _by_image(images: Tensor) -> Iterator[Tensor]:
         yield images == number
 
 
+class Similar(NamedTuple):
+    """The rows of other images that are most similar to each of M rows, best first."""
+
+    places: Tensor  # (M, k) int64
+    cosines: Tensor  # (M, k) float32; -inf where the other images have fewer rows
+
+
+def nearest_without_image(rows: Tensor, images: Tensor, k: int = NEIGHBORS) -> Similar:
+    """The ``k`` most similar rows of *other* images.
+
+    Args:
+        rows: (M, C) float32, compared by their cosine.
+        images: (M,) the number of each row's image, two or more.
+    """
+    rows, k = F.normalize(rows, dim=1), min(k, len(rows))
+    places = torch.empty(len(rows), k, dtype=torch.int64)
+    cosines = rows.new_empty(len(rows), k)
+    for own in _by_image(images):
+        similarity = rows[own] @ rows.T
+        similarity[:, own] = -torch.inf
+        cosines[own], places[own] = similarity.topk(k, dim=1)
+    return Similar(places, cosines)
+
+
+def votes_of(similar: Similar, weights: Tensor, classes: Tensor) -> Tensor:
+    """(M, K) float32: the sum of the ``weights`` (M, k) of the similar rows of each of the classes (M,) int64."""
+    votes = weights.new_zeros(len(weights), int(classes.max()) + 1)
+    return votes.scatter_add_(1, classes[similar.places], weights)
+
+
 def knn_without_image(rows: Tensor, classes: Tensor, images: Tensor, k: int = NEIGHBORS) -> Tensor:
     """The class that most of the k most similar rows of *other* images have; of several the lowest.
 
@@ -38,14 +68,9 @@ def knn_without_image(rows: Tensor, classes: Tensor, images: Tensor, k: int = NE
     Returns:
         (M,) int64.
     """
-    rows, predicted = F.normalize(rows, dim=1), torch.empty_like(classes)
-    for own in _by_image(images):
-        similarity = rows[own] @ rows.T
-        similarity[:, own] = -torch.inf
-        nearest = similarity.topk(min(k, int((~own).sum())), dim=1).indices
-        votes = F.one_hot(classes[nearest], int(classes.max()) + 1).sum(dim=1)
-        predicted[own] = torch.from_numpy(votes.numpy().argmax(axis=1))
-    return predicted
+    similar = nearest_without_image(rows, images, k)
+    votes = votes_of(similar, similar.cosines.isfinite().float(), classes)
+    return torch.from_numpy(votes.numpy().argmax(axis=1))
 
 
 def ridge_without_image(rows: Tensor, targets: Tensor, images: Tensor, weights: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import box_iou
 
+from projects.common.labelled_boxes import corners_of, size_of
 from projects.common.own_features import BACKBONE, Features, own_features
 from projects.CompareStarts.comparison import Task, loaded_network, weights_of
 from projects.CompareStarts.leave_out import (
@@ -34,7 +35,6 @@ from projects.CompareStarts.starts import Start
 from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of
-from revisit.data.images.reader import read_size
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.labels import VOID, read_depth, read_labels
@@ -44,7 +44,7 @@ from revisit.errors import UserError, expect
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
-from detectron2.structures import BoxMode, ImageList
+from detectron2.structures import ImageList
 
 IMAGES = 300  # at most, spread evenly over the labelled ones
 REGIONS = 32  # labelled ones of an image at most
@@ -82,7 +82,7 @@ def check_regions(task: Task, labels: int) -> None:
     data, cfg = task.data, task.load(task.options)
     expect(len(records) > 1, f"{data} has {len(records)} labelled images: a probe leaves out one and needs others")
     targets_of = _targets_of(cfg, records)
-    regions = [targets_of(record, _size(record), np.random.default_rng((0, n))) for n, record in enumerate(records)]
+    regions = [targets_of(record, size_of(record), np.random.default_rng((0, n))) for n, record in enumerate(records)]
     _check_targets(torch.cat([each.targets for each in regions]), data)
 
 
@@ -220,18 +220,12 @@ def _targets_of(cfg: CfgNode, records: Records) -> Callable[[dict, tuple[int, in
     return _boxes if "annotations" in records[0] else partial(_pixels, cfg=cfg)
 
 
-def _size(record: dict) -> tuple[int, int]:
-    """Height and width of a record's image, px."""
-    size = record if "height" in record and "width" in record else read_size(record["file_name"])
-    return size["height"], size["width"]
-
-
 def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Regions:
     """Labelled boxes, and as many of the same sizes that overlap with none of them."""
     objects = [each for each in record["annotations"] if not each.get("iscrowd")]
-    corners = [BoxMode.convert(each["bbox"], each["bbox_mode"], BoxMode.XYXY_ABS) for each in objects]
+    corners = [corners_of(each) for each in objects]
     boxes = torch.tensor(corners, dtype=torch.float32).reshape(-1, 4)
-    height, width = _size(record)
+    height, width = size_of(record)
     inside = (boxes[:, :2] < torch.tensor([width, height])).all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
     if not inside.all():
         raise UserError(

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from projects.common.labelled_boxes import corners_of
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect, first_line
-
-from detectron2.structures import BoxMode
 
 
 class Places(NamedTuple):
@@ -66,7 +65,7 @@ def _labelled(name: str) -> list[Places]:
     places = []
     for record in records:
         objects = [each for each in record["annotations"] if not each.get("iscrowd")]
-        corners = [BoxMode.convert(list(each["bbox"]), each["bbox_mode"], BoxMode.XYXY_ABS) for each in objects]
+        corners = [corners_of(each) for each in objects]
         labels = [classes[each["category_id"]] for each in objects]
         places.append(Places(record, np.array(corners, np.float32).reshape(-1, 4), labels))
     return places

@@ -1,7 +1,5 @@
 """The page: what was collected, drawn and tabulated, put into its template."""
 
-import base64
-import io
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import NamedTuple
 import jinja2
 from plotly.offline import get_plotlyjs
 
+from projects.common.data_uris import data_uri
 from projects.RunReport import charts, detections, kinds, tables
 from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun, progress
 from revisit.data.images.opening import open_image
@@ -20,7 +19,6 @@ MOST_ROWS = 300  # of a table
 MOST_PICTURES = 12  # of one evaluation
 OPEN_EVALUATIONS = 6  # more of them are closed at first
 WIDEST, TALLEST = 1200, 4000  # px
-QUALITY = 80  # of WebP, which every browser of this decade shows
 # Of a folder's own pictures, by how their names start.
 KINDS = {NON_FINITE: (f"{NON_FINITE}/",), "views": ("views",), "neighbors": NEIGHBORS, "others": ("",)}
 
@@ -89,10 +87,8 @@ class Album:
         except Exception as error:  # decoders raise whatever damaged bytes trip
             return Thumbnail(caption, problem=f"cannot be read: {first_line(error)}")
         small.thumbnail((WIDEST, TALLEST))
-        buffer = io.BytesIO()
-        small.save(buffer, "WEBP", quality=QUALITY)
-        encoded = base64.b64encode(buffer.getvalue()).decode()
+        encoded = data_uri(small)
         if len(encoded) > self._room:
             return Thumbnail(caption, problem="left out, to keep this page small")
         self._room -= len(encoded)
-        return Thumbnail(caption, f"data:image/webp;base64,{encoded}", *small.size)
+        return Thumbnail(caption, encoded, *small.size)
