@@ -18,6 +18,7 @@ TOOLS = {
     "embed": "tools/embed.py",
     "similar": "tools/similar.py",
     "atlas": "tools/atlas.py",
+    "check-labels": "tools/check_labels.py",
     "visualize": "tools/visualize.py",
     "export": "tools/export_model.py",
     "export-weights": "tools/export_weights.py",

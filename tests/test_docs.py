@@ -176,3 +176,22 @@ def test_extending_shows_what_runs(toy_root, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(f"{ROOT}/tests/extension")
     assert "SIMSIAM.PREDICTOR_DIM" in run(f"{method} OUTPUT_DIR {tmp_path}", toy_root)
     assert "VOC_SVM_mAP" in run(f"{column} --output {tmp_path}", toy_root)
+
+
+@pytest.mark.usefixtures("photos", "imagenet")
+def test_label_check_shows_what_runs(tmp_path):
+    commands = [each.replace("/data", f"{tmp_path}") for each in documented("projects/LabelCheck/README.md")]
+    commands = [re.sub(r"([ :=])output", rf"\1{tmp_path}/output", each) for each in commands]
+    commands = [each.replace("50:100:1", "8:16:1").replace("0:50:1", "0:8:1") for each in commands]
+    check, *train, again, accept = commands
+    options = f"{DETECTION} MODEL.DEVICE cpu"
+    text = run(f"{check} --short-side 64 --workers 0 {options}", tmp_path)
+    assert "2 jobs, 0 done before" in text and "suspects.html, .csv, .json and .png are in" in text
+    for command in train:
+        run(f"{command} {options}", tmp_path)
+    assert "suspects" in run(f"{again} --short-side 64 --workers 0", tmp_path)
+    rows = (tmp_path / "output/suspects/suspects.csv").read_text().splitlines()
+    swapped = [row for row in rows[1:] if ",swapped," in row]
+    (tmp_path / "accepted.csv").write_text("\n".join([rows[0], *swapped[:2]]) + "\n")
+    accept = accept.replace("accepted.csv", f"{tmp_path}/accepted.csv")
+    assert f"{len(swapped[:2])} corrections are in" in run(accept, tmp_path)

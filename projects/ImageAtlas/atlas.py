@@ -1,7 +1,5 @@
 """An atlas: one HTML page, without network, of the rows of a table: a map, thumbnails, neighbours, colours."""
 
-import base64
-import io
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ import jinja2
 import numpy as np
 from PIL import Image
 
+from projects.common.data_uris import data_uri
 from projects.common.nearest import neighbours
 from projects.common.row_table import RowTable
 from projects.ImageAtlas.colours import columns_of
@@ -99,7 +98,5 @@ def _encoded(tiles: np.ndarray, quality: int) -> list[str]:
         sheet = np.full((height * SIDE, TILE, TILE, 3), 255, np.uint8)
         sheet[: len(part)] = part
         grid = sheet.reshape(height, SIDE, TILE, TILE, 3).swapaxes(1, 2).reshape(height * TILE, SIDE * TILE, 3)
-        buffer = io.BytesIO()
-        Image.fromarray(grid).save(buffer, "WEBP", quality=quality)
-        sheets.append(f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}")
+        sheets.append(data_uri(Image.fromarray(grid), quality))
     return sheets

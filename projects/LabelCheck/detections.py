@@ -1,0 +1,157 @@
+"""What detectors that have not learned an image find in it: missing boxes, and boxes that lie beside their objects."""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from projects.common.labelled_boxes import iou
+from projects.LabelCheck.labels import Labels
+from projects.RunReport.matching import NOTHING, JudgedImage, best_threshold, judge
+from revisit.data.sources.catalog import get_records
+from revisit.errors import UserError, expect, first_few, first_line
+from revisit.evaluation.box_evaluators import OF_PREDICTIONS, PREDICTIONS
+
+FREE = 0.3  # IoU with every box below which a detection lies on none
+DOUBLE = 0.5  # IoU from which on two detections are of one thing
+BESIDE = (0.1, 0.8)  # IoU of a box with its detection: below it is another object's, above the box is right
+
+Results = Mapping[str, Sequence[dict[str, Any]]]  # by real path of an image: bbox (x, y, w, h), category_id, score
+
+
+class Finding(NamedTuple):
+    """A detection that contradicts the labels of an image."""
+
+    image: int  # number of its record
+    place: int  # annotation that lies beside it; -1 where there is none
+    box: np.ndarray  # (4,) x0, y0, x1, y1 px, of the detection
+    number: int  # its class
+    suspicion: float  # 0..1
+
+
+def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Results:
+    """Of predictions.json files of tools/predict.py, and of folders of runs that ended with an evaluation. Classes
+    count as ``class_names`` do.
+
+    Raises:
+        UserError: other files, or classes that the labels do not have.
+    """
+    by_file: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for place in places:
+        try:
+            results, files, names = _of_run(place) if place.is_dir() else _of_files(place)
+            numbers = _numbers(names, class_names, place)
+            for file in files.values():
+                by_file[os.path.realpath(file)] += []
+            for result in results:
+                counted = {
+                    "category_id": numbers[result["category_id"]],
+                    "bbox": result["bbox"],
+                    "score": result["score"],
+                }
+                by_file[os.path.realpath(files[result["image_id"]])].append(counted)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
+            raise UserError(f"--detections {place} ({first_line(error)}): {expected}") from error
+    return by_file
+
+
+def _of_files(place: Path) -> tuple[list[dict], dict[Any, str], dict[Any, str]]:
+    """Results, files by the ids of images, names by the ids of classes."""
+    results, about = _json(place), _json(place.with_name("images.json"))
+    files = {image["id"]: image["file_name"] for image in about["images"]}
+    return results, files, {category["id"]: category["name"] for category in about["categories"]}
+
+
+def _of_run(place: Path) -> tuple[list[dict], dict[Any, str], dict[Any, str]]:
+    about = _json(place / OF_PREDICTIONS)
+    files = {record["image_id"]: record["file_name"] for record in get_records(about["data_set"])}
+    return _json(place / PREDICTIONS), files, {int(number): name for number, name in about["classes"].items()}
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _numbers(names: Mapping[Any, str], class_names: Sequence[str], place: Path) -> dict[Any, int]:
+    """The labels' number of every class of the detector, by its id."""
+    other = [name for name in names.values() if name not in class_names]
+    expect(not other, f"--detections {place} has classes that the labels do not have: {first_few(other)}")
+    return {identity: class_names.index(name) for identity, name in names.items()}
+
+
+def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
+    """The images that detectors have looked at, with the numbers of their records, matched as COCO matches them.
+
+    Raises UserError where there is none.
+    """
+    images = []
+    for number, record in enumerate(labels.records):
+        of_image = results.get(os.path.realpath(record["file_name"]))
+        if of_image is not None:
+            images.append((number, judge(record, of_image)))
+    expect(bool(images), "--detections: none of these images is among the labelled ones; expected the same files")
+    return images
+
+
+def missing(images: Sequence[tuple[int, JudgedImage]]) -> list[Finding]:
+    """Detections that lie on no box of any class, each thing once.
+
+    Suspicion is the score times (1 - the largest IoU with a box).
+    """
+    findings = []
+    for number, image in images:
+        overlap = image.overlap.max(axis=1, initial=0)
+        free = (image.match == NOTHING) & (overlap < FREE)
+        suspicion = image.predicted.scores * (1 - overlap)
+        for index in _different(image, np.flatnonzero(free)):
+            findings.append(_finding(image, index, number, -1, suspicion[index]))
+    return findings
+
+
+def _different(image: JudgedImage, indices: np.ndarray) -> Iterator[int]:
+    """Those of the detections, the best first, that are no doubles of better ones of any class."""
+    taken: list[int] = []
+    boxes = image.predicted.boxes
+    for index in indices.tolist():
+        if not taken or iou(boxes[[index]], boxes[taken]).max() < DOUBLE:
+            taken.append(index)
+            yield index
+
+
+def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Finding]:
+    """Boxes whose best detection of their class overlaps them little; suspicion is its score times (1 - IoU).
+
+    A detection that has found another box says nothing of this one. Only detections count from the score on where
+    their F1 is highest.
+    """
+    threshold = best_threshold([image for _, image in images])
+    places = _places(labels)
+    findings = []
+    for number, image in images:
+        for place, true in zip(places[number], range(len(image.truth.boxes)), strict=True):
+            mine = np.isin(image.match, (true, NOTHING)) & (image.predicted.scores >= threshold)
+            mine &= image.predicted.classes == image.truth.classes[true]
+            overlap = np.where(mine, image.overlap[:, true], 0)
+            index = int(overlap.argmax()) if len(overlap) else -1
+            if index >= 0 and BESIDE[0] < overlap[index] < BESIDE[1]:
+                suspicion = image.predicted.scores[index] * (1 - overlap[index])
+                findings.append(_finding(image, index, number, place, suspicion))
+    return findings
+
+
+def _places(labels: Labels) -> dict[int, list[int]]:
+    """By record: the annotations that are no crowds, in order."""
+    places = defaultdict(list)
+    for image, place in zip(labels.images.tolist(), labels.places.tolist(), strict=True):
+        places[image].append(place)
+    return places
+
+
+def _finding(image: JudgedImage, index: int, number: int, place: int, suspicion: float) -> Finding:
+    predicted = image.predicted
+    return Finding(number, place, predicted.boxes[index], int(predicted.classes[index]), float(suspicion))
