@@ -7,8 +7,9 @@
 
 A file system or an object store is then asked for one large file instead of thousands of small ones; order and batches
 stay what the sampler makes them. Images keep their bytes; where each has one class, it comes along. What is
-done already is kept, so an interrupted call resumes where it stopped. The folder can be copied anywhere that fsspec
-reads (s3://..., gs://...: with that protocol's own package installed).
+done already is kept, so an interrupted call resumes where it stopped. --output may be a folder, or any place that
+fsspec writes (s3://bucket/train, with that protocol's own package installed), which gets whole files only, the index
+last.
 
 To train from photographs that are far larger than its crops need, --short-side N packs JPEGs of that size instead of
 images that are larger.
@@ -16,13 +17,15 @@ images that are larger.
 Of tar files in WebDataset's layout from elsewhere, --index-only makes the index:
 
     python tools/make_shards.py --index-only --output /data/shards
+
+At a URL their headers are read, not the images, of many tar files at a time.
 """
 
 import argparse
 
+from projects.LargeData.places import place_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
-from revisit.files import output_path
 
 
 def main() -> None:
@@ -30,9 +33,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
-    what.add_argument("--index-only", action="store_true", help="only write index.npz for the *.tar in DIR")
+    what.add_argument("--index-only", action="store_true", help="only write index.npz for the *.tar in PLACE")
     add = parser.add_argument
-    add("--output", type=output_path, required=True, metavar="DIR", help="folder of the tar files")
+    add("--output", type=place_of, required=True, metavar="PLACE", help="folder or URL of the tar files")
     size = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
     add("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
     add("--workers", type=natural, default=4, metavar="W", help="shards written at a time (default: %(default)s)")
@@ -53,13 +56,13 @@ def main() -> None:
         expect(side <= MAX_SHORT_SIDE, f"--short-side is {side}: expected at most {MAX_SHORT_SIDE} px")
         expect(quality <= 100, f"--quality is {quality}: expected at most 100")
     if args.index_only:
-        paths = sorted(args.output.glob("*.tar"))
-        expect(bool(paths), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
+        names = list(args.output.sizes())
+        expect(bool(names), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
     else:
-        paths = make_shards(get_records(args.dataset), args.output, args.images_per_shard, args.workers, smaller)
+        names = make_shards(get_records(args.dataset), args.output, args.images_per_shard, args.workers, smaller)
     short_side = read_manifest(args.output).get("short_side", 0)
-    index = write_index(args.output, paths, short_side)
-    print(f"{args.output / INDEX}: {len(index.shard):,} images in {len(paths):,} shards")
+    index = write_index(args.output, names, short_side)
+    print(f"{args.output}/{INDEX}: {len(index.shard):,} images in {len(names):,} shards")
     print(f"in configs: DATASETS.TRAIN \"('shards:{args.output}',)\"")
 
 

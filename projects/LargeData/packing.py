@@ -12,13 +12,13 @@ import cv2
 from PIL import Image
 from tqdm import tqdm
 
+from projects.LargeData.places import Place
 from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.sources.records import changes, fingerprint
 from revisit.errors import UserError, expect, translated
-from revisit.files import make_folder, written_whole
 
 MANIFEST = "shards.json"
 QUALITY = 90  # of JPEG
@@ -33,27 +33,28 @@ class Smaller(NamedTuple):
 
 
 def make_shards(
-    records: list[dict], output: Path, images_per_shard: int, workers: int, smaller: Smaller | None = None
-) -> list[Path]:
-    """Write the shards of the records that are not there yet; returns the paths of all.
+    records: list[dict], place: Place, images_per_shard: int, workers: int, smaller: Smaller | None = None
+) -> list[str]:
+    """Write the shards of the records that are not there yet; returns the names of all.
 
     Raises UserError for a data set with more than classes, and for a folder that has shards made otherwise.
     """
     more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
     what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
     expect(not more, f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)")
-    make_folder(output, "--output")
-    check_manifest(output, records, images_per_shard, smaller)
+    place.make()
+    check_manifest(place, records, images_per_shard, smaller)
     starts = range(0, len(records), images_per_shard)
     digits = max(6, len(str(len(starts) - 1)))
-    parts = {output / f"shard-{number:0{digits}d}.tar": start for number, start in enumerate(starts)}
-    todo = {path: records[start : start + images_per_shard] for path, start in parts.items() if not path.exists()}
+    parts = {f"shard-{number:0{digits}d}.tar": start for number, start in enumerate(starts)}
+    present = place.sizes()
+    todo = {name: records[start : start + images_per_shard] for name, start in parts.items() if name not in present}
     done = len(records) - sum(map(len, todo.values()))
     bar = tqdm(total=len(records), initial=done, unit="image", desc="writing shards", disable=None)
     # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
     with bar, warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
         warnings.simplefilter("ignore")
-        jobs = [pool.submit(write_shard, path, parts[path], part, smaller) for path, part in todo.items()]
+        jobs = [pool.submit(write_shard, place, name, parts[name], part, smaller) for name, part in todo.items()]
         try:
             for job in as_completed(jobs):
                 bar.update(job.result())
@@ -63,32 +64,32 @@ def make_shards(
     return list(parts)
 
 
-def check_manifest(output: Path, records: list[dict], images_per_shard: int, smaller: Smaller | None) -> None:
-    """Note in shards.json what is packed; raises UserError if the folder was begun with something else."""
+def check_manifest(place: Place, records: list[dict], images_per_shard: int, smaller: Smaller | None) -> None:
+    """Note in shards.json what is packed; raises UserError if the place was begun with something else."""
     images = fingerprint(records)
     sizes = {"images_per_shard": images_per_shard} | (smaller._asdict() if smaller else {})
     manifest = {"images": images, **sizes}
-    if earlier := read_manifest(output):
-        with translated(f"comparing with {output / MANIFEST}"):
+    if earlier := read_manifest(place):
+        with translated(f"comparing with {place}/{MANIFEST}"):
             other = [f"other images, by {word}" for word in changes(earlier.pop("images"), images)]
         other += ["another size (--images-per-shard, --short-side, --quality)"] if earlier != sizes else []
-        expect(not other, f"{output} has shards made otherwise: {', '.join(other)}; choose another --output")
-    elif any(output.glob("*.tar")):
-        raise UserError(f"{output} has tar files of somebody else: choose another --output, or --index-only for those")
-    with written_whole(output / MANIFEST) as temporary:
+        expect(not other, f"{place} has shards made otherwise: {', '.join(other)}; choose another --output")
+    elif place.sizes():
+        raise UserError(f"{place} has tar files of somebody else: choose another --output, or --index-only for those")
+    with place.written(MANIFEST) as temporary:
         temporary.write_text(json.dumps(manifest, indent=2))
 
 
-def read_manifest(output: Path) -> dict:
+def read_manifest(place: Place) -> dict:
     """What shards.json notes; nothing where there is none."""
-    path = output / MANIFEST
-    with translated(f"reading {path}"):
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+    with translated(f"reading {place}/{MANIFEST}"):
+        content = place.read(MANIFEST)
+        return {} if content is None else dict(json.loads(content))
 
 
-def write_shard(path: Path, start: int, records: list[dict], smaller: Smaller | None) -> int:
+def write_shard(place: Place, name: str, start: int, records: list[dict], smaller: Smaller | None) -> int:
     """Write one tar file, whole or not at all: the same records, the same bytes. Returns the number of images."""
-    with written_whole(path) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
+    with place.written(name) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, record in enumerate(records, start=start):
             data, suffix = image_bytes(record, smaller)
             members = {suffix: data} | ({".cls": str(record["label"]).encode()} if "label" in record else {})

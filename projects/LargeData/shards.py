@@ -7,23 +7,28 @@ either. DIR is a folder or whatever fsspec opens (``s3://bucket/train``).
 """
 
 import io
+import json
 import os
 import posixpath
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import fsspec
 import numpy as np
 from tqdm import tqdm
 
+from projects.LargeData.places import Place
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.errors import UserError, expect, translated
-from revisit.files import written_whole
 
 INDEX = "index.npz"
+PARTIAL = "index.partial.json"  # what an interrupted call has indexed
+NOTED = 1000  # tar files, after which it is written
+Images = list[tuple[int, int, int]]  # offset, size and label of each
 MAX_SHORT_SIDE = 2**14  # px
 _NO_LABEL = -1
 _MAX_CLASSES = 10**6  # evaluations reserve memory for all up to the highest
@@ -41,18 +46,23 @@ class ShardIndex(NamedTuple):
     short_side: np.ndarray | int = 0  # () int64: px; the short sides of images that were made smaller, 0 if none were
 
 
-def index_shard(path: Path) -> list[tuple[int, int, int]]:
+def index_shard(place: Place, name: str) -> Images:
     """(offset, size, label) of every image in a tar file, in its order; the label is -1 without ``KEY.cls``.
 
     Raises:
         UserError: no tar file, a truncated one, two images of one name, or a class that is no whole number.
     """
+    path = f"{place}/{name}"
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
-    with translated(f"indexing {path}", content=True), tarfile.open(path, "r:") as tar:
+    with (
+        translated(f"indexing {path}", content=True),
+        place.open(name) as file,
+        tarfile.open(fileobj=file, mode="r:") as tar,
+    ):
         for member in filter(tarfile.TarInfo.isfile, tar):
-            name, _, suffix = posixpath.basename(member.name).partition(".")
-            key = posixpath.join(posixpath.dirname(member.name), name)
+            stem, _, suffix = posixpath.basename(member.name).partition(".")
+            key = posixpath.join(posixpath.dirname(member.name), stem)
             if f".{suffix.lower()}" in SUFFIXES:
                 if key in images:
                     raise UserError(f"{path} has two images called {key}: expected one per sample")
@@ -64,31 +74,57 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
                     raise UserError(f"{message}: expected a whole number from 0 on, below {_MAX_CLASSES:,}")
                 labels[key] = int(text)
         end = tar.offset + tarfile.BLOCKSIZE  # a tar file that ends well ends with empty blocks
-    expect(path.stat().st_size >= end, f"{path} is truncated: copy or make it again")
+        is_whole = file.seek(0, os.SEEK_END) >= end
+    expect(is_whole, f"{path} is truncated: copy or make it again")
     expect(images, f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
-    return [(*place, labels.get(key, _NO_LABEL)) for key, place in images.items()]
+    return [(*where, labels.get(key, _NO_LABEL)) for key, where in images.items()]
 
 
-def write_index(folder: Path, paths: list[Path], short_side: int = 0) -> ShardIndex:
-    """Index tar files of a folder, made with that ``short_side``, and write its index.npz, whole or not at all.
+def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardIndex:
+    """Index tar files of a place, made with that ``short_side``, and write its index.npz, whole or not at all.
+
+    Many files of a store are read at a time; what is indexed is noted there, so that an interrupted call continues.
 
     Raises:
         UserError: see index_shard; some images have a class and others none.
     """
-    entries = [index_shard(path) for path in tqdm(paths, unit="shard", desc="indexing", disable=None)]
+    sizes = place.sizes()
+    entries = _indexed(place, {name: sizes.get(name, 0) for name in names})
     rows = np.array(list(chain.from_iterable(entries)), np.int64)
-    numbers = np.arange(len(paths), dtype=np.int64)
+    numbers = np.arange(len(names), dtype=np.int64)
     shard = np.repeat(numbers, [len(images) for images in entries])
     unlabelled = rows[:, 2] == _NO_LABEL
     if unlabelled.any() and not unlabelled.all():
-        first = paths[shard[unlabelled.argmax()]]
+        first = f"{place}/{names[shard[unlabelled.argmax()]]}"
         raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
-    names = np.array([path.name for path in paths])
-    num_bytes = np.array([path.stat().st_size for path in paths], np.int64)
-    index = ShardIndex(names, num_bytes, shard, *rows.T, short_side)
-    with written_whole(folder / INDEX) as temporary, open(temporary, "wb") as file:
+    num_bytes = np.array([sizes[name] for name in names], np.int64)
+    index = ShardIndex(np.array(names), num_bytes, shard, *rows.T, short_side)
+    with place.written(INDEX) as temporary, open(temporary, "wb") as file:
         np.savez(file, **index._asdict())
+    place.remove(PARTIAL)
     return index
+
+
+def _indexed(place: Place, sizes: dict[str, int]) -> list[Images]:
+    """Images of each tar file. Those that an interrupted call has noted are not read again, if they have their size."""
+    noted = json.loads(place.read(PARTIAL) or "{}")
+    done = {name: images for name, (size, images) in noted.items() if sizes.get(name) == size}
+    left = [name for name in sizes if name not in done]
+    bar = tqdm(total=len(sizes), initial=len(done), unit="shard", desc="indexing", disable=None)
+    with bar, ThreadPoolExecutor(place.at_once) as pool:
+        for start in range(0, len(left), NOTED):
+            part = left[start : start + NOTED]
+            for name, images in zip(part, pool.map(partial(index_shard, place), part), strict=True):
+                done[name] = images
+                bar.update()
+            if start + NOTED < len(left):
+                _note(place, {name: (sizes[name], images) for name, images in done.items()})
+    return [done[name] for name in sizes]
+
+
+def _note(place: Place, done: dict[str, tuple[int, Images]]) -> None:
+    with place.written(PARTIAL) as temporary:
+        temporary.write_text(json.dumps(done))
 
 
 def load_shards(root: str) -> LabelledSet:

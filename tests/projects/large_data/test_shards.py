@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tiny import tiny_config
 from trees import pack, refusal, touch, write
 
+from projects.LargeData.places import Folder
 from projects.LargeData.shards import load_shards, write_index
 from revisit.data.images.image_bytes import read_sample
 from revisit.data.images.reader import UnreadableImageError, read_image, read_record
@@ -184,7 +185,7 @@ def test_tar_files_of_others_are_indexed(tmp_path):
 )
 def test_what_cannot_be_indexed_is_named(tmp_path, members, named):
     write_tar(tmp_path / "a.tar", *members)
-    line = refusal(write_index, tmp_path, [tmp_path / "a.tar"])
+    line = refusal(write_index, Folder(tmp_path), ["a.tar"])
     assert named in line and "a.tar" in line and len(line) < 300
 
 
@@ -193,7 +194,7 @@ def test_names_that_lead_out_of_the_folder_write_nothing(tmp_path):
     folder.mkdir(parents=True)
     outside = ["../../owned.jpg", f"{tmp_path}/owned2.jpg", "a/../../../owned3.jpg"]
     write_tar(folder / "a.tar", *((name, b"pixels") for name in outside))
-    write_index(folder, [folder / "a.tar"])
+    write_index(Folder(folder), ["a.tar"])
     assert samples_of(folder) == [b"pixels"] * 3
     assert {path.name for path in tmp_path.rglob("*")} == {"inner", "shards", "a.tar", "index.npz"}
 
@@ -241,7 +242,7 @@ def test_a_truncated_tar_is_not_indexed(shards):
         last = tar.getmembers()[-1]
     for length in (700, last.offset + 100, last.offset_data, last.offset_data + 512, 0):
         write(path, whole[:length])
-        assert "shard-000001.tar" in refusal(write_index, shards, sorted(shards.glob("*.tar")))
+        assert "shard-000001.tar" in refusal(write_index, Folder(shards), list(Folder(shards).sizes()))
 
 
 @pytest.mark.parametrize("wrong", ["compressed", "of int8"])

@@ -1,0 +1,125 @@
+"""Shards in a store: the bytes of those on a disk, the index last, tar files indexed by their headers."""
+
+import json
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+from PIL import Image
+from trees import pack, refusal
+
+from projects.LargeData import shards
+from projects.LargeData.places import Store, place_of
+from projects.LargeData.shards import load_shards, write_index
+from revisit.data.images.image_bytes import read_sample
+
+NUM_IMAGES = 11
+
+
+class Counting(MemoryFileSystem):
+    """A store that counts bytes that are read from its files, and whose uploads may fail."""
+
+    protocol = "counting"
+    store: dict = {}
+    pseudo_dirs = [""]
+    read_bytes = 0
+    uploads_left = 10**6
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("counting://", "memory://"))
+
+    def put_file(self, lpath, rpath, **options):
+        if type(self).uploads_left == 0:
+            raise OSError("the store is away")
+        type(self).uploads_left -= 1
+        super().put_file(lpath, rpath, **options)
+
+    def _open(self, path, mode="rb", **options):
+        file = super()._open(path, mode, **options)
+        if mode != "rb":
+            return file
+        counted = MemoryFile(self, path, file.getvalue())
+        read = counted.read
+
+        def counting(*args):
+            data = read(*args)
+            type(self).read_bytes += len(data)
+            return data
+
+        counted.read = counting
+        return counted
+
+
+@pytest.fixture(autouse=True)
+def store():
+    fsspec.register_implementation("counting", Counting, clobber=True)
+    Counting.store.clear()
+    Counting.read_bytes, Counting.uploads_left = 0, 10**6
+    return Store("counting://bucket/train")
+
+
+@pytest.fixture
+def images(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    for n in range(NUM_IMAGES):
+        Image.fromarray(rng.integers(0, 256, (90, 90, 3), np.uint8)).save(tmp_path / f"images/{n:02d}.png")
+    return tmp_path / "images"
+
+
+def words(images, output):
+    return f"--dataset folder:{images} --output {output} --images-per-shard 3 --workers 1"
+
+
+def test_a_store_gets_the_bytes_of_a_folder_the_index_last_and_resumes(images, tmp_path, store):
+    pack(words(images, tmp_path / "local"))
+    Counting.uploads_left = 3  # the manifest and two shards
+    assert "the store is away" in refusal(pack, words(images, store))
+    assert list(store.sizes()) == ["shard-000000.tar", "shard-000001.tar"] and store.read("index.npz") is None
+    Counting.uploads_left = 4  # the manifest, two shards and the index: shards that are there are not written again
+    pack(words(images, store))
+    for path in (tmp_path / "local").iterdir():
+        assert store.read(path.name) == path.read_bytes()
+    local, remote = load_shards(str(tmp_path / "local")).records, load_shards(str(store)).records
+    assert list(map(read_sample, remote)) == list(map(read_sample, local)) and len(remote) == NUM_IMAGES
+
+
+def test_tar_files_in_a_store_are_indexed_by_their_headers(images, store):
+    pack(words(images, store))
+    index = store.read("index.npz")
+    store.remove("index.npz")
+    Counting.read_bytes = 0
+    pack(f"--index-only --output {store}")
+    assert store.read("index.npz") == index
+    assert Counting.read_bytes < sum(store.sizes().values()) / 10
+
+
+def test_an_interrupted_index_continues(images, store, monkeypatch):
+    pack(words(images, store))
+    whole = store.read("index.npz")
+    store.remove("index.npz")
+    monkeypatch.setattr(shards, "NOTED", 1)
+    read, names = shards.index_shard, []
+
+    def interrupted(place, name):
+        names.append(name)
+        if len(names) == 3:
+            raise KeyboardInterrupt
+        return read(place, name)
+
+    monkeypatch.setattr(shards, "index_shard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_index(store, list(store.sizes()))
+    assert sorted(json.loads(store.read("index.partial.json"))) == names[:2]
+    write_index(store, list(store.sizes()))
+    assert len(names) == 3 + 2 and store.read("index.partial.json") is None
+    assert store.read("index.npz") == whole
+
+
+def test_refusals_say_what_to_do(images, store):
+    assert "no *.tar in counting://bucket/train" in refusal(pack, f"--index-only --output {store}")
+    assert "opening nowhere://bucket" in refusal(place_of, "nowhere://bucket")
+    pack(words(images, store))
+    assert "choose another --output" in refusal(pack, words(images, store).replace("shard 3", "shard 4"))
