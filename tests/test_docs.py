@@ -97,6 +97,11 @@ def test_own_images_with_few_labels_begin_with_found_boxes(tmp_path):
     finetune = finetune.replace("more_photos", "photos").replace("more_boxes", "boxes")
     text = run(f"{finetune} {DETECTION} MODEL.DEVICE cpu", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text) and "proposal_generator 6 of 6" in text
+    (compare,) = (each for each in others if "--unlabelled" in each)
+    compare = compare.replace("more_photos", "photos").replace("more_boxes", "boxes")
+    text = run(compare.replace("--labels", "--dry-run --labels"), tmp_path)
+    assert "12 jobs" in text and "boxes + teacher, 15 labels, seed 3 (600 iterations of 4 images)" in text
+    assert "16 images of coco:" in text and "are among DATASETS.UNLABELLED" in text  # the page has other test images
 
 
 @pytest.mark.usefixtures("photos", "imagenet")
