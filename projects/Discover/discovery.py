@@ -30,6 +30,7 @@ CANDIDATES = 150  # of an image
 CUTS = 1  # that come first where little recurs
 JUDGED = 30  # best parts, whose mean recurrence says so
 RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
+LARGEST = 0.4  # of the image, a part's box where much recurs: a larger one is of the background between objects
 NEARLY_SAME = 0.7  # IoU of two candidates of which one is enough
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ def find_objects(
 ) -> list[dict[str, Any]]:
     """The objects of an image of ``height`` x ``width`` px, best first, as COCO's results have them: ``bbox`` (x, y, w,
     h) px, ``segmentation`` in run lengths, ``score`` above 0: recurrence squared times the root of the own image's
-    score. Where the best have little recurrence, cuts come first, with a score just above the best part's.
+    score. Where the best have little recurrence, cuts come first, with a score just above the best part's; elsewhere a
+    part whose box has more than LARGEST of the image is none.
 
     Args:
         count: the most objects.
@@ -79,6 +81,8 @@ def find_objects(
     if scores.any() and recurs[judged].mean() < RECURRENT:
         parts = candidates.cuts + parts
         scores = np.append(np.full(len(candidates.cuts), 1.001 * scores.max()), scores)
+    else:
+        scores = scores * (_box_areas(parts) <= LARGEST * np.prod(candidates.size))
     objects = []
     for index in best(boxes_of(parts), scores, count):
         mask = _in_image(parts[index], candidates.size, height, width)
@@ -154,6 +158,12 @@ def read_found(path: Path) -> list[dict[str, Any]]:
     if whole != text:
         path.write_text(whole, encoding="utf-8")
     return [json.loads(line) for line in whole.splitlines()]
+
+
+def _box_areas(parts: list[Part]) -> np.ndarray:
+    """(n,) float64, in pixels of a mask."""
+    boxes = boxes_of(parts)
+    return (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
 
 
 def _in_image(part: Part, size: tuple[int, int], height: int, width: int) -> np.ndarray:

@@ -26,6 +26,7 @@ class ObjectBoxes(ViewAnnotator):
     scale: tuple[float, float]
     jitter: float
     proposals: str = ""
+    drawn_share: float = 0.0
 
     def prepare(self, records: list[dict]) -> list[dict]:
         """The records, with the boxes of OBJECTS.PROPOSALS."""
@@ -64,11 +65,13 @@ class ObjectBoxes(ViewAnnotator):
         return np.stack([key, query])
 
     def _choose(self, region: np.ndarray, count: int, rng: np.random.Generator, known: np.ndarray) -> np.ndarray:
-        """(count, 4) boxes in a region of the image: known ones, then drawn ones; without an area where it is empty."""
+        """(count, 4) boxes in a region of the image: known ones up to their share, then drawn ones; without an area
+        where it is empty."""
         drawn = self._drawn(region, count, rng)
         cut = _clipped(known, region)
         is_inside = _area(cut) >= INSIDE * _area(known)
-        chosen = rng.permutation(cut[is_inside])
+        most = round((1 - self.drawn_share) * count)
+        chosen = rng.permutation(cut[is_inside])[:most]
         return np.concatenate([chosen, drawn])[:count]
 
     def _drawn(self, region: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -37,6 +37,7 @@ objects("OBJECTS.NUM_BOXES", 8, "R, objects in anchor and large positive; R / 4 
 objects("OBJECTS.SCALE", (0.3, 0.8), "Root of a box's area over the root of the area that two views share.", _SHARES)
 objects("OBJECTS.JITTER", 0.05, "By how much a box's edges move in a view, as a share of its side.", number(0, 0.4))
 objects("OBJECTS.PROPOSALS", "", "A file with boxes, in COCO's result format; if too few are visible, more are drawn.")
+objects("OBJECTS.DRAWN_SHARE", 0.0, "Of the boxes, at least how many are drawn, next to proposals.", number(0, 1))
 objects("OBJECTS.CANONICAL_SIZE", 96, "Root of the area from which on a box is of p4; in a detector 224 px.", PIXELS)
 objects("OBJECTS.IMAGE_WEIGHT", 0.0, "mu, weight of kNN-MoCo's losses of whole images in a step.", number(0, 1e6))
 # Detectron2's keys that make a box head, below MODEL.ROI_BOX_HEAD.
@@ -94,12 +95,15 @@ class ObjectMoCo(KNNMoCo):
         expect(views.MAX_IOU == 1, f"VIEWS.MAX_IOU {views.MAX_IOU}: expected 1, as objects lie in what views share")
         both = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT
         expect(not both, "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it")
+        share_drawn = cfg.OBJECTS.DRAWN_SHARE
+        all_drawn = f"OBJECTS.DRAWN_SHARE {share_drawn}: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn"
+        expect(cfg.OBJECTS.PROPOSALS or not share_drawn, all_drawn)
         super().check(cfg, share)
 
     @classmethod
     def view_annotator(cls, cfg: CfgNode) -> ObjectBoxes:
         options = cfg.OBJECTS
-        return ObjectBoxes(options.NUM_BOXES, options.SCALE, options.JITTER, options.PROPOSALS)
+        return ObjectBoxes(options.NUM_BOXES, options.SCALE, options.JITTER, options.PROPOSALS, options.DRAWN_SHARE)
 
     @classmethod
     def keys_of_image(cls, cfg: CfgNode) -> int:

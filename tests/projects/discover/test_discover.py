@@ -10,7 +10,7 @@ from commands import one_line_error, run
 from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 
-from projects.Discover.discovery import FOUND, find_candidates, find_objects
+from projects.Discover.discovery import FOUND, Candidates, find_candidates, find_objects
 from projects.Discover.parts import FINER, find_parts, part_of
 from projects.Discover.ranking import best, contrast
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
@@ -47,6 +47,21 @@ def test_cuts_come_first_where_little_recurs(planted):
     assert [76, 56, 20, 40] not in [each["bbox"] for each in same]
     assert unlike[0]["bbox"] == [76, 56, 20, 40]
     assert unlike[0]["score"] == pytest.approx(1.001 * unlike[1]["score"])
+
+
+@pytest.mark.parametrize(("recurs", "height", "is_object"), [(0.5, 40, True), (0.5, 41, False), (0.3, 41, True)])
+def test_a_part_whose_box_has_more_than_40_percent_of_the_image_is_no_object_where_much_recurs(
+    recurs, height, is_object
+):
+    """The background between objects: a frame as wide as the image, and a square in it."""
+    frame, square = np.zeros((2, 100, 100), bool)
+    frame[[0, height - 1]] = frame[:height, [0, 99]] = True
+    square[10:30, 10:30] = True
+    parts = [part_of(frame), part_of(square)]
+    candidates = Candidates((100, 100), parts, np.array([2.0, 1.0]), np.zeros((2, 5)), cuts=[])
+    found = find_objects(candidates, 100, 100, 5, lambda rows, name: np.full(len(rows), recurs))
+    boxes = [each["bbox"] for each in found]
+    assert boxes == [[0, 0, 100, height]] * is_object + [[10, 10, 20, 20]]
 
 
 def test_parts_have_their_masks_in_their_boxes(planted):

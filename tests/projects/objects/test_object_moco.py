@@ -208,6 +208,7 @@ def test_a_dry_run_counts_a_step_without_boxes_that_have_values():
     [
         (("VIEWS.SMALL_SIZE", 40), "SMALL_SIZE 40: the backbone's pyramid needs a multiple of 32 px"),
         (("VIEWS.MAX_IOU", 0.2), "MAX_IOU 0.2: expected 1, as objects lie in what views share"),
+        (("OBJECTS.DRAWN_SHARE", 0.5), "DRAWN_SHARE 0.5: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn"),
         (("MOCO.QUEUE_SIZE", 39), "QUEUE_SIZE 39 is smaller than the global batch of 40"),
     ],
 )
