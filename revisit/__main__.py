@@ -19,6 +19,8 @@ TOOLS = {
     "similar": "tools/similar.py",
     "atlas": "tools/atlas.py",
     "check-labels": "tools/check_labels.py",
+    "curate": "tools/curate.py",
+    "select": "tools/select_images.py",
     "visualize": "tools/visualize.py",
     "export": "tools/export_model.py",
     "export-weights": "tools/export_weights.py",

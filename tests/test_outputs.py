@@ -14,11 +14,18 @@ from revisit.files import make_folder, output_path
 
 # Arguments of type Path that are read; every other place in a command line is an output.
 INPUTS = {"inputs", "folders", "path", "--list", "--sbd", "--boxes", "--others", "run", "--names", "--published"}
-# Those whose type is output_path, by the script that has them; one more fails this test until it is listed here.
+INPUTS |= {"--embeddings", "--query", "--columns", "--groups", "--truth", "--test", "--images", "--suspects",
+           "--accept", "--detections"}  # fmt: skip
+TYPES = ("output_path", "place_of")  # place_of: a folder, or a store that can be written to
+# Those of these types, by the script that has them; one more fails this test until it is listed here.
 OUTPUTS = {
     "tools/compare_starts.py": ["--output"], "tools/convert_to_d2.py": ["output"], "tools/demo.py": ["--output"],
     "tools/discover.py": ["--output"],
     "tools/self_label.py": ["--output"],
+    "tools/atlas.py": ["--output"], "tools/curate.py": ["--output"], "tools/embed.py": ["--output"],
+    "tools/select_images.py": ["--output"], "tools/similar.py": ["--output"],
+    "tools/check_labels.py": ["--output"], "projects/LabelCheck/spoil_labels.py": ["--output"],
+    "projects/Groups/make_tinted.py": ["--output"], "projects/Curation/make_copies.py": ["--output"],
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
     "tools/predict.py": ["--output"], "tools/report.py": ["--output"], "tools/reproduce.py": ["--output"],
     "tools/slurm.py": ["--logs"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],
@@ -48,10 +55,10 @@ def arguments(tree: ast.Module) -> list[tuple[str, str]]:
 def test_every_place_in_a_command_line_is_a_known_input_or_an_output():
     outputs = {}
     for path, tree in TREES.items():
-        places = [name for name, kind in arguments(tree) if kind == "output_path"]
+        places = [name for name, kind in arguments(tree) if kind in TYPES]
         places += ["NAME"] * ("'type': output_path" in ast.unparse(tree))
         outputs |= {str(path): places} if places else {}
-        others = {name for name, kind in arguments(tree) if kind != "output_path"}
+        others = {name for name, kind in arguments(tree) if kind not in TYPES}
         assert not [name for name in others if name.strip("-") in ("output", "json", "log", "logs")], path
         assert {name for name, kind in arguments(tree) if kind == "Path"} <= INPUTS, path
     assert outputs == OUTPUTS

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ def embed(places: list[Places], embedder: Embedder, output: Path, workers: int =
     if (output / TABLE).is_file():
         print(f"{output / TABLE} is there already", flush=True)
         return load_table(output)
-    compute = partial(_part, places, embedder, _bits_of(records, embedder), workers)
+    compute = partial(_part, places, embedder, bits_of(records, embedder.about["flags"]), workers)
     arrays = joined(in_parts(len(places), PART, output / PARTS, compute, "embedding"))
     left_out = arrays.pop("left_out").tolist()
     expect(len(arrays["rows"]) > 0, f"none of the {len(places)} images can be read, the first: {left_out[:1]}")
@@ -85,9 +85,9 @@ def _digest(places: list[Places]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _bits_of(records: list[dict], embedder: Embedder) -> int | None:
-    """Bits a sample of images with more than 8: those of the weights, else those that the images have."""
-    bits = embedder.about["flags"].get(depth_key())
+def bits_of(records: list[dict], flags: dict[str, Any]) -> int | None:
+    """Bits a sample of images with more than 8: those of the weights' flags, else those that the images have."""
+    bits = flags.get(depth_key())
     if bits is None and (asked := find_bit_depth(records)):
         return asked[0]
     return bits
@@ -96,7 +96,7 @@ def _bits_of(records: list[dict], embedder: Embedder) -> int | None:
 def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
     """(N, C) float32 unit rows of few places. Raises UserError for an image that cannot be read."""
     records = [each.record for each in places]
-    arrays = _part(places, embedder, _bits_of(records, embedder), 0, range(len(places)))
+    arrays = _part(places, embedder, bits_of(records, embedder.about["flags"]), 0, range(len(places)))
     expect(not len(arrays["left_out"]), str(arrays["left_out"][:1]))
     return arrays["rows"]
 

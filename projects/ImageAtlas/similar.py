@@ -12,7 +12,7 @@ from projects.ImageAtlas.embedders import embedder_again
 from projects.ImageAtlas.embedding import rows_of
 from projects.ImageAtlas.places import Places
 from projects.ImageAtlas.thumbnails import cut, square, thumbnails
-from projects.Pictures.tiles import SheetRow, save_sheet
+from projects.Pictures.tiles import gallery, save_sheet
 from revisit.data.images.reader import require_record
 from revisit.errors import expect
 
@@ -73,10 +73,5 @@ def draw_similar(path: Path, table: RowTable, similar: Similar, query: Path, box
     captions = ["query"]
     for cosine, label in zip(similar.cosines.tolist(), chosen.classes.tolist(), strict=True):
         captions.append(f"{cosine:.3f} {label}".rstrip())
-    blank = np.full_like(tiles[0], 255)
-    while len(tiles) % COLUMNS:
-        tiles.append(blank)
-        captions.append("")
-    starts = range(0, len(tiles), COLUMNS)
-    rows = [SheetRow(tiles[start : start + COLUMNS], captions[start : start + COLUMNS]) for start in starts]
+    rows = gallery(tiles, captions, COLUMNS)
     save_sheet(path, rows, title=f"Most similar to {query.name}", subtitle=table.about["network"])

@@ -38,6 +38,17 @@ class SheetRow(NamedTuple):
     depth_range: tuple[float, float] | None = None  # metres at the two ends of a scale next to it
 
 
+def gallery(tiles: Sequence[np.ndarray], captions: Sequence[str], columns: int) -> list[SheetRow]:
+    """Rows of tiles of one size with a caption below each, the last one filled up with white."""
+    blank = np.full_like(tiles[0], 255)
+    rows = []
+    for start in range(0, len(tiles), columns):
+        part = list(tiles[start : start + columns])
+        filled = part + [blank] * (columns - len(part))
+        rows.append(SheetRow(filled, captions[start : start + columns]))
+    return rows
+
+
 def evenly_spread(total: int, count: int) -> list[int]:
     """``count`` of the indices below ``total``, or all if there are fewer, from the first to the last."""
     return np.linspace(0, total - 1, min(count, total)).astype(int).tolist()

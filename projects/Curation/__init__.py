@@ -1,0 +1,1 @@
+"""Which images to keep, which belong together, and which to label first."""
