@@ -63,7 +63,7 @@ class ViewDataset(Dataset):
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
         """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
-        self._begin([self.records[index] for _, index in keys])
+        self._begin(keys)
         tensors = {name: _empty((len(keys), *shape)) for name, shape in self._mapper.shapes.items()}
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         views, labels = [], []
@@ -84,13 +84,13 @@ class ViewDataset(Dataset):
             batch["label"] = torch.tensor(labels)
         return batch
 
-    def _begin(self, records: list[dict]) -> None:
+    def _begin(self, keys: list[tuple[int, int]]) -> None:
         """Have the bytes of a batch at hand, where something reads them ahead."""
         if self._make_reader:
             worker = get_worker_info()
             self._reader = self._make_reader(worker.id, worker.num_workers) if worker else self._make_reader(0, 1)
             self._make_reader = None
-        self._reader.begin(records)
+        self._reader.begin([self.records[index] for _, index in keys])
 
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
         return self._mapper.of_picture(open_record(record, self._bit_depth), epoch, index, room)
