@@ -5,6 +5,7 @@ seed and iteration alone, so a thread in every worker asks for their ranges ahea
 of local files.
 """
 
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -53,6 +54,8 @@ class BatchesAhead:
         Thread(target=self._ask, args=(batches,), daemon=True).start()
 
     def _ask(self, batches: Batches) -> None:
+        # Signals are the main thread's to hear, which one that another thread gets does not wake.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         for records in batches:
             wanted = ranges_at_urls(records)
             try:

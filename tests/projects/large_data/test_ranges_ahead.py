@@ -1,6 +1,7 @@
 """Shards from a server that fails at random: the same batches as from local files, few requests, no wrong image."""
 
 import functools
+import gc
 import random
 import threading
 import time
@@ -174,6 +175,7 @@ def test_a_store_that_comes_back_is_waited_for_and_one_that_does_not_ends_the_ru
     for workers in (0, 1):
         with pytest.raises(LostContactError, match="no answer"):
             next(iter(loader_of(store.url, "DATALOADER.NUM_WORKERS", workers)))
+    gc.collect()  # the exceptions, whose frames hold the worker
 
 
 def test_a_missing_shard_is_named_when_its_image_is_wanted(shards, store):
