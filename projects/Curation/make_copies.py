@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Copy images with small changes, to measure what tools/curate.py finds: others' crops, brightness and JPEG quality.
+"""Copy images with small changes, to measure what tools/curate.py finds: other crops, brightness, JPEG quality.
 
     python projects/Curation/make_copies.py --images folder:/data/photos --output output/copies
 
@@ -9,17 +9,9 @@ seed gives the same bytes.
 """
 
 import argparse
-from pathlib import Path
-
-import cv2
-import numpy as np
-from tqdm import tqdm
 
 from revisit.engine.command import natural, run_command
 from revisit.files import make_folder, output_path, write_whole
-
-SIDES, LIGHT, QUALITY = (0.9, 1.0), (0.7, 1.3), (30, 96)
-BEST = 98  # JPEG's quality of the first copy
 
 
 def main() -> None:
@@ -31,7 +23,11 @@ def main() -> None:
     add("--first", type=natural, metavar="N", help="so many images, evenly spread (default: all)")
     add("--seed", type=int, default=0, help=f"of the changes {default}")
     args = parser.parse_args()
+    import numpy as np
+    from tqdm import tqdm
+
     from projects.common.tables import csv_table
+    from projects.Curation.jitter import BEST, jittered, save_jpeg
     from revisit.data.images.reader import require_record
     from revisit.data.sources.catalog import get_records
     from revisit.data.sources.records import sample
@@ -50,21 +46,6 @@ def main() -> None:
             lines.append((name, number))
     write_whole(args.output / "truth.csv", csv_table(("file_name", "group"), lines))
     print(f"{len(lines)} copies of {len(records)} images: {args.output}")
-
-
-def jittered(image: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, int]:
-    """A part of an (H, W, 3) uint8 image with other brightness, and the quality of its JPEG."""
-    height, width = (max(1, round(side * rng.uniform(*SIDES))) for side in image.shape[:2])
-    top = rng.integers(image.shape[0] - height + 1)
-    left = rng.integers(image.shape[1] - width + 1)
-    part = image[top : top + height, left : left + width]
-    bright = (part * rng.uniform(*LIGHT)).round().clip(0, 255)
-    return bright.astype(np.uint8), int(rng.integers(*QUALITY))
-
-
-def save_jpeg(path: Path, image: np.ndarray, quality: int) -> None:
-    """Of an (H, W, 3) uint8 RGB image."""
-    cv2.imwrite(str(path), image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
 
 
 if __name__ == "__main__":
