@@ -1,6 +1,7 @@
 """What of a data set cannot be read is known before the first step, and one rule says what becomes of it."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ from tiny import tiny_config
 from trees import logged, refusal, write
 
 from projects.DataChecks import soundness
+from projects.DataChecks.leaks import leaks
 from projects.DataChecks.soundness import look_at
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import ends_well, read_image, read_record, require_record
 from revisit.data.loading.finetune_loader import MappedRecords
+from revisit.data.sources.catalog import get_records, register
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
+from revisit.engine.setup import make_config
 
 
 def jpeg(**options) -> bytes:
@@ -117,3 +121,28 @@ def test_in_finetuning_the_next_record_stands_in_for_an_unreadable_one(tmp_path,
     dataset = MappedRecords(records, lambda record: {"name": record["file_name"], "sum": read_record(record).sum()}, 0)
     assert [dataset[0, n]["name"][-7:] for n in (0, 1, 2)] == ["000.jpg", "001.jpg", "000.jpg"]
     assert "replaced by its neighbour" in caplog.text and f"{tmp_path}/bad.jpg" in caplog.text
+
+
+def test_test_images_that_are_learned_from_are_warned_of(write_pictures, tmp_path, caplog):
+    train, test = write_pictures(tmp_path / "train", 4), write_pictures(tmp_path / "test", 3, size=(40, 30))
+    write(tmp_path / "test/copy.png", train[0].read_bytes())
+    for folder in ("train", "test"):
+        images = [
+            {"id": n, "file_name": path.name, "height": 30, "width": 40}
+            for n, path in enumerate(sorted((tmp_path / folder).iterdir()))
+        ]
+        boxes = [{"id": n + 1, "image_id": n, "category_id": 1, "bbox": [1, 1, 9, 9], "iscrowd": 0} for n in range(3)]
+        content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "cat"}]}
+        write(tmp_path / f"{folder}.json", json.dumps(content).encode())
+    names = [f"coco:{tmp_path}/{folder}:{tmp_path}/{folder}.json" for folder in ("train", "test")]
+    cfg = make_config("configs/own_images/detection.yaml", [])
+    cfg.DATASETS.TRAIN = (names[0],)
+    for tested, expected in ((names[1], "1 of 4 images"), (names[0], "4 of 4 images")):
+        caplog.clear()
+        register(tested)
+        leaks(cfg, tested, get_records(tested), to_learn=False)
+        assert caplog.text == ""
+        cfg.DATASETS.TEST = (tested,)
+        leaks(cfg, tested, get_records(tested), to_learn=False)
+        assert expected in caplog.text and "expected others" in caplog.text
+    assert len(test) == 3

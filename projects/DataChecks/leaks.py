@@ -1,0 +1,27 @@
+"""Test images that a finetuning learns from, too: their score says how well it knows them, not others."""
+
+import logging
+
+from revisit.data.sources.catalog import MissingDataError, get_records
+from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
+from revisit.data.sources.records import Records, shared_images
+from revisit.modeling.meta_arch.pretraining import method_of
+
+from detectron2.config import CfgNode
+
+logger = logging.getLogger(__name__)
+
+
+@IMAGE_CHECK_REGISTRY.register()
+def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
+    """Warn of images of a test set that are in DATASETS.TRAIN, too: the same file, or one with the same bytes."""
+    if to_learn or method_of(cfg) or name not in cfg.DATASETS.TEST:
+        return
+    for learned in cfg.DATASETS.TRAIN:
+        try:
+            shared = shared_images(get_records(learned), records)
+        except MissingDataError:  # of a dry run
+            continue
+        if shared:
+            which = f"{shared:,} of {len(records):,} images of {name} are in DATASETS.TRAIN {learned}, too"
+            logger.warning(f"{which}: their score says nothing of new images; expected others")
