@@ -192,6 +192,8 @@ def test_label_check_shows_what_runs(tmp_path):
     options = f"{DETECTION} MODEL.DEVICE cpu"
     text = run(f"{check} --short-side 64 --workers 0 {options}", tmp_path)
     assert "2 jobs, 0 done before" in text and "suspects.html, .csv, .json and .png are in" in text
+    continued = run(f"{check} --short-side 64 --workers 0 {options}", tmp_path)
+    assert "2 jobs, 2 done before" in continued and "is there already" in continued
     for command in train:
         run(f"{command} {options}", tmp_path)
     assert "suspects" in run(f"{again} --short-side 64 --workers 0", tmp_path)

@@ -101,26 +101,29 @@ def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
 def missing(images: Sequence[tuple[int, JudgedImage]]) -> list[Finding]:
     """Detections that lie on no box of any class, each thing once.
 
-    Suspicion is the score times (1 - the largest IoU with a box).
+    Suspicion is the sum of the scores of all classes there, at most 1, times (1 - the largest IoU with a box): a thing
+    may be seen for sure whose class is not.
     """
     findings = []
     for number, image in images:
         overlap = image.overlap.max(axis=1, initial=0)
         free = (image.match == NOTHING) & (overlap < FREE)
-        suspicion = image.predicted.scores * (1 - overlap)
-        for index in _different(image, np.flatnonzero(free)):
-            findings.append(_finding(image, index, number, -1, suspicion[index]))
+        for best, score in _things(image, np.flatnonzero(free)):
+            findings.append(_finding(image, best, number, -1, score * (1 - overlap[best])))
     return findings
 
 
-def _different(image: JudgedImage, indices: np.ndarray) -> Iterator[int]:
-    """Those of the detections, the best first, that are no doubles of better ones of any class."""
-    taken: list[int] = []
-    boxes = image.predicted.boxes
-    for index in indices.tolist():
-        if not taken or iou(boxes[[index]], boxes[taken]).max() < DOUBLE:
-            taken.append(index)
-            yield index
+def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, float]]:
+    """The best of the detections of every thing, and the sum of the best scores of its classes, at most 1."""
+    boxes, classes, scores, _ = image.predicted
+    rest = indices
+    while len(rest):
+        best = rest[0]
+        same = iou(boxes[[best]], boxes[rest])[0] >= DOUBLE
+        of_class = dict(zip(classes[rest[same]][::-1], scores[rest[same]][::-1], strict=True))
+        yield int(best), min(1.0, float(sum(of_class.values())))
+        same[0] = True  # also of a box without area
+        rest = rest[~same]
 
 
 def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Finding]:
@@ -133,15 +136,20 @@ def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[F
     places = _places(labels)
     findings = []
     for number, image in images:
-        for place, true in zip(places[number], range(len(image.truth.boxes)), strict=True):
-            mine = np.isin(image.match, (true, NOTHING)) & (image.predicted.scores >= threshold)
-            mine &= image.predicted.classes == image.truth.classes[true]
-            overlap = np.where(mine, image.overlap[:, true], 0)
-            index = int(overlap.argmax()) if len(overlap) else -1
-            if index >= 0 and BESIDE[0] < overlap[index] < BESIDE[1]:
-                suspicion = image.predicted.scores[index] * (1 - overlap[index])
-                findings.append(_finding(image, index, number, place, suspicion))
+        for true, place in enumerate(places[number]):
+            overlap = np.where(_may_be_of(image, true, threshold), image.overlap[:, true], 0)
+            best = int(overlap.argmax()) if len(overlap) else 0
+            if len(overlap) and BESIDE[0] < overlap[best] < BESIDE[1]:
+                suspicion = image.predicted.scores[best] * (1 - overlap[best])
+                findings.append(_finding(image, best, number, place, suspicion))
     return findings
+
+
+def _may_be_of(image: JudgedImage, true: int, threshold: float) -> np.ndarray:
+    """(predictions,) bool: of a true box's class, of at least this score, and not of another box."""
+    of_class = image.predicted.classes == image.truth.classes[true]
+    is_free = np.isin(image.match, (true, NOTHING))
+    return of_class & is_free & (image.predicted.scores >= threshold)
 
 
 def _places(labels: Labels) -> dict[int, list[int]]:

@@ -63,7 +63,7 @@ def _rows(suspects: Sequence[Suspect], table: RowTable, nearest: Sequence[np.nda
 
 
 def caption_of(suspect: Suspect) -> str:
-    return f"{suspect.kind} {suspect.suspicion:.2f} {suspect.label or suspect.suggestion}"
+    return f"{suspect.kind} {suspect.label or suspect.suggestion}"
 
 
 def suspect_tile(suspect: Suspect) -> np.ndarray:
