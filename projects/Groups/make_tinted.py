@@ -8,59 +8,11 @@ else any of the others; OUT/groups.csv says which, for NEIGHBORS.GROUPS. The sam
 """
 
 import argparse
-import colorsys
-import csv
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
-from revisit.data.sources.catalog import get_records
 from revisit.engine.command import run_command
-from revisit.errors import expect, translated
+from revisit.errors import translated
 from revisit.files import output_path
-
-DARKEST = 0.3  # of a channel of a lamp
-
-
-def make_tinted(images: Path, output: Path, agree: float, seed: int) -> None:
-    """Write the images of class folders under their lamps, as PNG, and groups.csv.
-
-    Args:
-        agree: share of the images, in [0, 1], whose lamp is that of their class; 0.1 with ten classes: any lamp.
-    """
-    expect(not output.exists(), f"--output {output} is already there: expected a new folder")
-    rng = np.random.default_rng(seed)
-    records = get_records(f"class_folders:{images}")
-    labels = [record["label"] for record in records]
-    count = 1 + max(labels)
-    expect(count > 1, f"--images {images} has one class: expected two at least")
-    lines = []
-    for record, label in zip(records, labels, strict=True):
-        file = Path(record["file_name"])
-        lamp = lamp_of(label, count, agree, rng)
-        name = file.relative_to(images).with_suffix(".png")
-        write_lit(file, output / name, lamp / count)
-        lines.append((name, f"lamp {lamp}"))
-    with (output / "groups.csv").open("w", newline="") as opened:
-        csv.writer(opened).writerows([("file_name", "group"), *lines])
-
-
-def lamp_of(label: int, count: int, agree: float, rng: np.random.Generator) -> int:
-    """The lamp of an image of class ``label``, of ``count``: its class's, or any other one."""
-    agrees = rng.random() < agree
-    step = rng.integers(1, count)
-    return label if agrees else int(label + step) % count
-
-
-def write_lit(source: Path, target: Path, hue: float) -> None:
-    """Write an image under a lamp of a hue in [0, 1)."""
-    lamp = np.array(colorsys.hsv_to_rgb(hue, 1.0, 1.0))
-    light = DARKEST + (1 - DARKEST) * lamp
-    with Image.open(source) as image:
-        pixels = np.asarray(image.convert("RGB"))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray((pixels * light).round().astype(np.uint8)).save(target)
 
 
 def main() -> None:
@@ -77,6 +29,8 @@ def main() -> None:
     )
     add("--seed", type=int, default=0, help="another seed, other lamps (default: %(default)s)")
     args = parser.parse_args()
+    from projects.Groups.tinting import make_tinted
+
     with translated(f"lighting --images {args.images}"):
         make_tinted(**vars(args))
     print(f"{args.output} has the images, and groups.csv")

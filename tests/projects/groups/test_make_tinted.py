@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from trees import refusal
 
-from projects.Groups.make_tinted import DARKEST, make_tinted
+from projects.Groups.tinting import DARKEST, make_tinted
 
 
 def read(folder: Path) -> dict[str, str]:
