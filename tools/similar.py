@@ -1,7 +1,9 @@
 #!/usr/bin/env python
 """Find what is most similar to an image or to a box: neighbours in a table of tools/embed.py, printed and drawn.
 
-python tools/similar.py --embeddings output/rows --query /data/photos/a.jpg --output output/similar.png
+    python tools/similar.py --embeddings output/rows --query /data/photos/a.jpg --output output/similar.png
+
+The query may be an image of the table, which is left out, or another one.
 """
 
 import argparse
