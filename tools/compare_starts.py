@@ -44,6 +44,8 @@ def parse_args() -> argparse.Namespace:
     add("--starts", nargs="+", required=True, metavar="START", help=starts)
     labels = "numbers of labelled images (default: all)"
     add("--labels", type=count_or_all, nargs="+", default=["all"], metavar="N|all", help=labels)
+    pick = "images that get the labels, first those at its top: selected.txt of tools/select_images.py (default: drawn)"
+    add("--pick", default="", metavar="LIST", help=f"{pick}; {{seed}} in its name is the seed")
     add("--seeds", type=natural, nargs="+", default=[1, 2, 3], metavar="N", help="(default: 1 2 3)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--probe", action="store_true", help="judge frozen features of labelled regions; train nothing")
@@ -82,6 +84,7 @@ def parse_args() -> argparse.Namespace:
     expect(is_comparison, f"--starts {args.starts[0]}: expected two or more, such as random and a backbone")
     shorter = "--unlabelled compares whole trainings: expected neither --probe nor --budget"
     expect(not (args.unlabelled and (args.probe or args.budget)), shorter)
+    expect(not (args.pick and args.until_flat), "--until-flat draws the images to choose by: expected no --pick")
     return args
 
 
@@ -105,12 +108,14 @@ def main() -> None:
     from projects.CompareStarts.choice import check_options, choose, probe, result_of, show_plan
     from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels, read_task
     from projects.CompareStarts.flat_command import compare_until_flat
+    from projects.CompareStarts.picked import with_pick
     from projects.CompareStarts.starts import read_starts
     from projects.CompareStarts.unlabelled import with_teachers
     from projects.CompareStarts.write_comparison import write_comparison
     from projects.PaperTables.jobs import with_needs
 
     task = read_task(args.config_file, args.opts, frozen=args.frozen, score=args.score)
+    task = with_pick(task, args.pick, args.seeds) if args.pick else task
     labels, root = read_labels(args.labels, task), args.output.resolve()
     starts = read_starts(args.starts, task.load(task.options), args.continue_config)
     starts = with_teachers(task, starts, args.unlabelled) if args.unlabelled else starts

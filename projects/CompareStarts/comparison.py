@@ -11,6 +11,7 @@ from torch import nn
 
 import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.CompareStarts.picked import SEED, picked_name
 from projects.CompareStarts.starts import OnTheseImages, Start
 from projects.LinearClassification.labelled_sets import check_classes, read_set
 from projects.PaperTables.cells import Cell, JobBuilder
@@ -50,6 +51,7 @@ class Task:
         total: its labelled images.
         score: where the score stands in a result.
         facts: what tells the images and their labels from others.
+        picked: a list whose first images get the labels, ``{seed}`` in its name is the seed; "": they are drawn.
     """
 
     config: str
@@ -59,10 +61,15 @@ class Task:
     total: int
     score: tuple[str, ...]
     facts: tuple[str, ...]
+    picked: str = ""
 
     def train_set(self, labels: int, seed: int) -> str:
         """The name of the images to learn from, the same for all starts."""
-        return self.data if labels == self.total else subset_name(self.data, labels, seed)
+        if labels == self.total:
+            return self.data
+        if self.picked:
+            return picked_name(self.data, labels, self.picked.replace(SEED, str(seed)))
+        return subset_name(self.data, labels, seed)
 
     def options_for(self, labels: int, seed: int) -> tuple[str, ...]:
         return (*self.options, "DATASETS.TRAIN", str((self.train_set(labels, seed),)))

@@ -1,5 +1,5 @@
-"""Registers the layout ``held_out``."""
+"""Registers the layouts ``held_out`` and ``picked``."""
 
-from projects.CompareStarts import held_out
+from projects.CompareStarts import held_out, picked
 
-__all__ = ["held_out"]
+__all__ = ["held_out", "picked"]
