@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from revisit.data.images.reader import read_image
 from revisit.data.sources.catalog import get_records
 from revisit.errors import expect
 
@@ -47,7 +48,6 @@ def write_lit(source: Path, target: Path, hue: float) -> None:
     """Write an image under a lamp of a hue in [0, 1)."""
     lamp = np.array(colorsys.hsv_to_rgb(hue, 1.0, 1.0))
     light = DARKEST + (1 - DARKEST) * lamp
-    with Image.open(source) as image:
-        pixels = np.asarray(image.convert("RGB"))
+    pixels = read_image(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray((pixels * light).round().astype(np.uint8)).save(target)

@@ -85,5 +85,13 @@ _teacher(
     list_of(SHARE, least=1),
     may_change=True,
 )
+_teacher(
+    "TEACHER.LOWEST_THRESHOLD",
+    0.3,
+    "How low tau of a class may fall while the teacher finds fewer boxes of it in a photograph than a labelled image "
+    "has; at least tau: it stays.",
+    SHARE,
+    may_change=True,
+)
 _teacher("TEACHER.WEIGHT", 2.0, "lambda: of the losses without labels.", number(), may_change=True)
 _teacher("TEACHER.IMAGES_PER_LABELLED", 1, "Photographs without labels for each labelled one of a batch.", COUNT)

@@ -21,15 +21,16 @@ from detectron2.utils import comm
 
 LONG = 200  # iterations for which something has to be wrong before it is logged
 FEW = 0.02  # boxes a photograph: next to none
-REST = 0.1  # of the share that the other classes have among labels
-ENOUGH = 50  # boxes, to judge shares by
+LOST = 0.2  # of the boxes that a class should have by its share among labels
+ENOUGH = 10  # boxes that it should have, to be judged
+STEP = 0.05  # by which a threshold moves at a time
 
 logger = logging.getLogger(__name__)
 
 
 class FollowTeacher(HookBase):
     """Moves the teacher after each step, logs ``teacher/...`` every Writers.PERIOD iterations and before an evaluation,
-    and warns, once, when for LONG the teacher has found nothing, or one class has taken all.
+    and warns, once, when for LONG the teacher has found nothing, or has lost a class.
 
     Checkpoints hold the counts since the last log and what the photographs are.
     """
@@ -40,6 +41,8 @@ class FollowTeacher(HookBase):
         self._photographs = fingerprint(unlabelled_records(cfg), labels=False)
         self._table, self._count = model.tally.take()
         self._labels = self._table[LABELS].clone()  # of the whole run
+        self._images, self._batch = 0, cfg.SOLVER.IMS_PER_BATCH  # that had them; of an iteration
+        self._highest, self._lowest = model.thresholds.clone(), cfg.TEACHER.LOWEST_THRESHOLD
         self._wrong_for, self._warned = 0, False  # iterations, and whether it was logged
 
     def before_train(self) -> None:
@@ -51,6 +54,8 @@ class FollowTeacher(HookBase):
             "table": self._table,
             "count": self._count,
             "labels": self._labels,
+            "images": self._images,
+            "thresholds": self._model.thresholds,
             "wrong_for": self._wrong_for,
             "warned": self._warned,
             "photographs": self._photographs,
@@ -61,6 +66,7 @@ class FollowTeacher(HookBase):
         others = f"cannot resume: DATASETS.UNLABELLED has other photographs than before, by {', '.join(changed)}"
         expect(not changed, others)
         self._table, self._count, self._labels = state["table"], state["count"], state["labels"]
+        self._images, self._model.thresholds = state["images"], state["thresholds"]
         self._wrong_for, self._warned = state["wrong_for"], state["warned"]
 
     def after_step(self) -> None:
@@ -78,8 +84,13 @@ class FollowTeacher(HookBase):
         table = sum(table for table, _ in tallies)
         count = sum(count for _, count in tallies)
         self._table, self._count = torch.zeros_like(self._table), 0
-        self.trainer.storage.put_scalars(smoothing_hint=False, **scores_of(table, count, self._names))
+        of_classes = zip(self._names, self._model.thresholds.tolist(), strict=True)
+        thresholds = {f"teacher/threshold-{name}": value for name, value in of_classes}
+        self.trainer.storage.put_scalars(smoothing_hint=False, **scores_of(table, count, self._names), **thresholds)
         self._labels = self._labels + table[LABELS]
+        self._images += self._batch * Writers.PERIOD
+        wanted = self._labels / self._images * count
+        self._model.thresholds = moved(self._model.thresholds, table[PSEUDO], wanted, self._lowest, self._highest)
         problem = self._problem(table[PSEUDO], count)
         self._wrong_for = self._wrong_for + Writers.PERIOD if problem else 0
         if self._wrong_for >= LONG and not self._warned:
@@ -91,20 +102,31 @@ class FollowTeacher(HookBase):
         """What is wrong with the boxes' counts by class, (C,), in words; "" for nothing."""
         if counts.sum() < FEW * photographs:
             return "has found next to nothing that scores TEACHER.THRESHOLD"
-        taker = class_that_takes_all(counts, self._labels)
-        return "" if taker < 0 else f"has found nearly nothing but {self._names[taker]}, unlike the labels"
+        lost = lost_class(counts, self._labels)
+        if lost < 0:
+            return ""
+        found, labelled = (float(each[lost] / each.sum()) for each in (counts, self._labels))
+        return f"has found nearly no {self._names[lost]}: {found:.1%} of its boxes, {labelled:.1%} of the labels"
 
 
-def class_that_takes_all(boxes: Tensor, labels: Tensor) -> int:
-    """Of counts by class, (C,): the class of nearly all boxes, where all other classes together have less than a tenth
-    of the share that they have among labels; -1 for none, or for too few boxes."""
-    total = boxes.sum()
-    if total < ENOUGH:
-        return -1
-    most = int(boxes.argmax())
-    rest = 1 - boxes[most] / total
-    rest_of_labels = 1 - labels[most] / labels.sum()
-    return most if rest < REST * rest_of_labels else -1
+def moved(thresholds: Tensor, boxes: Tensor, wanted: Tensor, lowest: float, highest: Tensor) -> Tensor:
+    """tau of each class, (C,), a STEP lower where a teacher has found fewer boxes than are ``wanted``, else one higher,
+    between ``lowest`` and ``highest``, (C,). A class of which fewer than ENOUGH are wanted keeps its own.
+
+    So the boxes of a photograph come to be of the classes that labels are of (LabelMatch, arXiv 2206.06608).
+    """
+    step = torch.where(boxes < wanted, -STEP, STEP)
+    step = torch.where(wanted >= ENOUGH, step, 0.0).to(thresholds)
+    return torch.minimum((thresholds + step).clamp(min=lowest), highest)
+
+
+def lost_class(boxes: Tensor, labels: Tensor) -> int:
+    """Of counts by class, (C,): the class that has least of what its share among labels lets expect, if that is less
+    than LOST of it; -1 for none, and where fewer than ENOUGH are expected."""
+    expected = boxes.sum() * labels / labels.sum().clamp(min=1)
+    share = torch.where(expected >= ENOUGH, boxes / expected.clamp(min=1), torch.inf)
+    least = int(share.argmin())
+    return least if share[least] < LOST else -1
 
 
 @STEP_HOOK_REGISTRY.register()

@@ -1,4 +1,4 @@
-"""Where boxes go with a look, which of a teacher's are right, and when they are all of one class; loops in float64."""
+"""Where boxes go with a look, which of a teacher's are right, and when a class is lost; loops in float64."""
 
 import math
 
@@ -10,7 +10,7 @@ from small_detectors import SIDE, found_boxes, labels, overlap
 from projects.Teacher.geometry import as_labels, look_at_image, moved_boxes
 from projects.Teacher.tally import CONFIDENT, RIGHT, Tally, right_ones, scores_of
 from projects.Teacher.teacher_detector import above, thresholds_of
-from projects.Teacher.watching import class_that_takes_all
+from projects.Teacher.watching import lost_class, moved
 from revisit.data.views.looks import POLICIES, AutoAugmentLook
 from revisit.data.views.operations import MOVES
 from revisit.errors import UserError
@@ -129,15 +129,26 @@ def test_the_numbers_of_a_log_are_those_counted_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("found", "true", "taker"),
+    ("found", "true", "lost"),
     [
-        ([995, 5], [85, 15], 0),  # 0.5 % of others, and 15 % among labels
-        ([980, 20], [85, 15], -1),
+        ([995, 5], [85, 15], 1),  # a thirtieth of the 150 that the labels let expect
+        ([980, 20], [85, 15], 1),
+        ([960, 40], [85, 15], -1),
+        ([900, 95, 5], [80, 10, 10], 2),
         ([1000, 0], [100, 0], -1),  # as the labels
         ([1000], [40], -1),  # there is but one class
-        ([40, 0], [50, 50], -1),  # too few
-        ([0, 60], [50, 50], 1),
+        ([18, 0], [50, 50], -1),  # too few
+        ([0, 60], [50, 50], 0),
+        ([0, 0], [50, 50], -1),
     ],
 )
-def test_a_class_takes_all_where_the_others_have_lost_what_they_have_among_labels(found, true, taker):
-    assert class_that_takes_all(torch.tensor(found).double(), torch.tensor(true).double()) == taker
+def test_a_class_is_lost_that_has_a_fifth_of_what_its_share_among_labels_lets_expect(found, true, lost):
+    assert lost_class(torch.tensor(found).double(), torch.tensor(true).double()) == lost
+
+
+def test_a_threshold_falls_where_too_little_of_its_class_is_found_and_rises_again():
+    thresholds, highest = torch.tensor([0.7, 0.7, 0.32, 0.7, 0.5]), torch.full((5,), 0.7)
+    boxes, wanted = torch.tensor([900.0, 3, 0, 0, 60]), torch.tensor([800.0, 60, 40, 4, 50])
+    expected = torch.tensor([0.7, 0.65, 0.3, 0.7, 0.55])  # of the fourth too few are wanted to say
+    torch.testing.assert_close(moved(thresholds, boxes, wanted, 0.3, highest), expected)
+    torch.testing.assert_close(moved(highest, boxes, wanted, 0.9, highest), highest)
