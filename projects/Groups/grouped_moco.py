@@ -89,8 +89,7 @@ class GroupedKNNMoCo(KNNMoCo):
     def enqueue(self, rows: dict[str, Tensor]) -> None:
         if self.has_groups:
             groups = rows.pop("group")
-            places = self.queue.pointer + torch.arange(len(groups), device=groups.device)  # as the queue fills them
-            self.group_of_row[places % self.queue.length] = groups
+            self.group_of_row[self.queue.next_rows(len(groups))] = groups
         super().enqueue(rows)
 
     def losses(self, encoded: Encoded, queue: AlignedQueue | None = None) -> dict[str, Tensor]:

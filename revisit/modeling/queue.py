@@ -50,7 +50,7 @@ class AlignedQueue(nn.Module):
         (n,) = counts
         if labels is None:
             labels = self.labels.new_full((n,), -1)
-        index = self._next_rows(n)
+        index = self.next_rows(n)
         for name, new in rows.items():
             ring = getattr(self, name)
             ring.index_copy_(0, index, new.to(ring.dtype))
@@ -61,10 +61,10 @@ class AlignedQueue(nn.Module):
     def after_enqueue(self, name: str, rows: Tensor) -> Tensor:
         """A copy of the ring ``name``, (K, width), as ``enqueue`` of (n, width) rows will leave it."""
         ring = getattr(self, name)
-        return ring.index_copy(0, self._next_rows(len(rows)), rows.to(ring.dtype))
+        return ring.index_copy(0, self.next_rows(len(rows)), rows.to(ring.dtype))
 
-    def _next_rows(self, count: int) -> Tensor:
-        """Indices of the oldest rows, (count,)."""
+    def next_rows(self, count: int) -> Tensor:
+        """Indices of the oldest rows, (count,) int64, which ``enqueue`` overwrites next."""
         return (self.num_enqueued + torch.arange(count, device=self.num_enqueued.device)) % self.length
 
 

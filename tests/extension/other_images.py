@@ -38,8 +38,7 @@ class OtherImages(KNNMoCo):
 
     def enqueue(self, rows: dict[str, Tensor]) -> None:
         index = rows.pop("index")
-        places = self.queue.pointer + torch.arange(len(index), device=index.device)  # as the queue fills them
-        self.image_of_row[places % self.queue.length] = index
+        self.image_of_row[self.queue.next_rows(len(index))] = index
         super().enqueue(rows)
 
     def encode_positives(self, batch: dict) -> Encoded:

@@ -4,7 +4,6 @@ import functools
 import os
 import stat
 import tarfile
-import threading
 
 import fsspec
 
@@ -113,11 +112,11 @@ def _read_range(file_name: str, start: int, end: int) -> bytes:
 
 
 def filesystem_of(file_name: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """What reads a URL in this process and thread, and the path by which it does."""
-    return _filesystem(file_name, os.getpid(), threading.get_ident())
+    """What reads a URL in this process, and the path by which it does."""
+    return _filesystem(file_name, os.getpid())
 
 
 @functools.lru_cache(maxsize=4096)
-def _filesystem(file_name: str, process: int, thread: int) -> tuple[fsspec.AbstractFileSystem, str]:
+def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem, str]:
     # By process: what talks to a server must not be carried into a forked worker.
     return fsspec.url_to_fs(file_name)

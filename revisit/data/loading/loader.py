@@ -13,7 +13,7 @@ from revisit.compat.private_names import shared_bytes
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
-from revisit.data.loading.upcoming import ReadsAhead, ReadsNothing, reader_of
+from revisit.data.loading.upcoming import ReadsAhead, reader_of
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import fingerprint
@@ -51,10 +51,10 @@ class ViewDataset(Dataset):
         self._mapper = mapper
         self._labelled = labelled
         self._bit_depth = bit_depth
-        self._reader: ReadsAhead = ReadsNothing()
-        self._make_reader: Callable[[int, int], ReadsAhead] | None = None
+        self._reader: ReadsAhead | None = None
+        self._make_reader: Callable[[int, int], ReadsAhead | None] | None = None
 
-    def read_by(self, make: Callable[[int, int], ReadsAhead]) -> None:
+    def read_by(self, make: Callable[[int, int], ReadsAhead | None]) -> None:
         """Let ``make(worker, number of workers)`` read what a worker's batches need, from its next batch on."""
         self._make_reader = make
 
@@ -90,7 +90,8 @@ class ViewDataset(Dataset):
             worker = get_worker_info()
             self._reader = self._make_reader(worker.id, worker.num_workers) if worker else self._make_reader(0, 1)
             self._make_reader = None
-        self._reader.begin([self.records[index] for _, index in keys])
+        if self._reader:
+            self._reader.begin([self.records[index] for _, index in keys])
 
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
         return self._mapper.of_picture(open_record(record, self._bit_depth), epoch, index, room)

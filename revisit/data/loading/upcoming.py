@@ -15,13 +15,6 @@ class ReadsAhead(Protocol):
         """A batch of these records begins: ``hold`` its bytes (images/image_bytes.py)."""
 
 
-class ReadsNothing:
-    """Where images are read when they are wanted."""
-
-    def begin(self, records: list[dict]) -> None:
-        pass
-
-
 _READERS: list[Callable[[CfgNode, Batches], ReadsAhead | None]] = []
 
 
@@ -30,9 +23,9 @@ def register_reader(make: Callable[[CfgNode, Batches], ReadsAhead | None]) -> No
     _READERS.append(make)
 
 
-def reader_of(cfg: CfgNode, batches: Batches) -> ReadsAhead:
-    """The first that takes the batches."""
+def reader_of(cfg: CfgNode, batches: Batches) -> ReadsAhead | None:
+    """The first that takes the batches; None: images are read when they are wanted."""
     for make in _READERS:
         if reader := make(cfg, batches):
             return reader
-    return ReadsNothing()
+    return None
