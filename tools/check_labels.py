@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Find labels that are wrong: swapped classes, missing boxes, boxes beside their objects, boxes of an odd size.
+"""Find labels that are wrong: swapped classes, missing boxes, boxes next to their objects, boxes of an odd size.
 
     python tools/check_labels.py --weights imagenet:efficientnet_lite0 --labels coco:/data/photos:/data/boxes.json \
         --config-file configs/own_images/detection_fpn_lite0.yaml --output output/suspects

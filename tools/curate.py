@@ -37,7 +37,7 @@ def main() -> None:
     expect(0 <= args.bits <= 64, f"--bits {args.bits}: expected 0 to 64")
     import numpy as np
 
-    from projects.Curation.curation import find_clusters, find_groups, find_leaks, hashed, kept_of, test_table
+    from projects.Curation.curation import find_clusters, find_groups, find_leaks, hashed, kept_of, table_of_test
     from projects.Curation.grouping import Rule
     from projects.Curation.tables import full_names, images_of, write_list
 
@@ -50,7 +50,7 @@ def main() -> None:
     print(*lines, sep="\n", flush=True)
     leaking = np.zeros(len(groups), bool)
     if args.test:
-        test = hashed(test_table(args.test, table, args.output / "test"), args.output / "test_digests")
+        test = hashed(table_of_test(args.test, table, args.output / "test"), args.output / "test_digests")
         leaks, line = find_leaks(images, test, rule, args.output)
         leaking = leaks.training
         print(line, flush=True)

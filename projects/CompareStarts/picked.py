@@ -63,9 +63,4 @@ def in_order(records: Records, file: Path) -> Records:
     return [by_place[place] for place in places if place in by_place]
 
 
-def picked_metadata(name: str, *_: object) -> dict:
-    """Detectron2's, of the whole data set, without what names its files."""
-    return held_out_metadata(name)
-
-
-LABEL_LAYOUT_REGISTRY.register(LabelLayout(KIND, "NAME:N:LIST", load_picked, picked_metadata, texts=("NAME", "N")))
+LABEL_LAYOUT_REGISTRY.register(LabelLayout(KIND, "NAME:N:LIST", load_picked, held_out_metadata, texts=("NAME", "N")))

@@ -38,7 +38,7 @@ def hashed(table: RowTable, folder: Path) -> Hashed:
     return Hashed(table, digests_of(records, folder, bits_of(records, table.about["flags"])))
 
 
-def test_table(name: str, training: RowTable, output: Path) -> RowTable:
+def table_of_test(name: str, training: RowTable, output: Path) -> RowTable:
     """The table of a folder of tools/embed.py, or of a data set, which is embedded as the training images were.
 
     Raises:

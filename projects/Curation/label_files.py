@@ -8,6 +8,7 @@ import numpy as np
 
 from projects.common.row_table import RowTable
 from projects.Curation.tables import full_names, write_list, write_text
+from projects.Discover.coco_files import write_data_set
 from projects.ImageAtlas.thumbnails import thumbnails
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
 
@@ -21,7 +22,8 @@ def write_chosen(output: Path, chosen: RowTable, title: str) -> None:
     """Write selected.txt, to_label.json, label_studio.json and selected.png, in the order of choosing."""
     names = full_names(chosen).tolist()
     write_list(output / "selected.txt", names)
-    write_text(output / "to_label.json", json.dumps(coco_without_boxes(names, chosen.boxes)))
+    images = zip(names, chosen.boxes, strict=True)
+    write_data_set(output / "to_label.json", [_without_boxes(*image) for image in images], classes=())
     tasks = [{"data": {"image": f"{LOCAL_FILE}{quote(name.lstrip('/'))}"}} for name in names]
     write_text(output / "label_studio.json", json.dumps(tasks))
     shown = evenly_spread(len(names), MOST)
@@ -30,10 +32,7 @@ def write_chosen(output: Path, chosen: RowTable, title: str) -> None:
     save_sheet(output / "selected.png", rows, title=title, subtitle=f"{len(shown)} of {len(names)} images")
 
 
-def coco_without_boxes(names: list[str], sizes: np.ndarray) -> dict[str, list]:
-    """Images with their sizes, (N, 4) x0, y0, x1, y1 px, that await annotations and categories."""
-    images = [
-        {"id": number, "file_name": name, "height": int(height), "width": int(width)}
-        for number, (name, (_, _, width, height)) in enumerate(zip(names, sizes, strict=True), start=1)
-    ]
-    return {"images": images, "annotations": [], "categories": []}
+def _without_boxes(name: str, box: np.ndarray) -> tuple[dict, dict]:
+    """An image of the size of its box (4,), x0, y0, x1, y1 px, as ``write_data_set`` takes it."""
+    _, _, width, height = box.astype(int).tolist()
+    return {"file_name": name}, {"height": height, "width": width, "objects": []}

@@ -14,14 +14,14 @@ logger = logging.getLogger(__name__)
 
 @IMAGE_CHECK_REGISTRY.register()
 def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
-    """Warn of images of a test set that are in DATASETS.TRAIN, too: the same file, or one with the same bytes."""
-    if to_learn or method_of(cfg) or name not in cfg.DATASETS.TEST:
+    """Warn of images of DATASETS.TEST that are in DATASETS.TRAIN, too: the same file, or one with the same bytes."""
+    if method_of(cfg) or not to_learn:  # an evaluation alone reads no training set
         return
-    for learned in cfg.DATASETS.TRAIN:
+    for test in cfg.DATASETS.TEST:
         try:
-            shared = shared_images(get_records(learned), records)
+            tested = get_records(test)
         except MissingDataError:  # of a dry run
             continue
-        if shared:
-            which = f"{shared:,} of {len(records):,} images of {name} are in DATASETS.TRAIN {learned}, too"
+        if shared := shared_images(records, tested):
+            which = f"{shared:,} of {len(tested):,} images of {test} are in DATASETS.TRAIN {name}, too"
             logger.warning(f"{which}: their score says nothing of new images; expected others")

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from PIL import Image
 
-from projects.common.data_uris import data_uri
 from projects.common.nearest import neighbours
+from projects.common.pages import data_uri, template
 from projects.common.row_table import RowTable
 from projects.ImageAtlas.colours import columns_of
 from projects.ImageAtlas.coordinates import coordinates
@@ -42,9 +41,7 @@ def write_atlas(path: Path, table: RowTable, how: str, columns: Path | None = No
     shown = table.of(np.array(evenly_spread(len(table.rows), MOST)))
     content = content_of(shown, how, columns)
     sheets = sprites(thumbnails(shown, TILE))
-    tidy = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("projects.ImageAtlas"), autoescape=True, **tidy)
-    page = environment.get_template("atlas.html").render(content=content, sheets=sheets, tile=TILE, side=SIDE)
+    page = template("ImageAtlas", "atlas.html").render(content=content, sheets=sheets, tile=TILE, side=SIDE)
     write_whole(path, page)
     return len(shown.rows)
 

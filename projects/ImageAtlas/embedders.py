@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from projects.common.frozen_network import digest_of
+from projects.common.frozen_network import digest_of, pooled_rows
 from projects.common.network_maps import NetworkMaps, resized
 from projects.common.own_features import head_features, of_maps
 from projects.Predict.predictions import finetuned_config, load_finetuned
@@ -52,7 +52,7 @@ class WholeImages:
     def rows(self, batch: list[Sample]) -> Tensor:
         pixels = torch.from_numpy(np.stack([sample.image for sample in batch])).permute(0, 3, 1, 2)
         *_, last = self._network(pixels.to(self._device)).values()
-        return normalize(at_least_float32(last).mean(dim=(2, 3)))
+        return pooled_rows([last])
 
 
 class BoxesOfMaps:
@@ -84,7 +84,7 @@ class BoxesOfHead:
     """What the classifier of a finetuned two-stage detector gets for a box."""
 
     def __init__(self, cfg: CfgNode):
-        self._model, self.class_names = load_finetuned(cfg)
+        self._model, _ = load_finetuned(cfg)
         self._features = head_features(self._model)
         self._map = DetectionMapper(cfg, is_train=False)
         self.about = _about("box", self._model, f"box head of {cfg.MODEL.META_ARCHITECTURE}", {})
@@ -105,7 +105,8 @@ class BoxesOfHead:
 
 
 Embedder = WholeImages | BoxesOfMaps | BoxesOfHead
-OPTIONS = ("weights", "boxes", "box_head", "size", "stride", "short_side", "pyramid")  # that rows depend on
+# That rows depend on; the last two are of a box head.
+OPTIONS = ("weights", "boxes", "box_head", "size", "stride", "short_side", "pyramid", "config_file", "opts")
 
 
 def embedder_of(args: Namespace) -> Embedder:
@@ -123,7 +124,7 @@ def embedder_of(args: Namespace) -> Embedder:
 
 def embedder_again(about: dict[str, Any], device: str = "") -> Embedder:
     """What made a table, for other images. Raises UserError where its weights are not what they were."""
-    made = embedder_of(Namespace(**about["options"], device=device, config_file="", opts=[]))
+    made = embedder_of(Namespace(**about["options"], device=device))
     name = about["options"]["weights"]
     expect(made.about["digest"] == about["digest"], f"{name} has changed since the table was made: embed again")
     return made

@@ -1,6 +1,5 @@
 """What is to be embedded: the images of a data set, its boxes, or the boxes of tools/predict.py."""
 
-import json
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.common.labelled_boxes import corners_of
+from projects.common.predictions_file import read_predictions
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect, first_line
@@ -73,20 +73,18 @@ def _labelled(name: str) -> list[Places]:
 
 def _predicted(path: Path) -> list[Places]:
     """Of a file of COCO results and the images.json next to it, as tools/predict.py writes them."""
-    images_file = path.with_name("images.json")
     try:
-        objects, images = (json.loads(file.read_text(encoding="utf-8")) for file in (path, images_file))
-        names = {each["id"]: each["name"] for each in images["categories"]}
+        results, files, names = read_predictions(path)
         by_image = defaultdict(list)
-        for each in objects:
-            by_image[each["image_id"]].append(each)
-        return [_of_results(image, by_image[image["id"]], names) for image in images["images"]]
+        for result in results:
+            by_image[result["image_id"]].append(result)
+        return [_of_results(file, by_image[number], names) for number, file in files.items()]
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = "expected predictions.json and images.json of tools/predict.py in one folder"
         raise UserError(f"--boxes {path} ({first_line(error)}): {expected}") from error
 
 
-def _of_results(image: dict, objects: list[dict], names: dict[int, str]) -> Places:
+def _of_results(file: str, objects: list[dict], names: dict[int, str]) -> Places:
     boxes = np.array([each["bbox"] for each in objects], np.float32).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
-    return Places({"file_name": image["file_name"]}, boxes, [names[each["category_id"]] for each in objects])
+    return Places({"file_name": file}, boxes, [names[each["category_id"]] for each in objects])

@@ -1,13 +1,14 @@
 """Small pictures of what the rows of a table are of: images, or boxes with a little around them."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import cv2
 import numpy as np
 from tqdm import tqdm
 
 from projects.common.row_table import RowTable
+from projects.Pictures.tiles import fit
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError
 
@@ -40,12 +41,17 @@ def cut(image: np.ndarray, table: RowTable, place: int) -> np.ndarray:
     """The part of an (H, W, 3) image that a row is of."""
     if table.about["of"] == "image":
         return image
-    height, width = image.shape[:2]
-    x0, y0, x1, y1 = table.boxes[place].tolist()
-    margin_x, margin_y = AROUND * (x1 - x0), AROUND * (y1 - y0)
-    left, top = int(max(0, x0 - margin_x)), int(max(0, y0 - margin_y))
-    right, bottom = int(min(width, x1 + margin_x)) + 1, int(min(height, y1 + margin_y)) + 1
+    left, top, right, bottom = surroundings(table.boxes[place].tolist(), image.shape, AROUND)
     return image[top:bottom, left:right]
+
+
+def surroundings(box: Sequence[float], shape: tuple[int, ...], around: float) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom px of a box with a share of its sides ``around``, inside an image of this shape."""
+    x0, y0, x1, y1 = box
+    across, down = around * (x1 - x0), around * (y1 - y0)
+    height, width = shape[:2]
+    left, top = int(max(0, x0 - across)), int(max(0, y0 - down))
+    return left, top, int(min(width, x1 + across)) + 1, int(min(height, y1 + down)) + 1
 
 
 def square(image: np.ndarray, size: int) -> np.ndarray:
@@ -53,9 +59,8 @@ def square(image: np.ndarray, size: int) -> np.ndarray:
     tile = np.full((size, size, 3), BACKGROUND, np.uint8)
     if not image.size:
         return tile
-    scale = size / max(image.shape[:2])
-    height, width = (max(1, round(side * scale)) for side in image.shape[:2])
-    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    small = fit(image, size)
+    height, width = small.shape[:2]
     top, left = (size - height) // 2, (size - width) // 2
     tile[top : top + height, left : left + width] = small
     return tile

@@ -16,7 +16,16 @@ from projects.LabelCheck.detections import judged, missing, read_detections, shi
 from projects.LabelCheck.halves import train_halves
 from projects.LabelCheck.labels import Labels, read_labels_of
 from projects.LabelCheck.pictures import SHOWN, draw
-from projects.LabelCheck.suspects import NOT_A_LABEL, Suspect, beside, odd, ordered, swapped, unlabelled, write_suspects
+from projects.LabelCheck.suspects import (
+    NOT_A_LABEL,
+    Suspect,
+    odd,
+    of_missing,
+    of_shifted,
+    ordered,
+    swapped,
+    write_suspects,
+)
 from projects.LabelCheck.votes import Vote, vote
 from revisit.errors import expect
 
@@ -55,7 +64,7 @@ def check(args: Namespace) -> Counter[str]:
         results = read_detections(folders, labels.class_names)
     if detectors:
         images = judged(looked.labels, results)
-        suspects += unlabelled(labels, missing(images)) + beside(looked.labels, shifted(images, looked.labels))
+        suspects += of_missing(labels, missing(images)) + of_shifted(looked.labels, shifted(images, looked.labels))
     suspects = ordered(suspects, args.count)
     write_suspects(args.output, suspects, args.labels)
     draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.labels)
@@ -65,7 +74,7 @@ def check(args: Namespace) -> Counter[str]:
 def _options(args: Namespace, of: str) -> Namespace:
     """Those of tools/embed.py."""
     boxes = args.labels if of == "box" else ""
-    fixed = {"boxes": boxes, "box_head": False, "pyramid": False}
+    fixed = {"boxes": boxes, "box_head": False, "pyramid": False, "config_file": "", "opts": []}
     taken = {name: getattr(args, name) for name in ("weights", "size", "stride", "short_side", "device")}
     return Namespace(**fixed, **taken)
 

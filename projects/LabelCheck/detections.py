@@ -1,6 +1,5 @@
-"""What detectors that have not learned an image find in it: missing boxes, and boxes that lie beside their objects."""
+"""What detectors that have not learned an image find in it: missing boxes, and boxes that lie next to their objects."""
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projects.common.labelled_boxes import iou
+from projects.common.predictions_file import Predictions, read_json, read_predictions
 from projects.LabelCheck.labels import Labels
 from projects.RunReport.matching import NOTHING, JudgedImage, best_threshold, judge
 from revisit.data.sources.catalog import get_records
@@ -18,7 +18,7 @@ from revisit.evaluation.box_evaluators import OF_PREDICTIONS, PREDICTIONS
 
 FREE = 0.3  # IoU with every box below which a detection lies on none
 DOUBLE = 0.5  # IoU from which on two detections are of one thing
-BESIDE = (0.1, 0.8)  # IoU of a box with its detection: below it is another object's, above the box is right
+SHIFTED = (0.1, 0.8)  # IoU of a box with its detection: below it is another object's, above the box is right
 
 Results = Mapping[str, Sequence[dict[str, Any]]]  # by real path of an image: bbox (x, y, w, h), category_id, score
 
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     """A detection that contradicts the labels of an image."""
 
     image: int  # number of its record
-    place: int  # annotation that lies beside it; -1 where there is none
+    place: int  # annotation that lies next to it; -1 where there is none
     box: np.ndarray  # (4,) x0, y0, x1, y1 px, of the detection
     number: int  # its class
     suspicion: float  # 0..1
@@ -43,7 +43,7 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
     by_file: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for place in places:
         try:
-            results, files, names = _of_run(place) if place.is_dir() else _of_files(place)
+            results, files, names = _of_run(place) if place.is_dir() else read_predictions(place)
             numbers = _numbers(names, class_names, place)
             for file in files.values():
                 by_file[os.path.realpath(file)] += []
@@ -60,21 +60,11 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
     return by_file
 
 
-def _of_files(place: Path) -> tuple[list[dict], dict[Any, str], dict[Any, str]]:
-    """Results, files by the ids of images, names by the ids of classes."""
-    results, about = _json(place), _json(place.with_name("images.json"))
-    files = {image["id"]: image["file_name"] for image in about["images"]}
-    return results, files, {category["id"]: category["name"] for category in about["categories"]}
-
-
-def _of_run(place: Path) -> tuple[list[dict], dict[Any, str], dict[Any, str]]:
-    about = _json(place / OF_PREDICTIONS)
+def _of_run(place: Path) -> Predictions:
+    about = read_json(place / OF_PREDICTIONS)
     files = {record["image_id"]: record["file_name"] for record in get_records(about["data_set"])}
-    return _json(place / PREDICTIONS), files, {int(number): name for number, name in about["classes"].items()}
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    names = {int(number): name for number, name in about["classes"].items()}
+    return Predictions(read_json(place / PREDICTIONS), files, names)
 
 
 def _numbers(names: Mapping[Any, str], class_names: Sequence[str], place: Path) -> dict[Any, int]:
@@ -139,7 +129,7 @@ def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[F
         for true, place in enumerate(places[number]):
             overlap = np.where(_may_be_of(image, true, threshold), image.overlap[:, true], 0)
             best = int(overlap.argmax()) if len(overlap) else 0
-            if len(overlap) and BESIDE[0] < overlap[best] < BESIDE[1]:
+            if len(overlap) and SHIFTED[0] < overlap[best] < SHIFTED[1]:
                 suspicion = image.predicted.scores[best] * (1 - overlap[best])
                 findings.append(_finding(image, best, number, place, suspicion))
     return findings

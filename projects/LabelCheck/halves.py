@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from projects.CompareStarts.comparison import facts_of
 from projects.CompareStarts.held_out import KIND as HELD_OUT
 from projects.CompareStarts.trainings import FIXED
 from projects.LabelCheck.labels import Labels
 from projects.PaperTables.jobs import Job, run_jobs
 from projects.PaperTables.paper_tables import TRAIN
-from revisit.data.sources.records import fingerprint
 from revisit.errors import expect
 from revisit.plugins import find_config
 
@@ -29,20 +29,28 @@ def train_halves(name: str, labels: Labels, config: str, options: Sequence[str],
 
     ``options`` are KEY VALUE pairs over the recipe. Progress goes to stdout; an interrupted call continues.
     """
-    jobs = [_job(n, halves, labels, config, options, root) for n, halves in enumerate(halves_of(name, labels), start=1)]
+    pairs = enumerate(halves_of(name, labels), start=1)
+    jobs = [_job(number, halves, name, labels, config, options, root) for number, halves in pairs]
     for job in jobs:
         job.claim()
     run_jobs(jobs, 1)
     return [job.result.parent for job in jobs]
 
 
-def _job(number: int, halves: tuple[str, str], labels: Labels, config: str, options: Sequence[str], root: Path) -> Job:
+def _job(
+    number: int,
+    halves: tuple[str, str],
+    name: str,
+    labels: Labels,
+    config: str,
+    options: Sequence[str],
+    root: Path,
+) -> Job:
     folder = root.resolve() / f"half{number}"
     learned, looked_at = (str((half,)) for half in halves)
     places = {"DATASETS.TRAIN": learned, "DATASETS.TEST": looked_at, "OUTPUT_DIR": str(folder)}
     fixed = {key: str(value) for key, value in FIXED.items()}
     pairs = [word for pair in (fixed | places).items() for word in pair]
     command = (TRAIN, "--config-file", find_config(config), "--resume", *pairs, *options)
-    (of_labels,) = fingerprint(labels.records, classes=labels.class_names)
-    facts = tuple(f"{part} of the data: {value}" for part, value in of_labels.items())
+    facts = tuple(facts_of(name, labels.records))
     return Job(f"detector {number} of 2", (command,), folder / "evaluation.json", facts)

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
-import jinja2
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from projects.common.data_uris import data_uri
+from projects.common.pages import data_uri, template
 from projects.common.row_table import RowTable
-from projects.ImageAtlas.thumbnails import BACKGROUND, square, thumbnails
+from projects.ImageAtlas.thumbnails import BACKGROUND, square, surroundings, thumbnails
 from projects.LabelCheck.suspects import Suspect
 from projects.Pictures.tiles import Color, SheetRow, fit, save_sheet
 from revisit.data.images.reader import require_record
@@ -39,11 +38,7 @@ def draw(folder: Path, suspects: Sequence[Suspect], table: RowTable, nearest: Se
     strips = [data_uri(Image.fromarray(np.concatenate(row.tiles, axis=1))) for row in rows]
     names = [row.captions[1:] for row in rows]
     shown = list(zip(range(1, len(rows) + 1), suspects, strips, names, strict=True))
-    loaders = [jinja2.PackageLoader(f"projects.{package}") for package in ("LabelCheck", "RunReport")]
-    environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    page = environment.get_template("suspects.html")
+    page = template("LabelCheck", "suspects.html", "RunReport")
     text = page.render(suspects=shown, name=name, width=TILE * (SHOWN + 1), height=TILE)
     (folder / "suspects.html").write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -76,7 +71,7 @@ def suspect_tile(suspect: Suspect) -> np.ndarray:
     is_whole = not any(suspect.box)
     if is_whole:
         return square(image, TILE)
-    left, top, right, bottom = _surroundings(suspect.box, image.shape)
+    left, top, right, bottom = surroundings(suspect.box, image.shape, SURROUNDINGS)
     part = image[top:bottom, left:right]
     scale = TILE / max(part.shape[:2])
     enlarged = fit(part, TILE).copy()
@@ -88,12 +83,3 @@ def suspect_tile(suspect: Suspect) -> np.ndarray:
         x0, y0, x1, y1 = corners.round().astype(int).tolist()
         cv2.rectangle(enlarged, (x0, y0), (x1, y1), color, 2)
     return square(enlarged, TILE)
-
-
-def _surroundings(box: Sequence[float], shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of a box with SURROUNDINGS, inside an image of this shape, px."""
-    x0, y0, x1, y1 = box
-    across, down = SURROUNDINGS * (x1 - x0), SURROUNDINGS * (y1 - y0)
-    height, width = shape[:2]
-    left, top = int(max(0, x0 - across)), int(max(0, y0 - down))
-    return left, top, int(min(width, x1 + across)) + 1, int(min(height, y1 + down)) + 1

@@ -5,7 +5,7 @@
     python projects/LabelCheck/spoil_labels.py --suspects output/suspects --output output/spoiled
 
 Between the two, check the labels of coco:/data/photos:output/spoiled/data_set.json. A share of the boxes gets another
-class, is left out, moves beside its object or changes its size or shape; spoiled.json says which ones.
+class, is left out, moves next to its object or changes its size or shape; spoiled.json says which ones.
 """
 
 import argparse

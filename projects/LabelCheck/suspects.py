@@ -55,7 +55,7 @@ def odd(labels: Labels) -> list[Suspect]:
     return [_of_label(labels, "odd", n, suspicion[n], "") for n in np.flatnonzero(suspicion)]
 
 
-def beside(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
+def of_shifted(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
     """The labels of ``detections.shifted``, with the detections' boxes as suggestions."""
     pairs = zip(labels.images.tolist(), labels.places.tolist(), strict=True)
     index_of = {pair: index for index, pair in enumerate(pairs)}
@@ -66,7 +66,7 @@ def beside(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
     return suspects
 
 
-def unlabelled(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
+def of_missing(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
     """The places of ``detections.missing``, with their classes as suggestions."""
     suspects = []
     for finding in findings:

@@ -25,7 +25,7 @@ class Vote(NamedTuple):
     nearest: np.ndarray  # (N, k) int64, the most similar rows of other images, best first
 
     def others(self, classes: np.ndarray) -> np.ndarray:
-        """(N,) int: the class with most support besides the label, which is one of ``classes`` (N,)."""
+        """(N,) int: the class with most support other than the label, which is one of ``classes`` (N,)."""
         without = self.support.copy()
         without[np.arange(len(classes)), classes] = -1
         return without.argmax(axis=1)

@@ -5,10 +5,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2
 from plotly.offline import get_plotlyjs
 
-from projects.common.data_uris import data_uri
+from projects.common.pages import data_uri, template
 from projects.RunReport import charts, detections, kinds, tables
 from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun, progress
 from revisit.data.images.opening import open_image
@@ -26,11 +25,9 @@ KINDS = {NON_FINITE: (f"{NON_FINITE}/",), "views": ("views",), "neighbors": NEIG
 def render(runs: list[ReportedRun], pictures: list[tuple[str, Path]]) -> str:
     """The whole page as HTML, of what ``collect`` has found; bars on stderr where pictures take long."""
     evaluations = [(run, evaluation) for run in runs for evaluation in run.evaluations]
-    tidy = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("projects.RunReport"), autoescape=True, **tidy)
     with tempfile.TemporaryDirectory() as folder:
         reviews = detections.reviews_of(enumerate(progress(runs, "review")), Path(folder))
-        return environment.get_template("page.html").render(
+        return template("RunReport", "page.html").render(
             made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
             runs=runs,
             charts=charts,

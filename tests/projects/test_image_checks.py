@@ -140,9 +140,13 @@ def test_test_images_that_are_learned_from_are_warned_of(write_pictures, tmp_pat
     for tested, expected in ((names[1], "1 of 4 images"), (names[0], "4 of 4 images")):
         caplog.clear()
         register(tested)
-        leaks(cfg, tested, get_records(tested), to_learn=False)
+        cfg.DATASETS.TEST = ()
+        learned = get_records(names[0])
+        leaks(cfg, names[0], learned, to_learn=True)
         assert caplog.text == ""
         cfg.DATASETS.TEST = (tested,)
-        leaks(cfg, tested, get_records(tested), to_learn=False)
+        leaks(cfg, names[0], learned, to_learn=False)
+        assert caplog.text == ""
+        leaks(cfg, names[0], learned, to_learn=True)
         assert expected in caplog.text and "expected others" in caplog.text
     assert len(test) == 3

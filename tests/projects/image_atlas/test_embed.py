@@ -120,7 +120,7 @@ def test_rows_of_a_box_head_are_those_of_a_probe(boxes_file, tmp_path):
 def test_a_box_of_the_table_is_most_similar_to_others_than_itself(weights, boxes_file, tmp_path):
     embedder = BoxesOfMaps(weights, 8, 96, False, "cpu")
     options = {"weights": weights, "boxes": boxes_file, "box_head": False, "size": 224, "stride": 8}
-    embedder.about["options"] = {**options, "short_side": 96, "pyramid": False}
+    embedder.about["options"] = {**options, "short_side": 96, "pyramid": False, "config_file": "", "opts": []}
     table = embed(boxes_of(boxes_file), embedder, tmp_path / "photos")
     similar = similar_to(table, Path(table.files[0]), [10, 20, 40, 60], 5)
     assert sorted(similar.places.tolist()) == [1, 2]

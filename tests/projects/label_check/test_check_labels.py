@@ -19,7 +19,7 @@ from projects.LabelCheck.detections import judged, missing, read_detections, shi
 from projects.LabelCheck.labels import read_labels_of
 from projects.LabelCheck.sizes import at_edge, odd_suspicion, oddness
 from projects.LabelCheck.spoiling import KINDS, precision, read_spoiled, spoil
-from projects.LabelCheck.suspects import beside, ordered, unlabelled
+from projects.LabelCheck.suspects import of_missing, of_shifted, ordered
 from projects.LabelCheck.votes import TEMPERATURE, most_similar, vote
 from revisit.errors import UserError
 
@@ -161,9 +161,9 @@ def test_missing_and_shifted_boxes_are_those_of_a_plain_reading(world, tmp_path)
     x0, y0, w, h = gone["bbox"]
     assert (lost.image, lost.number) == (gone["image_id"], gone["category_id"] - 1) and lost.suspicion == 0.9
     assert lost.box.tolist() == [x0 + 1, y0 - 1, x0 + 1 + w, y0 - 1 + h]
-    (suspect,) = unlabelled(spoiled, [lost])
+    (suspect,) = of_missing(spoiled, [lost])
     assert suspect.suggestion == list(COLOURS)[lost.number] and suspect.label == ""
-    by_suspicion = ordered(beside(spoiled, shifted(images, spoiled)), 5)
+    by_suspicion = ordered(of_shifted(spoiled, shifted(images, spoiled)), 5)
     first = by_suspicion[0]
     across, down = width - 13, height - 1
     overlap = across * down / (2 * width * height - across * down)
