@@ -61,36 +61,36 @@ def _comparable(table: RowTable) -> dict[str, object]:
 
 def find_groups(images: Hashed, rule: Rule, output: Path) -> tuple[np.ndarray, list[str]]:
     """Write groups.csv and pairs.png. Returns the group of each image, and lines that say what there is."""
-    found = grouped(images.looks, rule)
-    lines = zip(full_names(images.table), found.groups.tolist(), strict=True)
+    grouping = grouped(images.looks, rule)
+    lines = zip(full_names(images.table), grouping.groups.tolist(), strict=True)
     write_text(output / "groups.csv", csv_table(("file_name", "group"), lines))
-    count, total = found.groups.max() + 1, len(found.groups)
+    count, total = grouping.groups.max() + 1, len(grouping.groups)
     if count == total:
-        said = [f"no duplicates: no two of {total:,} images have {rule}"]
+        report = [f"no duplicates: no two of {total:,} images have {rule}"]
     else:
         different = len(np.unique(images.digests.contents))
-        largest = max(Counter(found.groups.tolist()).values())
+        largest = max(Counter(grouping.groups.tolist()).values())
         copies = f"{total - different:,} copies of the same bytes, {different - count:,} near-duplicates"
-        said = [f"{total:,} images show {count:,} things: {copies}; the largest group has {largest:,} images"]
-    if len(found.alike.places) or len(found.others.places):
-        draw_pairs(output / "pairs.png", images.table, found, rule)
-        said.append("pairs.png has the pairs around the threshold: if they are wrong, change --similar or --bits")
-    return found.groups, said
+        report = [f"{total:,} images show {count:,} things: {copies}; the largest group has {largest:,} images"]
+    if len(grouping.alike.places) or len(grouping.others.places):
+        draw_pairs(output / "pairs.png", images.table, grouping, rule)
+        report.append("pairs.png has the pairs around the threshold: if they are wrong, change --similar or --bits")
+    return grouping.groups, report
 
 
 def find_leaks(images: Hashed, test: Hashed, rule: Rule, output: Path) -> tuple[Leaks, str]:
     """Write leaks.csv and, if there are any, leaks.png. Returns them, and a line that says how many."""
-    found = leaks(images.looks, test.looks, rule)
-    places = found.pairs.places
+    leaked = leaks(images.looks, test.looks, rule)
+    places = leaked.pairs.places
     names = full_names(test.table)[places[:, 0]], full_names(images.table)[places[:, 1]]
-    lines = zip(*names, found.pairs.differing.tolist(), found.pairs.cosines.round(4).tolist(), strict=True)
+    lines = zip(*names, leaked.pairs.differing.tolist(), leaked.pairs.cosines.round(4).tolist(), strict=True)
     write_text(output / "leaks.csv", csv_table(("test", "training", "bits", "cosine"), lines))
     total = len(test.table.rows)
     if not len(places):
-        return found, f"no leaks: none of {total:,} test images nearly equals a training image"
-    draw_leaks(output / "leaks.png", images.table, test.table, found.pairs)
-    training = f"one of {found.training.sum():,} training images"
-    return found, f"LEAKS: {len(places):,} of {total:,} test images nearly equal {training}: leaks.csv, leaks.png"
+        return leaked, f"no leaks: none of {total:,} test images nearly equals a training image"
+    draw_leaks(output / "leaks.png", images.table, test.table, leaked.pairs)
+    training = f"one of {leaked.training.sum():,} training images"
+    return leaked, f"LEAKS: {len(places):,} of {total:,} test images nearly equal {training}: leaks.csv, leaks.png"
 
 
 def kept_of(groups: np.ndarray, table: RowTable, leaking: np.ndarray) -> np.ndarray:

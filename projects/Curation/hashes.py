@@ -37,7 +37,7 @@ class Digests(NamedTuple):
 
 
 def digests_of(records: Records, folder: Path, bit_depth: int | None = None) -> Digests:
-    """Read every image once, and keep what comes of it in the folder, from which the next call has it.
+    """Read every image once, and keep its digests in the folder, from which the next call takes them.
 
     A terminal shows the progress, and how long the rest takes; an interrupted call continues.
 

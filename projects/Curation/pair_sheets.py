@@ -14,10 +14,10 @@ MOST = 40  # leaks that are drawn
 ALIKE, OTHER = (0, 140, 60), (200, 40, 40)  # RGB
 
 
-def draw_pairs(path: Path, table: RowTable, found: Grouped, rule: Rule) -> None:
+def draw_pairs(path: Path, table: RowTable, grouping: Grouped, rule: Rule) -> None:
     """The least similar near-duplicates in green, then the most similar others in red."""
     tiles, captions = [], []
-    for pairs, color in ((found.alike, ALIKE), (found.others, OTHER)):
+    for pairs, color in ((grouping.alike, ALIKE), (grouping.others, OTHER)):
         tiles += [framed(tile, color, 2 * TILE) for tile in _side_by_side(table, table, pairs)]
         captions += _captions(pairs)
     subtitle = f"green: one group, the least similar pairs; red: not, the most similar ones; the threshold is {rule}"

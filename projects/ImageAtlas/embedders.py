@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
     image: Any
     size: tuple[int, int]  # height and width of the file's image, px
-    boxes: np.ndarray  # (n, 4) float32 px of it
+    boxes: np.ndarray  # (n, 4) float32, px of the same image
 
 
 class WholeImages:

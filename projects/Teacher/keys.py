@@ -88,8 +88,8 @@ _teacher(
 _teacher(
     "TEACHER.LOWEST_THRESHOLD",
     0.3,
-    "How low tau of a class may fall while the teacher finds fewer boxes of it in a photograph than a labelled image "
-    "has; at least tau: it stays.",
+    "How low tau of a class may fall while a photograph has fewer of its boxes, by the teacher, than a labelled image; "
+    "at least tau: it stays.",
     SHARE,
     may_change=True,
 )

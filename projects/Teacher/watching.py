@@ -105,8 +105,8 @@ class FollowTeacher(HookBase):
         lost = lost_class(counts, self._labels)
         if lost < 0:
             return ""
-        found, labelled = (float(each[lost] / each.sum()) for each in (counts, self._labels))
-        return f"has found nearly no {self._names[lost]}: {found:.1%} of its boxes, {labelled:.1%} of the labels"
+        share, of_labels = (float(table[lost] / table.sum()) for table in (counts, self._labels))
+        return f"has found nearly no {self._names[lost]}: {share:.1%} of its boxes, {of_labels:.1%} of the labels"
 
 
 def moved(thresholds: Tensor, boxes: Tensor, wanted: Tensor, lowest: float, highest: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def moved(thresholds: Tensor, boxes: Tensor, wanted: Tensor, lowest: float, high
 
 def lost_class(boxes: Tensor, labels: Tensor) -> int:
     """Of counts by class, (C,): the class that has least of what its share among labels lets expect, if that is less
-    than LOST of it; -1 for none, and where fewer than ENOUGH are expected."""
+    than LOST times that; -1 for none, and where fewer than ENOUGH are expected."""
     expected = boxes.sum() * labels / labels.sum().clamp(min=1)
     share = torch.where(expected >= ENOUGH, boxes / expected.clamp(min=1), torch.inf)
     least = int(share.argmin())

@@ -77,10 +77,10 @@ def test_groups_are_those_of_all_pairs(looks, rule, monkeypatch):
     for one, other in itertools.combinations(range(30), 2):
         if is_alike(images[one], images[other], rule):
             expected = [expected[one] if group == expected[other] else group for group in expected]
-    found = grouped(looks, rule)
+    result = grouped(looks, rule)
     order = list(dict.fromkeys(expected))
-    assert found.groups.tolist() == [order.index(group) for group in expected]
-    alike, others = found.alike, found.others
+    assert result.groups.tolist() == [order.index(group) for group in expected]
+    alike, others = result.alike, result.others
     assert (alike.cosines >= rule.similar).all() and (others.cosines < rule.similar).all()
     assert (np.diff(alike.cosines) <= 0).all() and (np.diff(others.cosines) <= 0).all()
     near = [pair for pair in itertools.combinations(range(30), 2) if is_alike(images[pair[0]], images[pair[1]], rule)]
@@ -91,16 +91,16 @@ def test_leaks_are_those_of_all_pairs(looks, monkeypatch):
     monkeypatch.setattr(grouping, "BLOCK", 4)
     training, test = (Looks(looks.rows[part], looks.bits[part]) for part in (slice(20), slice(20, None)))
     rule = Rule(0.9, 20)
-    found = leaks(training, test, rule)
+    leaked = leaks(training, test, rule)
     pairs = [
         (t, n)
         for t, one in enumerate(zip(*test, strict=True))
         for n, other in enumerate(zip(*training, strict=True))
         if is_alike(one, other, rule)
     ]
-    assert pairs and sorted(found.pairs.places[:, 0]) == sorted({t for t, _ in pairs})
-    assert np.flatnonzero(found.training).tolist() == sorted({n for _, n in pairs})
-    for t, n in found.pairs.places:
+    assert pairs and sorted(leaked.pairs.places[:, 0]) == sorted({t for t, _ in pairs})
+    assert np.flatnonzero(leaked.training).tolist() == sorted({n for _, n in pairs})
+    for t, n in leaked.pairs.places:
         best = max((other for one, other in pairs if one == t), key=lambda other: test.rows[t] @ training.rows[other])
         assert n == best
 

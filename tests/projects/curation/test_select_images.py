@@ -65,9 +65,9 @@ def test_small_clusters_wait(rows, monkeypatch):
 def test_far_images_are_those_of_loops(rows, labels):
     labelled = NO_LABELS.copy()
     labelled[labels] = True
-    found = k_centre(rows, labelled, 12, seed=1).tolist()
-    chosen = labels or found[:1]
-    for place in found[len(chosen) - len(labels) :]:
+    centres = k_centre(rows, labelled, 12, seed=1).tolist()
+    chosen = labels or centres[:1]
+    for place in centres[len(chosen) - len(labels) :]:
         gap = {n: min(distance(rows[n], rows[other]) for other in chosen) for n in range(90)}
         assert gap[place] == pytest.approx(max(gap.values()), abs=1e-6) and place not in chosen
         chosen = [*chosen, place]

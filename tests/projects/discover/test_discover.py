@@ -59,8 +59,8 @@ def test_a_part_whose_box_has_more_than_40_percent_of_the_image_is_no_object_whe
     square[10:30, 10:30] = True
     parts = [part_of(frame), part_of(square)]
     candidates = Candidates((100, 100), parts, np.array([2.0, 1.0]), np.zeros((2, 5)), cuts=[])
-    found = find_objects(candidates, 100, 100, 5, lambda rows, name: np.full(len(rows), recurs))
-    boxes = [each["bbox"] for each in found]
+    objects = find_objects(candidates, 100, 100, 5, lambda rows, name: np.full(len(rows), recurs))
+    boxes = [each["bbox"] for each in objects]
     assert boxes == [[0, 0, 100, height]] * is_object + [[10, 10, 20, 20]]
 
 

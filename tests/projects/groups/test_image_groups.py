@@ -1,4 +1,4 @@
-"""The file of NEIGHBORS.GROUPS: which names it may have, and what is refused of it."""
+"""The file of NEIGHBORS.GROUPS: which names it may have, and what is refused."""
 
 import logging
 from pathlib import Path
@@ -65,8 +65,8 @@ def test_other_columns_and_the_mark_of_a_spreadsheet_do_no_harm(records, tmp_pat
 )
 def test_a_wrong_file_is_one_line(records, tmp_path, lines, message):
     write(tmp_path / "groups.csv", lines)
-    found = refusal(groups_of, str(tmp_path / "groups.csv"), records)
-    assert found.startswith(f"NEIGHBORS.GROUPS {tmp_path}/groups.csv") and message.format(folder=tmp_path) in found
+    line = refusal(groups_of, str(tmp_path / "groups.csv"), records)
+    assert line.startswith(f"NEIGHBORS.GROUPS {tmp_path}/groups.csv") and message.format(folder=tmp_path) in line
 
 
 def test_no_file_and_images_without_names_of_their_own_are_one_line(records):

@@ -137,12 +137,12 @@ def test_an_object_too_small_for_the_anchor_has_its_whole_view_beside_every_posi
 @pytest.mark.parametrize(("share", "of_file"), [(0.0, 8), (0.25, 6), (0.5, 4), (1.0, 0)])
 def test_a_share_of_the_boxes_is_drawn_next_to_proposals(share, of_file):
     region = np.array([0.0, 0, 100, 100])
-    known = np.array([[x, 0.0, x + 2, 3.0] for x in range(20)])  # smaller than any drawn box
+    proposals = np.array([[x, 0.0, x + 2, 3.0] for x in range(20)])  # smaller than any drawn box
     boxes = ObjectBoxes(8, scale=(0.3, 0.8), jitter=0.0, drawn_share=share)
-    chosen = boxes._choose(region, 8, np.random.default_rng(0), known)
+    chosen = boxes._choose(region, 8, np.random.default_rng(0), proposals)
     is_known = (chosen[:, 2:] - chosen[:, :2] == [2, 3]).all(axis=1)
     assert len(chosen) == 8 and is_known.sum() == of_file and len(np.unique(chosen, axis=0)) == 8
-    drawn = boxes._choose(region, 8, np.random.default_rng(0), known[:0])
+    drawn = boxes._choose(region, 8, np.random.default_rng(0), proposals[:0])
     assert np.array_equal(chosen[of_file:], drawn[: 8 - of_file])
 
 
