@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from itertools import count
 
+from revisit.data.loading.permutation import draw_order
 from revisit.data.randomness import Stream, counter_rng
 
 from detectron2.utils import comm
@@ -20,7 +21,8 @@ class EpochBatchSampler:
 
     Every epoch is a fresh permutation by (seed, epoch), cut into global batches; the rest that does not
     fill a batch is dropped. Rank r takes the r-th part of each global batch, so the order of the data
-    depends on neither the number of processes nor that of workers, and a run can start anywhere.
+    depends on neither the number of processes nor that of workers, and a run can start anywhere. Of more than
+    ``permutation.MOST_DRAWN`` images no process holds the order.
     """
 
     num_images: int
@@ -46,10 +48,10 @@ class EpochBatchSampler:
         share = self.global_batch // self.world_size
         epoch, step = divmod(self.start_iteration, self.iterations_per_epoch)
         while True:
-            order = counter_rng(self.seed, Stream.SHUFFLE, epoch).permutation(self.num_images)
-            batches = order[: self.iterations_per_epoch * self.global_batch].reshape(-1, self.global_batch)
-            for batch in batches[step:]:
-                yield [(epoch, int(index)) for index in batch[self.rank * share : (self.rank + 1) * share]]
+            order = draw_order(self.num_images, counter_rng(self.seed, Stream.SHUFFLE, epoch))
+            for batch in range(step, self.iterations_per_epoch):
+                start = batch * self.global_batch + self.rank * share
+                yield [(epoch, index) for index in order[start : start + share].tolist()]
             epoch, step = epoch + 1, 0
 
 
