@@ -3,9 +3,13 @@
 Those that another test runs in its own form are only parsed, with their configs made, in test_readme.py.
 """
 
+import contextlib
+import io
 import json
 import re
+import shlex
 import shutil
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -13,12 +17,15 @@ import cv2
 import numpy as np
 import pytest
 import timm
-from commands import ROOT, TINY, documented, run
+import torch
+from commands import ROOT, TINY, documented, popen, run
 
+import revisit
 from revisit.checkpoint.backbone_file import write_backbone
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.named_weights import kept_file
 
+CHOICE = "docs/choosing-a-start.md"
 SMALL = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 DATALOADER.NUM_WORKERS 0"
 SMALL += " SOLVER.WARMUP_ITERS 0"
 OWN = f"SOLVER.MAX_ITER 2 MODEL.RESNETS.DEPTH 18 {TINY} MOCO.BN_GROUP 4 VIEWS.SMALL_SIZE 24"
@@ -26,6 +33,7 @@ DETECTION = (
     f"{SMALL} MODEL.RESNETS.DEPTH 18 SOLVER.MAX_ITER 2 SOLVER.STEPS (1,) SOLVER.IMS_PER_BATCH 2 "
     "TEST.PRECISE_BN.NUM_ITER 1 INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64"
 )
+ON_CPU = f"{DETECTION} MODEL.DEVICE cpu"
 
 
 @pytest.fixture
@@ -57,12 +65,17 @@ def imagenet(tmp_path, monkeypatch) -> None:
     kept_file("imagenet/57934424/efficientnet_lite0.pth", partial(write_backbone, weights))
 
 
-def walk(page: str, folder: Path, options: dict[str, str], count: int = 7) -> list[str]:
-    """Run a page's first ``count`` commands, but those about installing, with ``folder`` for data and outputs, and
+def on_photos(command: str, folder: Path) -> str:
+    """A page's command with ``folder`` for data and outputs."""
+    return re.sub(r"(?<=[ :])output", f"{folder}/output", re.sub(r"/data(?=[/:])", str(folder), command))
+
+
+def walk(page: str, folder: Path, options: dict[str, str], *, first: int = 0, count: int) -> list[str]:
+    """Run ``count`` of a page's commands, but those about installing, with ``folder`` for data and outputs, and
     further options by config."""
     printed = []
     commands = [command for command in documented(page) if not re.search("install_detectron2|doctor", command)]
-    for command in commands[:count]:
+    for command in commands[first : first + count]:
         command += "".join(f" {added}" for name, added in options.items() if f"/{name}.yaml" in command)
         for old, new in (("/data", "@"), ("$DETECTRON2_DATASETS", "@"), (" output", " @/output"), ("@", str(folder))):
             command = command.replace(old, new)
@@ -73,58 +86,72 @@ def walk(page: str, folder: Path, options: dict[str, str], count: int = 7) -> li
 def test_readme_from_a_folder_to_a_detector(photos, tmp_path):
     boxes = f"\"('coco:{photos}:{tmp_path}/boxes.json',)\""
     own = f"DATASETS.TRAIN {boxes} DATASETS.TEST {boxes} MODEL.ROI_HEADS.NUM_CLASSES 2"
-    printed = walk("README.md", tmp_path, {"knn_moco": OWN, "voc_faster_rcnn_R50_C5": f"{DETECTION} {own}"}, count=3)
+    options = {"knn_moco": OWN, "voc_faster_rcnn_R50_C5": f"{DETECTION} {own}"}
+    printed = walk("README.md", tmp_path, options, first=2, count=3)
     assert "2 gloo processes" in printed[0] and "100 of 100 backbone tensors loaded" in printed[2]
 
 
-def found_and_learned(page: str, folder: Path, images: str) -> list[str]:
-    """Run a page's commands that find boxes in ``images`` and learn them; the page's other commands, to be run."""
-    commands = []
-    for command in documented(page):
-        command = command.replace(images, f"{folder}/photos").replace("/data/", f"{folder}/")
-        commands.append(re.sub(r"([ :=])output", rf"\1{folder}/output", command))
-    (find,) = (each for each in commands if "tools/discover.py" in each)
-    (learn,) = (each for each in commands if "boxes.yaml" in each)
-    run(f"{find} --short-side 64 --boxes 3", folder)
-    run(f"{learn} {DETECTION} MODEL.DEVICE cpu", folder)
-    return [each for each in commands if each not in (find, learn)]
+def run_python_of(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a page's code in Python, with a short training; what it prints."""
+    (code,) = re.findall(r"^```python\n(.+?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    keys = shlex.split(ON_CPU)
+    short = partial(revisit.finetune, **dict(zip(keys[::2], keys[1::2], strict=True)))
+    with monkeypatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setattr(subprocess, "Popen", popen)
+        patch.setattr(revisit, "finetune", short)
+        patch.setattr(revisit, "predict", partial(revisit.predict, score_threshold=0))
+        exec(code.replace("/data", str(folder)), {})
+    return printed.getvalue()
+
+
+A_LINE = re.compile(r"^\S+\.jpg (crate|barrel) 0\.\d+ \(", re.MULTILINE)  # of a prediction
 
 
 @pytest.mark.usefixtures("photos", "imagenet")
-def test_own_images_with_few_labels_begin_with_found_boxes(tmp_path):
-    others = found_and_learned("docs/own-images.md", tmp_path, "/data/photos")
+def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
+    find, learn, *_ = documented("README.md")
+    others = [" ".join(each.split()) for each in documented(CHOICE)]
+    assert find in others and sorted(learn.split()) == sorted(
+        next(each for each in others if "boxes.yaml" in each).split()
+    )
+    run(f"{on_photos(find, tmp_path)} --short-side 64 --boxes 3", tmp_path)
+    run(f"{on_photos(learn, tmp_path)} {ON_CPU}", tmp_path)
+    assert A_LINE.search(run_python_of("README.md", tmp_path, monkeypatch))
     (finetune,) = (each for each in others if "output/boxes/model_final.pth" in each)
-    finetune = finetune.replace("more_photos", "photos").replace("more_boxes", "boxes")
-    text = run(f"{finetune} {DETECTION} MODEL.DEVICE cpu", tmp_path)
+    finetune = on_photos(finetune, tmp_path).replace("more_photos", "photos").replace("more_boxes", "boxes")
+    text = run(f"{finetune} {ON_CPU}", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text) and "proposal_generator 6 of 6" in text
     (compare,) = (each for each in others if "--unlabelled" in each)
-    compare = compare.replace("more_photos", "photos").replace("more_boxes", "boxes")
+    compare = on_photos(compare, tmp_path).replace("more_photos", "photos").replace("more_boxes", "boxes")
     text = run(compare.replace("--labels", "--dry-run --labels"), tmp_path)
     assert "12 jobs" in text and "boxes + teacher, 15 labels, seed 3 (600 iterations of 4 images)" in text
     assert "16 images of coco:" in text and "are among DATASETS.UNLABELLED" in text  # the page has other test images
 
 
 @pytest.mark.usefixtures("photos", "imagenet")
-def test_readme_compares_imagenet_with_found_boxes(toy_root, tmp_path):
-    others = found_and_learned("README.md", tmp_path, "/data/cells/train")
-    (compare,) = (each for each in others if "compare_starts" in each)
-    tree = f"{toy_root}/toy_scenes/VOC2007"
-    for name in ("photos", "cells/test"):
-        place = f"{tmp_path}/{name}:{tmp_path}/cells/Annotations"
-        compare = compare.replace(place, f"{tree}/JPEGImages:{tree}/Annotations")
-    text = run(f"{compare.replace('--labels', '--dry-run --labels')} MODEL.ROI_HEADS.NUM_CLASSES 10", toy_root)
-    assert "12 jobs" in text and "boxes, 15 labels, seed 3 (2,000 iterations of 4 images)" in text
+def test_the_quick_start_from_photographs_to_an_exported_detector(tmp_path, monkeypatch):
+    shutil.copy(tmp_path / "boxes.json", tmp_path / "test.json")
+    short = {"embed": "--size 64", "train_net": ON_CPU, "predict": "--score-threshold 0"}
+    _, *commands = documented("docs/quick-start.md")  # the first is README's
+    for command in commands:
+        command = on_photos(command, tmp_path).replace("--budget 50", "--budget 8")
+        run(f"{command} {short.get(Path(command.split()[1]).stem, '')}", tmp_path)
+    assert len((tmp_path / "output/to_label/selected.txt").read_text().splitlines()) == 8
+    assert (tmp_path / "output/detector.html").is_file() and (tmp_path / "output/detector.ts").is_file()
+    assert A_LINE.search(run_python_of("docs/quick-start.md", tmp_path, monkeypatch))
 
 
 @pytest.mark.usefixtures("imagenet")
 def test_own_images_begin_with_imagenet_weights(photos, tmp_path):
-    commands = [each for each in documented("docs/own-images.md") if "WEIGHTS imagenet:" in each]
+    commands = [each for each in documented(CHOICE) if "WEIGHTS imagenet:" in each]
     detect, go_on = (
         each.replace("/data", str(tmp_path)).replace(" output", f" {tmp_path}/output") for each in commands
     )
     text = run(f"{detect} {DETECTION} MODEL.DEVICE cpu", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text)
-    learned, converted = (each for each in documented("docs/own-images.md") if "objects_from" in each)
+    learned, converted = (each for each in documented(CHOICE) if "objects_from" in each)
     learned, converted = (f"{each.replace(' output', f' {tmp_path}/output')}" for each in (learned, converted))
     text = run(f"{learned.replace('/data', str(tmp_path))} {OWN} MOCO.QUEUE_SIZE 64 MODEL.DEVICE cpu", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text)
@@ -145,35 +172,50 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     page = (own / "detection.html").read_text()
     assert '<section id="detections">' in page and "most errors first" in page
     assert (own / "detection/photos_boxes_01.png").is_file()
-    probe = documented("docs/own-images.md")[7]
-    text = run(f"{probe.replace('/data', str(tmp_path)).replace('output/', f'{tmp_path}/output/')} {SMALL}", tmp_path)
-    assert "| detection |" in text and "| backbone |" in text
-    compare = documented("docs/own-images.md")[9].replace("--labels 25 50 100", "--dry-run --labels 8")
-    text = run(f"{compare.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}", tmp_path)
-    assert "12 jobs, 0 done" in text and "random weights, 8 labels, seed 3 (600 iterations of 4 images)" in text
-    for name in ("train", "test"):
-        for number in range(16):
-            target = tmp_path / name / f"kind_{number % 2}" / f"{number:02d}.jpg"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(photos / f"holiday/{number:02d}.jpg", target)
-    frozen = documented("docs/own-images.md")[10].replace("--labels 50 200", "--dry-run --labels 10")
-    frozen = f"{frozen.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}"
-    assert "frozen features" in run(f"{frozen} MODEL.RESNETS.DEPTH 18", tmp_path)
-    rest = documented("docs/own-images.md")[11:]
-    rest = [command for command in rest if "imagenet:" not in command and "objects_from" not in command]
-    commands = [command.replace("/data", str(tmp_path)) for command in rest]
-    predict, export, *objects = (command.replace(" output", f" {tmp_path}/output") for command in commands)
+    predict, export = (on_photos(each, tmp_path) for each in documented("docs/own-images.md")[7:])
     assert "16 of 16 files: pictures and JSON" in run(predict, tmp_path)
     assert [category["name"] for category in json.loads((own / "found/images.json").read_text())["categories"]] == [
         "crate",
         "barrel",
     ]
     assert "image -> boxes, scores, classes" in run(export, tmp_path)
+    probe, _, compare, frozen, *rest = documented(CHOICE)
+    text = run(f"{on_photos(probe, tmp_path)} {SMALL}", tmp_path)
+    assert "| detection |" in text and "| backbone |" in text
+    compare = on_photos(compare, tmp_path).replace("--labels 25 50 100", "--dry-run --labels 8")
+    text = run(f"{compare} {SMALL}", tmp_path)
+    assert "12 jobs, 0 done" in text and "random weights, 8 labels, seed 3 (600 iterations of 4 images)" in text
+    for name in ("train", "test"):
+        for number in range(16):
+            target = tmp_path / name / f"kind_{number % 2}" / f"{number:02d}.jpg"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(photos / f"holiday/{number:02d}.jpg", target)
+    frozen = on_photos(frozen, tmp_path).replace("--labels 50 200", "--dry-run --labels 10")
+    assert "frozen features" in run(f"{frozen} {SMALL} MODEL.RESNETS.DEPTH 18", tmp_path)
+    rest = [each for each in rest if "imagenet:" not in each and "objects_from" not in each]
+    objects = [on_photos(each, tmp_path) for each in rest]
     text = run(f"{objects[0]} {OWN} MOCO.QUEUE_SIZE 64", tmp_path)
     assert list((own / "objects").glob("neighbours_objects_*.png"))
     run(objects[1], tmp_path)
     text = run(f"{objects[2]} {DETECTION}", tmp_path)
     assert "40 of 40 pyramid tensors loaded" in text and "4 of 4 box head tensors loaded" in text
+
+
+@pytest.mark.usefixtures("photos", "imagenet")
+def test_the_page_of_the_api_finds_similar_images_and_has_a_training_loop(tmp_path, monkeypatch, capsys):
+    _, similar, loop = re.findall(
+        r"^```python\n(.+?)^```", (ROOT / "docs/api.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(similar, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and lines[0] == "1.000 photos/holiday/00.jpg"
+    exec(loop, names := {})
+    images = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    backbone, classifier = names["train"]("imagenet:efficientnet_lite0", [(images, torch.arange(4))] * 2, 4)
+    start = revisit.load_backbone("imagenet:efficientnet_lite0")
+    moved = [not torch.equal(old, new) for old, new in zip(start.parameters(), backbone.parameters(), strict=True)]
+    assert all(moved) and classifier.weight.shape[0] == 4
 
 
 def test_extending_shows_what_runs(toy_root, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -109,6 +110,8 @@ def test_every_public_function_has_an_example_that_runs(photos, monkeypatch):
         if name == "predict":  # draws each
             for photo in sorted(Path("photos").iterdir())[8:]:
                 photo.unlink()
+        if name == "finetune":
+            examples[name].globs[name] = partial(api.finetune, **QUICK)
         runner.run(examples[name])
     assert runner.summarize().failed == 0
 
@@ -124,12 +127,16 @@ def test_what_is_public_is_listed_once_and_a_mistake_is_one_line(tmp_path, monke
         revisit.embed(MagicMock(), "folders:x")
 
 
+# Of finetuning: small images, and few to measure batch statistics by.
+QUICK = {"INPUT.MIN_SIZE_TRAIN": (64,), "INPUT.MIN_SIZE_TEST": 64, "TEST.PRECISE_BN.NUM_ITER": 1}
 # Of the kernel, whose commands then fork too.
 FORKING = f"""
-import subprocess, sys
+import functools, subprocess, sys
 sys.path.append("{ROOT}/tests")
 from commands import popen
 subprocess.Popen = popen
+import revisit
+revisit.finetune = functools.partial(revisit.finetune, **{QUICK})
 """
 
 

@@ -5,7 +5,8 @@
         --images coco:/data/photos:output/found/data_set.json --score-threshold 0.7 --output output/found_2
 
 Writes data_set.json, a COCO data set with the detector's classes. Boxes that --images has already stay, where the
-detector finds none of an IoU above 0.5. Masks are kept where the detector has masks. docs/own-images.md has the path.
+detector finds none of an IoU above 0.5. Masks are kept where the detector has masks. docs/choosing-a-start.md has the
+path.
 """
 
 import argparse

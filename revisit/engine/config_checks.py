@@ -61,7 +61,7 @@ def check_start(cfg: CfgNode, typed: Collection[str]) -> None:
     is_given = bool(cfg.MODEL.WEIGHTS) and "MODEL.WEIGHTS" in typed and "SOLVER.BASE_LR" not in typed
     if method and is_given and not (method.continues or method.iterations_before_learning(cfg)):
         spoils = f"SOLVER.BASE_LR {rate:g} of this recipe is for random weights, and can spoil those of MODEL.WEIGHTS"
-        fitting = "own_images/continue.yaml keeps what they know (docs/own-images.md)"
+        fitting = "own_images/continue.yaml keeps what they know (docs/choosing-a-start.md)"
         logger.warning(f"{spoils}: {fitting}; here take a tenth, SOLVER.BASE_LR {rate / 10:g}")
 
 
