@@ -6,8 +6,10 @@
 A run's checkpoint knows its network, classes and input; KEY VALUE pairs at the end change what concerns the test.
 The output folder gets a picture of every image, by its name, and a video of every video. Of a detector,
 predictions.json has the objects in COCO's result format, and images.json the images and classes that its numbers mean,
-so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). Of a segmenter, classes/NAME.png has
-the class of each pixel, of a depth network depth/NAME.png the millimetres. Names of classes come from the checkpoint.
+so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). data_set.json has the same objects of
+image files as a COCO data set, which CVAT and FiftyOne open, label_studio.json as tasks for Label Studio, whose
+interface is label_studio.xml. Of a segmenter, classes/NAME.png has the class of each pixel, of a depth network
+depth/NAME.png the millimetres. Names of classes come from the checkpoint.
 """
 
 import argparse
@@ -31,6 +33,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from projects.Predict.amounts import objects_in_words
     from projects.Predict.file_predictions import FilePredictor, find_sources
     from projects.Predict.predictions import finetuned_config, set_score_threshold
     from revisit.keys import Facts, resolve_auto_values
@@ -51,8 +54,10 @@ def main() -> None:
     done = len(sources) - len(predictor.unreadable)
     expect(done > 0, "none of the inputs can be read")
     print(f"{done} of {len(sources)} files: pictures and JSON are in {args.output}")
+    if predictor.data_set:
+        print(f"as a data set: {predictor.data_set}")
     if predictor.is_detector:
-        print(f"{len(predictor.objects)} objects score at least {threshold:g} (--score-threshold)")
+        print(objects_in_words(cfg, predictor, threshold))
 
 
 if __name__ == "__main__":

@@ -2,20 +2,19 @@
 
 import json
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 
+from projects.common.label_studio import task_of
 from projects.common.row_table import RowTable
-from projects.Curation.tables import full_names, write_list, write_text
+from projects.Curation.tables import full_names, write_list
 from projects.Discover.coco_files import write_data_set
 from projects.ImageAtlas.thumbnails import thumbnails
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
+from revisit.files import write_whole
 
 TILE, COLUMNS = 140, 8  # px, and tiles in a row of the sheet
 MOST = 96  # images that are drawn
-# How Label Studio serves a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT, here /.
-LOCAL_FILE = "/data/local-files/?d="
 
 
 def write_chosen(output: Path, chosen: RowTable, title: str) -> None:
@@ -24,8 +23,7 @@ def write_chosen(output: Path, chosen: RowTable, title: str) -> None:
     write_list(output / "selected.txt", names)
     images = zip(names, chosen.boxes, strict=True)
     write_data_set(output / "to_label.json", [_without_boxes(*image) for image in images], classes=())
-    tasks = [{"data": {"image": f"{LOCAL_FILE}{quote(name.lstrip('/'))}"}} for name in names]
-    write_text(output / "label_studio.json", json.dumps(tasks))
+    write_whole(output / "label_studio.json", json.dumps([task_of(name) for name in names]))
     shown = evenly_spread(len(names), MOST)
     captions = [f"{place + 1}  {Path(names[place]).name}" for place in shown]
     rows = gallery(list(thumbnails(chosen.of(np.array(shown)), TILE)), captions, COLUMNS)

@@ -1,6 +1,5 @@
 """Predict for image files, folders and videos that are no data set."""
 
-import json
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -10,10 +9,11 @@ import numpy as np
 from tqdm import tqdm
 
 from projects.Pictures.tiles import fit
+from projects.Predict.prediction_files import ALL, Predicted, write_images, write_objects
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Predict.predictions import Predictor, detections_of
 from revisit.data.images.opening import SUFFIXES
-from revisit.data.sources.image_folders import load_folder
+from revisit.data.sources.image_folders import is_visible, load_folder
 from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
@@ -24,7 +24,6 @@ from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
 VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"})
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
-JSON_FILES = ("predictions.json", "images.json")
 _MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
 
 
@@ -37,7 +36,7 @@ class Source(NamedTuple):
 
 
 def find_sources(paths: list[Path], output: Path) -> list[Source]:
-    """List the images and videos, and the images below folders, in order, each file once.
+    """List the images, in order, then the videos, of folders those below them, each file once.
 
     Raises UserError for what is none of these, and for an ``output`` among them: pictures would replace inputs.
     """
@@ -55,7 +54,7 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
             name += "_"
         is_video = file.suffix.lower() in VIDEOS
         sources[name] = Source(file, name, is_video)
-    return list(sources.values())
+    return sorted(sources.values(), key=lambda source: source.is_video)
 
 
 def _check_output(output: Path, path: Path) -> None:
@@ -72,14 +71,30 @@ def _folder_of(path: Path) -> Path:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The images below a folder, or the one file. Raises UserError for one that is neither image nor video."""
+    """What is below a folder, or the one file. Raises UserError for one that is neither image nor video."""
     if path.is_dir():
-        return [Path(record["file_name"]) for record in load_folder(path)]
+        videos = _videos_below(path)
+        return [*_images_below(path, needed=not videos), *videos]
     kinds = SUFFIXES | VIDEOS
     fits = path.is_file() and path.suffix.lower() in kinds
     hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
     expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(kinds)}{hint}")
     return [path]
+
+
+def _images_below(folder: Path, needed: bool) -> list[Path]:
+    """Raises UserError where there is none that is ``needed``."""
+    try:
+        return [Path(record["file_name"]) for record in load_folder(folder)]
+    except UserError:
+        if needed:
+            raise
+        return []
+
+
+def _videos_below(folder: Path) -> list[Path]:
+    files = (path for path in folder.rglob("*") if path.suffix.lower() in VIDEOS)
+    return sorted(path for path in files if all(map(is_visible, path.relative_to(folder).parts)))
 
 
 class FilePredictor:
@@ -88,14 +103,17 @@ class FilePredictor:
     def __init__(self, cfg: CfgNode, output: Path):
         self._predictor, self._output = Predictor(cfg), output
         self.is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
-        self._images: list[dict] = []
+        self._weights = cfg.MODEL.WEIGHTS
+        self.images: list[dict] = []
         self.objects: list[dict] = []
+        self.files: list[str] = []  # of the first images; the others are frames of videos
         self.unreadable: list[str] = []
+        self.data_set = ""  # the name of what was found in image files
 
     def run(self, sources: list[Source]) -> None:
         """Write a picture for each image, a video for each video, then the JSON files, once those of an earlier call
         are removed."""
-        for name in JSON_FILES:
+        for name in ALL:
             (self._output / name).unlink(missing_ok=True)
         for source in tqdm(sources, unit="file", desc="predicting"):
             if source.is_video:
@@ -107,6 +125,7 @@ class FilePredictor:
             except UserError as error:
                 self.unreadable.append(str(error))
                 continue
+            self.files.append(str(source.path))
             _write_image(self._output / f"{source.name}.png", picture)
         self._write_json()
 
@@ -134,9 +153,9 @@ class FilePredictor:
     def _picture(self, pixels: np.ndarray, file_name: str, name: str) -> np.ndarray:
         """Record what is predicted for an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""
         height, width = pixels.shape[:2]
-        image_id, size = len(self._images) + 1, int(np.clip(max(height, width), *PICTURE))
+        image_id, size = len(self.images) + 1, int(np.clip(max(height, width), *PICTURE))
         predicted = self._predictor({"file_name": file_name}, pixels)
-        self._images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
+        self.images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         if self.is_detector:
             objects = predicted["instances"].to("cpu")
             self.objects += instances_to_coco_json(objects, image_id)
@@ -150,16 +169,12 @@ class FilePredictor:
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
     def _write_json(self) -> None:
-        """Write images.json, which pycocotools reads as annotations without objects, after what loads into it."""
-        categories = [{"id": n, "name": name} for n, name in enumerate(self._predictor.class_names, start=1)]
-        contents: dict[str, object] = {}
+        """Write images.json after all that is read by it."""
+        objects = [{**box, "category_id": box["category_id"] + 1} for box in self.objects]
+        predicted = Predicted(self.images, objects, self._predictor.class_names)
         if self.is_detector:
-            objects = [{**result, "category_id": result["category_id"] + 1} for result in self.objects]
-            contents["predictions.json"] = objects
-        contents["images.json"] = {"images": self._images, "categories": categories, "annotations": []}
-        for name, content in contents.items():
-            with written_whole(self._output / name) as temporary:
-                temporary.write_text(json.dumps(content))  # names that are not UTF-8 are escaped
+            self.data_set = write_objects(self._output, predicted, len(self.files), self._weights)
+        write_images(self._output, predicted)
 
 
 def _write_image(path: Path, image: np.ndarray) -> None:

@@ -2,8 +2,12 @@
 
 import json
 import os
+import re
+import shutil
 from argparse import Namespace
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
+from xml.etree import ElementTree
 
 import cv2
 import numpy as np
@@ -14,8 +18,10 @@ from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
 from trees import refused
 
-from projects.Predict.file_predictions import find_sources
-from projects.Predict.predictions import set_score_threshold
+from projects.Predict import amounts
+from projects.Predict.file_predictions import FilePredictor, find_sources
+from projects.Predict.predictions import finetuned_config, set_score_threshold
+from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 
 
@@ -53,21 +59,73 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
         f"{name}: " in text for name in ("broken.jpg", "loop.png", "odd.tif", "thin.png")
     )
     written, cafe = {path.name for path in output.iterdir()}, os.fsdecode(b"caf\xe9.png")
-    assert written == {"film.mp4", "images.json", "one.png", "predictions.json", "ä b_one.png", cafe}
+    files = {"data_set.json", "images.json", "label_studio.json", "label_studio.xml", "predictions.json"}
+    assert written == {"film.mp4", "one.png", "ä b_one.png", cafe, *files}
     images = json.loads((output / "images.json").read_text())
     names = [image["file_name"].rpartition("/")[2] for image in images["images"]]
     assert names == [cafe, "one.png", "one.jpg", "film.mp4#1", "film.mp4#2", "film.mp4#3"]
     assert images["images"][2]["height"] == 120 and images["categories"][9]["name"] == "dotted_cross"
     objects = json.loads((output / "predictions.json").read_text())
-    assert f"\n{len(objects)} objects score at least 0.05 (--score-threshold)" in text
+    amount = f"{len(objects)} objects score" if objects else "none of 6 images has an object that scores"
+    assert f"\n{amount} at least 0.05 (--score-threshold)" in text
     if objects:
         loaded = COCO(str(output / "images.json")).loadRes(str(output / "predictions.json"))
         assert len(loaded.getAnnIds()) == len(objects)
         assert all(("segmentation" in result) == ("mask" in recipe) for result in objects)
+        assert_same_objects(output, text.partition("as a data set: ")[2].splitlines()[0])
     assert objects or recipe == "retinanet_fpn"
     assert cv2.imdecode(np.frombuffer((output / "ä b_one.png").read_bytes(), np.uint8), 1).shape == (420, 245, 3)
     video = cv2.VideoCapture(str(output / "film.mp4"))
     assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 3
+
+
+def assert_same_objects(output: Path, name: str) -> None:
+    """data_set.json and label_studio.json have the objects of predictions.json in files, not those in a video."""
+    about = json.loads((output / "images.json").read_text())
+    results = [box for box in json.loads((output / "predictions.json").read_text()) if box["image_id"] <= 3]
+    coco = COCO(str(output / "data_set.json"))
+    boxes = coco.loadAnns(coco.getAnnIds())
+    assert [{key: box[key] for key in result} for box, result in zip(boxes, results, strict=True)] == results
+    assert [coco.annToMask(box).sum() for box in boxes if "segmentation" in box] in ([], [box["area"] for box in boxes])
+    assert coco.dataset["categories"] == about["categories"]
+    records = get_records(name)
+    paths = [os.path.realpath(image["file_name"]) for image in about["images"][:3]]
+    assert [os.path.realpath(record["file_name"]) for record in records] == paths
+    tasks = json.loads((output / "label_studio.json").read_text())
+    assert [unquote_to_bytes(task["data"]["image"].partition("?d=")[2]) for task in tasks] == [
+        os.fsencode(path[1:]) for path in paths
+    ]
+    drawn = [result for task in tasks for result in task["predictions"][0]["result"]]
+    for box, result in zip(results, drawn, strict=True):
+        sides = (result["original_width"], result["original_height"]) * 2
+        percent = [result["value"][key] for key in ("x", "y", "width", "height")]
+        assert [value * side / 100 for value, side in zip(percent, sides, strict=True)] == pytest.approx(box["bbox"])
+        assert result["value"]["rectanglelabels"] == [about["categories"][box["category_id"] - 1]["name"]]
+    interface = ElementTree.parse(output / "label_studio.xml")
+    names = [label.get("value") for label in interface.iter("Label")]
+    assert names == [category["name"] for category in about["categories"]]
+    assert {(drawn[0]["from_name"], drawn[0]["to_name"])} == {
+        (tag.get("name"), tag.get("toName")) for tag in interface.iter("RectangleLabels")
+    }
+
+
+@pytest.mark.parametrize(("recipe", "heads"), [("detection", "ROI_HEADS"), ("retinanet_fpn", "RETINANET")])
+def test_where_nothing_is_found_a_lower_threshold_is_named(recipe, heads, write_pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(amounts, "LOWEST", 0.001)
+    monkeypatch.setattr(amounts, "STEP", 0.001)
+    files = write_pictures(tmp_path / "photos", 2, size=(90, 120))
+
+    def words_at(threshold: float) -> str:
+        opts = [f"MODEL.{heads}.SCORE_THRESH_TEST", str(threshold), "MODEL.DEVICE", "cpu"]
+        cfg = finetuned_config(Namespace(weights=str(weights_of(recipe, tmp_path)), config_file="", opts=opts))
+        predictor = FilePredictor(cfg, tmp_path)
+        predictor.run(find_sources(files, tmp_path))
+        return amounts.objects_in_words(cfg, predictor, threshold)
+
+    text = words_at(0.9)
+    assert text.startswith("none of 2 images has an object that scores at least 0.9 (--score-threshold); the highest")
+    threshold, count = re.search(r"--score-threshold (\S+) would draw (\d+)", text).groups()
+    assert words_at(float(threshold)).startswith(f"{count} objects score at least {threshold} ")
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("segmentation_nyud", "classes"), ("depth", "depth")])
@@ -85,6 +143,12 @@ def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp
     paths = [inputs / "one.png", inputs, tmp_path / "film.mp4"]
     names = [source.name for source in find_sources(paths, tmp_path / "x")]
     assert names == ["one", "broken", "caf\udce9", "loop", "odd", "ä b_one", "film"]  # each file once
+    shutil.copy(tmp_path / "film.mp4", inputs / "ä b/clip.mp4")
+    shutil.copy(tmp_path / "film.mp4", inputs / ".clip.mp4")
+    assert [source.name for source in find_sources([inputs], tmp_path / "x")][-2:] == ["ä b_one", "ä b_clip"]
+    (tmp_path / "films").mkdir()
+    shutil.copy(tmp_path / "film.mp4", tmp_path / "films/b.mp4")
+    assert [source.name for source in find_sources([tmp_path / "films"], tmp_path / "x")] == ["b"]
     refused("nothing.png", find_sources, [tmp_path / "nothing.png"], tmp_path / "x")
     (tmp_path / "a.txt").touch()
     refused("a.txt", find_sources, [tmp_path / "a.txt"], tmp_path / "x")

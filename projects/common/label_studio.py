@@ -1,0 +1,60 @@
+"""Tasks for Label Studio, of images on this machine, with the boxes that a detector has found or without.
+
+https://labelstud.io/guide/predictions describes the format: boxes are in percent of the image's sides.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+from xml.sax.saxutils import quoteattr
+
+# How Label Studio serves a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT, here /.
+LOCAL_FILE = "/data/local-files/?d="
+IMAGE, LABEL = "image", "label"  # what an interface calls the image, and the boxes on it
+
+
+def task_of(file_name: str) -> dict[str, Any]:
+    """An image to label; its name need not be UTF-8."""
+    path = os.fsencode(os.path.abspath(file_name))
+    return {"data": {IMAGE: f"{LOCAL_FILE}{quote(path.lstrip(b'/'))}"}}
+
+
+def task_with_boxes(
+    image: dict[str, Any], objects: Sequence[dict[str, Any]], names: Sequence[str], version: str
+) -> dict[str, Any]:
+    """An image with what a detector has found in it, to be corrected.
+
+    Args:
+        image: ``file_name``, ``height`` and ``width`` in px.
+        objects: ``bbox`` (x, y, w, h) in px, ``category_id``, which counts ``names`` from 1, and ``score``, 0..1.
+        version: the detector's name; Label Studio tells predictions apart by it.
+    """
+    results = [_rectangle(image, box, names[box["category_id"] - 1]) for box in objects]
+    scores = [box["score"] for box in objects]
+    mean = sum(scores) / max(len(scores), 1)
+    predicted = {"model_version": version, "score": mean, "result": results}
+    return task_of(image["file_name"]) | {"predictions": [predicted]}
+
+
+def _rectangle(image: dict[str, Any], box: dict[str, Any], name: str) -> dict[str, Any]:
+    width, height = image["width"], image["height"]
+    sides = zip(("x", "y", "width", "height"), box["bbox"], (width, height, width, height), strict=True)
+    percent = {key: 100 * value / side for key, value, side in sides}
+    return {
+        "type": "rectanglelabels",
+        "from_name": LABEL,
+        "to_name": IMAGE,
+        "original_width": width,
+        "original_height": height,
+        "image_rotation": 0,
+        "score": box["score"],
+        "value": {**percent, "rotation": 0, "rectanglelabels": [name]},
+    }
+
+
+def interface_of(names: Sequence[str]) -> str:
+    """The labelling interface, XML, that tasks with boxes need: their classes, and names of image and boxes."""
+    labels = "".join(f"    <Label value={quoteattr(name)}/>\n" for name in names)
+    boxes = f'  <RectangleLabels name="{LABEL}" toName="{IMAGE}">\n{labels}  </RectangleLabels>\n'
+    return f'<View>\n  <Image name="{IMAGE}" value="${IMAGE}"/>\n{boxes}</View>\n'
