@@ -7,7 +7,7 @@ The functions of ``__all__`` are public (revisit/api.py); the rest may change be
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from revisit import compat
+from revisit import compat, plugins  # noqa: F401  (plugins: names of projects)
 
 if TYPE_CHECKING:
     from revisit.api import Backbone, Prediction, Run, UserError, embed, finetune, load_backbone, predict, pretrain

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from revisit.errors import did_you_mean
-from revisit.plugins import PACKAGES, find_file
+from revisit.plugins import PROJECTS, find_file
 
 TOOLS = {
     "train": "tools/train_net.py",
@@ -40,7 +40,7 @@ TOOLS = {
 def main() -> None:
     """Run a tool, as ``python tools/X.py`` does."""
     verb, *words = sys.argv[1:] or ["--help"]
-    studies = {path.parent.name: str(path) for path in sorted(PACKAGES.glob("projects/*/run.py"))}
+    studies = {path.parent.name: str(path) for path in sorted(PROJECTS.glob("*/run.py"))}
     if verb == "study" and words and words[0] in studies:
         verb, script, words = f"study {words[0]}", studies[words[0]], words[1:]
     elif verb in TOOLS:

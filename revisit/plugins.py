@@ -1,14 +1,16 @@
 """What lies around the core: projects and other packages that plug in, modules that a config names, commands, recipes.
 
-Commands and recipes lie next to this package, or inside it if it was installed from a wheel.
+They lie next to this package, or inside it, in home/, if it was installed from a wheel.
 """
 
 import importlib
 import os
 import sys
 from collections.abc import Iterable
-from functools import cache
-from importlib.metadata import entry_points
+from functools import cache, partial
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +18,10 @@ from revisit.errors import UserError
 
 GROUP = "revisit.plugins"  # of entry points, each of which names a module
 PACKAGES = Path(__file__).resolve().parents[1]  # the checkout, or where packages are installed
-HOMES = (Path(__file__).resolve().parent / "home", PACKAGES)  # a wheel has what is no package in home/
+HOMES = (Path(__file__).resolve().parent / "home", PACKAGES)
+IS_WHEEL = (HOMES[0] / "projects").is_dir()
+PROJECTS = HOMES[0 if IS_WHEEL else 1] / "projects"
+_NAME = "revisit.home.projects" if IS_WHEEL else "projects"  # as Python imports them
 CONFIGS = next((home / "configs" for home in HOMES if (home / "configs").is_dir()), PACKAGES / "configs")
 
 
@@ -26,8 +31,10 @@ def load_plugins() -> None:
 
     A plug-in registers what it adds when it is imported: methods, backbones, layouts of labels, config keys.
     """
-    for path in sorted(PACKAGES.glob("projects/*/plugin.py")):
-        importlib.import_module(f"projects.{path.parent.name}.plugin")
+    from importlib.metadata import entry_points  # not at start-up: half of the time that importing this takes
+
+    for path in sorted(PROJECTS.glob("*/plugin.py")):
+        importlib.import_module(f"{_NAME}.{path.parent.name}.plugin")
     for entry in entry_points(group=GROUP):
         entry.load()
 
@@ -43,7 +50,7 @@ def import_modules(names: Iterable[str]) -> None:
         try:
             if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
                 raise ModuleNotFoundError("no module can have this name", name=str(name))
-            importlib.import_module(name)
+            _import_module(name)
         except ModuleNotFoundError as error:
             if not f"{name}.".startswith(f"{error.name}."):  # it is there, and imports something that is not
                 raise
@@ -51,6 +58,41 @@ def import_modules(names: Iterable[str]) -> None:
                 f"IMPORTS: cannot import {name!r} ({error}): expected a module's dotted name, such as "
                 "my_package.my_method, in the working directory or on PYTHONPATH"
             ) from error
+
+
+def _import_module(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name or not _is_in_wheel(name):
+            raise
+        importlib.import_module(f"revisit.home.{name}")  # a file projects.py of yours has no room for others
+
+
+def _is_in_wheel(name: str) -> bool:
+    """Whether this was installed from a wheel, which has this module or package of projects."""
+    place = HOMES[0].joinpath(*name.split("."))
+    return name.partition(".")[0] == "projects" and (place.is_dir() or place.with_suffix(".py").is_file())
+
+
+class _NamesOfCheckout(MetaPathFinder, Loader):
+    """Of a wheel: ``projects.NAME`` in your modules and configs is what it is in a checkout, where no package of yours
+    has it. A wheel's own code does not need this (setup.py)."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        is_package = HOMES[0].joinpath(*name.split(".")).is_dir()
+        return spec_from_loader(name, self, is_package=is_package) if _is_in_wheel(name) else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        own = importlib.import_module(f"revisit.home.{module.__name__}")
+        if hasattr(own, "__path__"):  # no place on the disk of its own, from which modules would be loaded twice
+            module.__getattr__ = partial(getattr, own)  # type: ignore[method-assign]
+        else:
+            sys.modules[module.__name__] = own
+
+
+if IS_WHEEL:
+    sys.meta_path.append(_NamesOfCheckout())
 
 
 def require_package(name: str, message: str) -> ModuleType:

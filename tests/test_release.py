@@ -27,6 +27,24 @@ from revisit import api
 from revisit.__main__ import TOOLS, main
 from revisit.plugins import name_from_here
 
+# Of a folder where somebody else has a package projects, too.
+THEIRS = {
+    "projects/__init__.py": "WHOSE = 'theirs'",
+    "projects/common.py": "WHOSE = 'theirs'",
+    "projects/mine.py": "",
+    "plug_in.py": """
+import projects.common, projects.mine, projects.LargeData.shards
+from projects.LargeData import plugin, shards
+import revisit.home.projects.LargeData.shards as own
+
+assert shards is own is projects.LargeData.shards and projects.WHOSE == projects.common.WHOSE == "theirs"
+""",
+}
+# The project under test may be installed to be edited, with its projects: not for who sees the wheel.
+NOT_EDITABLE = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+"""
 LABELS = ("circle", "cross", "square")
 
 
@@ -39,22 +57,32 @@ def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_pa
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
         names = archive.namelist()
+    (tmp_path / "site/sitecustomize.py").write_text(NOT_EDITABLE)
+    assert {name.partition("/")[0] for name in names} == {
+        "revisit",
+        wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info",
+    }
     recipes = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "projects").glob("*/configs/*.yaml")]
     assert (
         not {f"revisit/home/{path.relative_to(ROOT)}" for path in recipes} - set(names) and "revisit/py.typed" in names
     )
     (tmp_path / "empty").mkdir()
 
-    def revisit_command(*words: str) -> str:
+    def revisit_command(*words: str, options: tuple[str, ...] = ()) -> str:
         environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-        return run_in(tmp_path / "empty", environment, shlex.join(["python", "-m", "revisit", *words]))
+        return run_in(tmp_path / "empty", environment, shlex.join(["python", *options, "-m", "revisit", *words]))
 
     overview = revisit_command()
     assert all(f"\n  {verb} " in overview for verb in TOOLS) and "study LinearClassification" in overview
     taught = revisit_command("study", "LinearClassification", "--help")
     assert "usage: revisit study LinearClassification" in taught and "\n    revisit study LinearC" in taught
-    dry = ("DATASETS.TRAIN", f"('folder:{ROOT}/docs',)", "SOLVER.IMS_PER_BATCH", "2", "OUTPUT_DIR", "out")
-    assert "dry_run.json" in revisit_command("train", "--config-file", "own_images/pretrain.yaml", "--dry-run", *dry)
+    for name, code in THEIRS.items():
+        (tmp_path / "empty" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "empty" / name).write_text(code)
+    own = ("IMPORTS", "('projects.ToyScenes', 'projects.mine', 'plug_in')")
+    dry = (*own, "DATASETS.TRAIN", f"('folder:{ROOT}/docs',)", "SOLVER.IMS_PER_BATCH", "2", "OUTPUT_DIR", "out")
+    plan = ("train", "--config-file", "own_images/pretrain.yaml", "--dry-run", *dry)
+    assert "dry_run.json" in revisit_command(*plan, options=("-B",))  # no fork, which has the checkout's projects
 
 
 def test_a_command_that_is_shown_names_files_that_are_there(tmp_path, monkeypatch):
@@ -69,6 +97,24 @@ def test_doctor_says_what_there_is(tmp_path):
         all(f"\n{word}: " in text for word in ("revisit", "torch", "detectron2", "cpu", "disk"))
         and "MISSING" not in text
     )
+
+
+def test_doctor_says_when_revisit_is_another_project(tmp_path):
+    (tmp_path / "revisit").mkdir()
+    (tmp_path / "revisit/__init__.py").write_text("no Python 3.11")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    text = run_in(tmp_path, environment, f"python {ROOT}/tools/doctor.py", expect=1)
+    assert f"is what Python imports, from {tmp_path}" in text and "pip uninstall revisit revisit-detectron2" in text
+
+
+def test_doctor_says_when_another_revisit_is_installed_into_the_same_folder(tmp_path, monkeypatch):
+    other_project = runpy.run_path(str(ROOT / "tools/doctor.py"))["other_project"]
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, summary in {"revisit-detectron2": "kNN-MoCo", "revisit": "studies"}.items():
+        folder = tmp_path / f"{name.replace('-', '_')}-0.0.1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 0.0.1\nSummary: {summary}\n")
+    assert "is installed, too" in other_project()
 
 
 def test_doctor_finds_a_package_that_is_not_on_the_path_but_installed_to_be_edited(monkeypatch, capsys):

@@ -10,12 +10,13 @@ import argparse
 import os
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
+from pathlib import Path
 
-from revisit.compat import has_compiled_operators
-from revisit.engine.command import run_command
-
+NAME = "revisit-detectron2"
+OTHER = "revisit: another project of this name, the package index's (configurations of reVISit studies),"
 OPTIONAL = {  # by package: what needs it
     "onnx": "revisit export",
     "onnxruntime": "revisit export, to compare what it wrote",
@@ -29,6 +30,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     missing = packages()
+    if other := other_project():
+        print(other)
+        missing.append("revisit")
     if not missing:
         devices()
         data_sets()
@@ -42,7 +46,8 @@ def main() -> None:
 
 def packages() -> list[str]:
     """Print the packages that every run needs; returns those that are missing."""
-    needed = {package: f"pip install {package}" for package in ("revisit", "torch", "torchvision", "timm")}
+    needed = {package: f"pip install {package}" for package in ("torch", "torchvision", "timm")}
+    needed = {"revisit": f"install {NAME}: pip install -e . in its checkout, or pip install of its wheel", **needed}
     needed["detectron2"] = "revisit install-detectron2, or build it by detectron2.readthedocs.io"
     missing = []
     print(f"python: {sys.version.split()[0]}, {sys.executable}")
@@ -52,15 +57,30 @@ def packages() -> list[str]:
             print(f"{package}: MISSING: {remedy}")
             continue
         try:
-            print(f"{package}: {version(package)}")
+            print(f"{package}: {version(NAME if package == 'revisit' else package)}")
         except PackageNotFoundError:  # on Python's path, not installed
             print(f"{package}: {find_spec(package).origin}")
     return missing
 
 
+def other_project() -> str:
+    """A line on the package index's ``revisit`` where it is what Python imports, or lies in one folder with this one;
+    else nothing."""
+    spec = find_spec("revisit")
+    remedy = f"pip uninstall revisit {NAME}, then install {NAME} again"
+    if spec and "compat" not in Path(spec.origin or os.devnull).read_text():
+        return f"{OTHER} is what Python imports, from {spec.origin}: {remedy}"
+    with suppress(PackageNotFoundError):
+        if distribution("revisit").metadata["Summary"] != distribution(NAME).metadata["Summary"]:
+            return f"{OTHER} is installed, too, and has files of the same names: {remedy}"
+    return ""
+
+
 def devices() -> None:
     """Print Detectron2's operators, GPUs and cores, memory."""
     import torch
+
+    from revisit.compat import has_compiled_operators
 
     absent = "none compiled, so no deformable convolution, rotated boxes or fast COCO evaluation"
     print(f"detectron2's operators: {'compiled' if has_compiled_operators() else absent}")
@@ -91,4 +111,9 @@ def data_sets() -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    try:
+        from revisit.engine.command import run_command
+    except Exception:  # there is none, or it is the other project, which may fail in any way
+        main()
+    else:
+        run_command(main)

@@ -18,7 +18,7 @@ def run_project(name: str, description: str, *, network: bool = True) -> NoRetur
         args = parse_args(description, network=network)
         from projects.common.entry import load_project  # not before: this takes seconds
 
-        main = import_module(f"projects.{name}.run").main  # its keys are declared
+        main = import_module(f"..{name}.run", __package__).main  # its keys are declared
         main(load_project(args))
 
     run_command(understand_and_call)

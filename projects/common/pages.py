@@ -6,6 +6,8 @@ import io
 import jinja2
 from PIL import Image
 
+from revisit.plugins import PROJECTS
+
 COMMON = "common"  # which has head.html
 QUALITY = 80  # of WebP, which every browser of this decade shows
 
@@ -13,9 +15,9 @@ QUALITY = 80  # of WebP, which every browser of this decade shows
 def template(project: str, name: str, *more: str) -> jinja2.Template:
     """A template of projects/PROJECT, which may include those of ``more`` projects and head.html. Texts are escaped; a
     name without a value is an error."""
-    loaders = [jinja2.PackageLoader(f"projects.{folder}") for folder in (project, *more, COMMON)]
+    folders = [PROJECTS / folder / "templates" for folder in (project, *more, COMMON)]
     tidy = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True, **tidy)
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(folders), autoescape=True, **tidy)
     return environment.get_template(name)
 
 
