@@ -77,7 +77,7 @@ check-real-weights: $(STAMP)  ## of these, in two minutes: ImageNet weights of t
 check-cases: $(STAMP)  ## small inputs after public reports, ../shared/cases: what is right and what we make of it
 	OMP_NUM_THREADS=1 PYTHONPATH=.$(addprefix :,$(PYTHONPATH)) $(PYTHON) -W ignore tests/check_cases.py
 
-check-peers: $(PEERS)/.complete  ## our losses, Sinkhorn, kNN, metrics and readers against four other libraries
+check-peers: $(PEERS)/.complete  ## our losses, Sinkhorn, kNN, metrics and readers against four other libraries; jobs on Ray
 	PYTHONPATH=$(PEERS)$(addprefix :,$(PYTHONPATH)) $(PYTHON) -m pytest -m peers tests/peers
 
 # Beside the project's packages, not among them.

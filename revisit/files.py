@@ -26,18 +26,21 @@ MOST_BYTES, MOST_VALUES, MOST_CHARACTERS, DEEPEST = 2**20, 100_000, 3_000, 50
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     """A temporary name next to ``path`` for the block to write, which becomes ``path`` if the block succeeds.
 
-    By then its bytes are on the disk: neither a killed process nor a power cut leaves a part of a file as ``path``.
+    By then its bytes are on the disk: neither a killed process nor a power cut leaves a part of a file as ``path``. One
+    that is not ``lasting`` spares the 20 ms that this may take: a power cut may damage it, so its reader checks it.
     Raises OSError where the disk is full, whatever the writing library raises.
     """
     temporary = path.with_name(f"{path.name}{UNFINISHED}")
     try:
         yield temporary
-        _flush(temporary)
+        if lasting:
+            _flush(temporary)
         os.replace(temporary, path)
-        _flush(path.parent)
+        if lasting:
+            _flush(path.parent)
     except Exception as error:
         if isinstance(error, OSError) or not _NO_ROOM.search(str(error)):
             raise

@@ -13,6 +13,7 @@ threshold lies. The same command continues where it was interrupted, and with an
 import argparse
 from pathlib import Path
 
+from projects.common.runners.options import add_runner_options, runner_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
@@ -28,6 +29,7 @@ def parse_args() -> argparse.Namespace:
     add("--bits", type=int, default=16, metavar="N", help=f"of 64, in which their hashes differ at most {default}")
     add("--clusters", type=natural, metavar="N", help="(default: the root of the number of images that differ)")
     add("--keep", type=natural, metavar="N", help="images of balanced.txt (default: half of those that differ)")
+    add_runner_options(parser)
     return parser.parse_args()
 
 
@@ -41,16 +43,18 @@ def main() -> None:
     from projects.Curation.grouping import Rule
     from projects.Curation.tables import full_names, images_of, write_list
 
+    runner = runner_of(args)
     table = images_of(args.embeddings)
     expect(len(table.rows) > 1, f"{args.embeddings} has one image: expected two at least, to compare them")
     make_folder(args.output, "--output")
     rule = Rule(args.similar, args.bits)
-    images = hashed(table, args.output / "digests")
+    images = hashed(table, args.output / "digests", runner)
     groups, lines = find_groups(images, rule, args.output)
     print(*lines, sep="\n", flush=True)
     leaking = np.zeros(len(groups), bool)
     if args.test:
-        test = hashed(table_of_test(args.test, table, args.output / "test"), args.output / "test_digests")
+        test_table = table_of_test(args.test, table, args.output / "test", runner)
+        test = hashed(test_table, args.output / "test_digests", runner)
         leaks, line = find_leaks(images, test, rule, args.output)
         leaking = leaks.training
         print(line, flush=True)

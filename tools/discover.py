@@ -10,7 +10,9 @@ Which parts of an image count as objects: projects/Discover/README.md.
 """
 
 import argparse
+from functools import partial
 
+from projects.common.runners.options import add_runner_options, runner_of
 from revisit.engine.command import natural, run_command
 from revisit.files import make_folder, output_path
 
@@ -25,12 +27,14 @@ def parse_args() -> argparse.Namespace:
     add("--short-side", type=natural, default=480, metavar="PX", help=f"to which an image is resized {default}")
     add("--stride", type=int, default=8, choices=(4, 8, 16, 32), help=f"px of a cell of the finer map {default}")
     add("--pyramid", action="store_true", help="maps of the pyramid (FPN) in the weights, not of the backbone")
+    add_runner_options(parser)
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args()
     from projects.common.output_settings import claim
+    from projects.common.runners.job import PerProcess
     from projects.Discover.coco_files import write_data_set, write_results
     from projects.Discover.dense_features import DenseFeatures
     from projects.Discover.discovery import discover
@@ -39,13 +43,16 @@ def main() -> None:
     from revisit.data.sources.catalog import get_records, register
     from revisit.engine.freed_memory import keep_freed_memory
 
+    runner = runner_of(args)
     keep_freed_memory("cpu")
     register(args.images)
     records = list(get_records(args.images))
-    features = DenseFeatures(args.weights, args.stride, args.short_side, args.pyramid)
+    features = PerProcess(partial(DenseFeatures, args.weights, args.stride, args.short_side, args.pyramid))
+    settings = {**features().settings, "boxes": args.boxes}
     make_folder(args.output, "--output")
-    claim(args.output, {**features.settings, "boxes": args.boxes})
-    images = discover(records, features, args.output, args.boxes)
+    with runner.alone(args.output):
+        claim(args.output, settings)
+    images = discover(records, features, args.output, args.boxes, runner)
     count = write_data_set(args.output / "data_set.json", images)
     save_found(args.output / "found.png", images)
     write_results(args.output / "proposals.json", images)

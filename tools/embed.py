@@ -11,6 +11,7 @@ tools/atlas.py and tools/curate.py read. The same command continues where it was
 
 import argparse
 
+from projects.common.runners.options import add_runner_options, runner_of
 from projects.Predict.command_line import add_overrides
 from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
@@ -33,9 +34,10 @@ def parse_args() -> argparse.Namespace:
     add("--pyramid", action="store_true", help="boxes: maps of the pyramid (FPN) in the weights")
     add("--box-head", action="store_true", help="boxes: by the box head of a finetuned detector")
     add("--format", nargs="+", default=["npz"], choices=FORMATS, help=f"files to write next to npz {default}")
-    add("--workers", type=int, default=2, metavar="N", help=f"processes that read images {default}")
+    add("--readers", type=int, default=2, metavar="N", help=f"processes that read images for each network {default}")
     add("--device", default="", metavar="NAME", help="cpu or cuda (default: cuda where there is one)")
     add("--config-file", default="", metavar="FILE", help="with --box-head, for weights that hold no config")
+    add_runner_options(parser)
     add_overrides(parser)
     return parse_with_pairs(parser)
 
@@ -50,11 +52,12 @@ def main() -> None:
     from projects.ImageAtlas.places import boxes_of, whole_images
     from revisit.engine.freed_memory import keep_freed_memory
 
+    runner = runner_of(args)
     embedder = embedder_of(args)
     keep_freed_memory(args.device or "cpu")
     places = boxes_of(args.boxes, args.images) if args.boxes else whole_images(args.images)
     make_folder(args.output, "--output")
-    table = embed(places, embedder, args.output, args.workers)
+    table = embed(places, embedder, args.output, args.readers, runner)
     if "csv" in args.format:
         save_csv(args.output / "embeddings.csv", table)
     if "parquet" in args.format:

@@ -23,9 +23,12 @@ At a URL their headers are read, not the images, of many tar files at a time.
 
 import argparse
 
+from projects.common.runners.options import add_runner_options, runner_of
 from projects.LargeData.places import place_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
+
+WORKERS = 4  # shards written at a time
 
 
 def main() -> None:
@@ -38,10 +41,10 @@ def main() -> None:
     add("--output", type=place_of, required=True, metavar="PLACE", help="folder or URL of the tar files")
     size = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
     add("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
-    add("--workers", type=natural, default=4, metavar="W", help="shards written at a time (default: %(default)s)")
     shorter = "pack images whose short side is longer as JPEGs of this one, upright; others keep their bytes"
     add("--short-side", type=natural, metavar="PX", help=shorter)
     add("--quality", type=natural, metavar="Q", help="of these JPEGs, 1 to 100 (default: 90)")
+    add_runner_options(parser, WORKERS)
     args = parser.parse_args()
     expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --dataset with it")
     expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
@@ -55,11 +58,12 @@ def main() -> None:
         side, quality = smaller
         expect(side <= MAX_SHORT_SIDE, f"--short-side is {side}: expected at most {MAX_SHORT_SIDE} px")
         expect(quality <= 100, f"--quality is {quality}: expected at most 100")
+    runner = runner_of(args, WORKERS)
     if args.index_only:
         names = list(args.output.sizes())
         expect(bool(names), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
     else:
-        names = make_shards(get_records(args.dataset), args.output, args.images_per_shard, args.workers, smaller)
+        names = make_shards(get_records(args.dataset), args.output, args.images_per_shard, runner, smaller)
     short_side = read_manifest(args.output).get("short_side", 0)
     index = write_index(args.output, names, short_side)
     print(f"{args.output}/{INDEX}: {len(index.shard):,} images in {len(names):,} shards")

@@ -9,12 +9,14 @@ predictions.json has the objects in COCO's result format, and images.json the im
 so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). data_set.json has the same objects of
 image files as a COCO data set, which CVAT and FiftyOne open, label_studio.json as tasks for Label Studio, whose
 interface is label_studio.xml. Of a segmenter, classes/NAME.png has the class of each pixel, of a depth network
-depth/NAME.png the millimetres. Names of classes come from the checkpoint.
+depth/NAME.png the millimetres. Names of classes come from the checkpoint. The same command continues where it was
+interrupted.
 """
 
 import argparse
 from pathlib import Path
 
+from projects.common.runners.options import add_runner_options, runner_of
 from projects.Predict.command_line import add_network_options, add_overrides
 from revisit.engine.command import parse_with_pairs, run_command
 from revisit.errors import UserError, expect
@@ -27,6 +29,7 @@ def parse_args() -> argparse.Namespace:
     add_network_options(parser, "detection: find objects")
     add("--output", required=True, type=output_path, metavar="DIR", help="folder for pictures and JSON")
     add("inputs", nargs="+", type=Path, metavar="PATH", help="image files, folders of them, videos")
+    add_runner_options(parser)
     add_overrides(parser)
     return parse_with_pairs(parser)
 
@@ -38,6 +41,7 @@ def main() -> None:
     from projects.Predict.predictions import finetuned_config, set_score_threshold
     from revisit.keys import Facts, resolve_auto_values
 
+    runner = runner_of(args)
     cfg = finetuned_config(args)
     threshold = set_score_threshold(cfg, args)
     sources = find_sources(args.inputs, args.output)
@@ -48,7 +52,7 @@ def main() -> None:
         print(f"warning: {error}")
     make_folder(args.output, "--output")
     predictor = FilePredictor(cfg, args.output)
-    predictor.run(sources)
+    predictor.run(sources, runner)
     for message in predictor.unreadable:
         print(f"left out: {message}")
     done = len(sources) - len(predictor.unreadable)

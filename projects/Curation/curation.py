@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.common.row_table import TABLE, RowTable
+from projects.common.runners.job import Runner
+from projects.common.runners.processes import HERE
 from projects.common.tables import csv_table
 from projects.Curation.grouping import Leaks, Looks, Rule, grouped, leaks
 from projects.Curation.hashes import Digests, digests_of
@@ -32,13 +34,13 @@ class Hashed(NamedTuple):
         return Looks(self.table.rows, self.digests.bits)
 
 
-def hashed(table: RowTable, folder: Path) -> Hashed:
+def hashed(table: RowTable, folder: Path, runner: Runner = HERE) -> Hashed:
     """Read the images once more; see digests_of."""
     records = records_of(table)
-    return Hashed(table, digests_of(records, folder, bits_of(records, table.about["flags"])))
+    return Hashed(table, digests_of(records, folder, bits_of(records, table.about["flags"]), runner))
 
 
-def table_of_test(name: str, training: RowTable, output: Path) -> RowTable:
+def table_of_test(name: str, training: RowTable, output: Path, runner: Runner = HERE) -> RowTable:
     """The table of a folder of tools/embed.py, or of a data set, which is embedded as the training images were.
 
     Raises:
@@ -51,7 +53,7 @@ def table_of_test(name: str, training: RowTable, output: Path) -> RowTable:
         expect(not is_other, f"--test {name} was embedded by other weights or with another --size: embed it again")
         return table
     make_folder(output, "--output")
-    return embed(whole_images(name), embedder_again(training.about), output)
+    return embed(whole_images(name), embedder_again(training.about), output, runner=runner)
 
 
 def _comparable(table: RowTable) -> dict[str, object]:

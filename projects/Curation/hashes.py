@@ -7,7 +7,6 @@ Functions, 2010, section 3.2.1).
 """
 
 import hashlib
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,9 @@ import cv2
 import numpy as np
 
 from projects.common.output_settings import claim
-from projects.common.parts import Arrays, in_parts, joined, save_arrays
+from projects.common.parts import Arrays, Work, in_parts, save_arrays
+from projects.common.runners.job import Runner
+from projects.common.runners.processes import HERE
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import open_record
 from revisit.data.sources.records import Records, ask_each, fingerprint
@@ -36,21 +37,23 @@ class Digests(NamedTuple):
     bits: np.ndarray  # (N, BITS) bool, the perceptual hash
 
 
-def digests_of(records: Records, folder: Path, bit_depth: int | None = None) -> Digests:
+def digests_of(records: Records, folder: Path, bit_depth: int | None = None, runner: Runner = HERE) -> Digests:
     """Read every image once, and keep its digests in the folder, from which the next call takes them.
 
     A terminal shows the progress, and how long the rest takes; an interrupted call continues.
 
     Raises:
+        SystemExit: in a process that has made its share of the parts, where another one puts them together.
         UserError: an image that cannot be read; the folder is of other images.
     """
     make_folder(folder, "the folder of digests")
-    claim(folder, {"images": fingerprint(records, labels=False)})
+    with runner.alone(folder):
+        claim(folder, {"images": fingerprint(records, labels=False)})
     path = folder / "digests.npz"
     if not path.is_file():
-        compute = partial(_of_part, records, bit_depth)
-        save_arrays(path, joined(in_parts(len(records), PART, folder / "parts", compute, "hashing")))
-        shutil.rmtree(folder / "parts")
+        work = Work("hashing", len(records), PART, partial(_of_part, records, bit_depth))
+        with in_parts(work, folder / "parts", runner) as arrays:
+            save_arrays(path, arrays)
     with np.load(path) as arrays:
         return Digests(**arrays)
 

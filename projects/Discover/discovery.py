@@ -1,8 +1,9 @@
-"""Find the objects of a data set's images, one image after the other, so that an interrupted call continues."""
+"""Find the objects of a data set's images, in parts, so that an interrupted call continues."""
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ import numpy as np
 from pycocotools import mask as run_lengths
 from tqdm import tqdm
 
+from projects.common.parts import Arrays, Work, as_lines, in_parts, of_lines, save_arrays
+from projects.common.runners.job import PerProcess, Runner
+from projects.common.runners.processes import HERE
 from projects.Discover.cuts import find_cuts
 from projects.Discover.parts import FINER, Part, find_parts
 from projects.Discover.ranking import best, boxes_of, scores_of
@@ -25,6 +29,7 @@ Features = Callable[[np.ndarray], Maps]  # of (H, W, 3) uint8 RGB
 
 FOUND = "found.jsonl"  # a line for each image, in the order of the data set
 REFERENCE = "reference.npz"
+PART = 16  # images
 REFERENCES = 100  # images with which each one is compared
 CANDIDATES = 150  # of an image
 CUTS = 1  # that come first where little recurs
@@ -91,39 +96,55 @@ def find_objects(
     return objects
 
 
-def discover(records: list[dict], features_of: Features, output: Path, count: int) -> list[tuple[dict, dict[str, Any]]]:
-    """Append a line for every image to ``output``/FOUND: file name, size and objects; those that are there stay.
+def discover(
+    records: list[dict], features: Callable[[], Features], output: Path, count: int, runner: Runner = HERE
+) -> list[tuple[dict, dict[str, Any]]]:
+    """Write a line for every image to ``output``/FOUND: file name, size and objects.
 
     Returns the records and their lines, without those of images that cannot be read, which are warned of. Ends with
-    UserError where none can be read, where none has an object, and where the lines that are there are of other images.
+    UserError where none can be read, where none has an object, and where the lines that are there are of other images;
+    with SystemExit in a process that has made its share of the parts, where another one puts them together.
     """
     path = output / FOUND
-    names = {record["file_name"] for record in records}
-    known = {line["file_name"] for line in read_found(path)}
-    foreign = sorted(known - names)
+    if not path.is_file():
+        with runner.alone(output):
+            references, candidates = reference_of(records, features, output)
+        compared = PerProcess(partial(_compared, output), (Recurrence(references), candidates))
+        compute = partial(_part, records, features, compared, count)
+        with in_parts(Work("discovering", len(records), PART, compute), output / "parts", runner) as arrays:
+            for problem in of_lines(arrays["left_out"]):
+                logger.warning(f"left out: {problem}")
+            with written_whole(path) as temporary:
+                temporary.write_bytes(arrays["lines"].tobytes())
+    lines = {line["file_name"]: line for line in map(json.loads, path.read_bytes().splitlines())}
+    foreign = sorted(lines.keys() - {record["file_name"] for record in records})
     expect(not foreign, f"{path} has {foreign[:1]}, which is none of these images: give another --output")
-    if known:
-        print(f"{len(known)} of {len(records)} images were done before", flush=True)
-    references, candidates = reference_of(records, features_of, output)
-    recurrence = Recurrence(references)
-    left = [record for record in records if record["file_name"] not in known]
-    with open(path, "a", encoding="utf-8") as file:
-        for name, image in _images(left, "discovering"):
-            height, width = image.shape[:2]
-            of_image = candidates.pop(name, None) or find_candidates(features_of(image))
-            objects = find_objects(of_image, height, width, count, recurrence, name)
-            line = {"file_name": name, "height": height, "width": width, "objects": objects}
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-    lines = {line["file_name"]: line for line in read_found(path)}
     expect(lines, "none of the images can be read")
     has_objects = any(line["objects"] for line in lines.values())
     expect(has_objects, f"no object in any of {len(lines)} images, which look the same all over: give other --weights")
     return [(record, lines[record["file_name"]]) for record in records if record["file_name"] in lines]
 
 
+def _part(
+    records: list[dict],
+    features: Callable[[], Features],
+    compared: Callable[[], tuple[Recurrence, dict[str, Candidates]]],
+    count: int,
+    part: range,
+) -> Arrays:
+    """Lines of some of the images."""
+    recurrence, candidates = compared()
+    lines, left_out = [], []
+    for name, image in _images([records[number] for number in part], left_out):
+        height, width = image.shape[:2]
+        of_image = candidates.pop(name, None) or find_candidates(features()(image))
+        objects = find_objects(of_image, height, width, count, recurrence, name)
+        lines.append({"file_name": name, "height": height, "width": width, "objects": objects})
+    return {"lines": as_lines(lines), "left_out": as_lines(left_out)}
+
+
 def reference_of(
-    records: list[dict], features_of: Features, output: Path
+    records: list[dict], features: Callable[[], Features], output: Path
 ) -> tuple[dict[str, np.ndarray], dict[str, Candidates]]:
     """Descriptors of the candidates of REFERENCES images from all over the data set, kept in ``output``; and these
     candidates, where they are not from there."""
@@ -131,33 +152,30 @@ def reference_of(
     candidates: dict[str, Candidates] = {}
     if not path.is_file():
         spread = [records[index] for index in evenly_spread(len(records), REFERENCES)]
-        images = _images(spread, "comparing")
-        candidates = {name: find_candidates(features_of(image)) for name, image in images}
+        images = _images(tqdm(spread, unit="image", desc="comparing"), [])
+        candidates = {name: find_candidates(features()(image)) for name, image in images}
         rows_of = {f"of_{n}": each.descriptors for n, each in enumerate(candidates.values())}
-        with written_whole(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, names=np.array(list(candidates)), **rows_of)
+        save_arrays(path, {"names": np.array(list(candidates), str), **rows_of})
+    return _kept(path), candidates
+
+
+def _kept(path: Path) -> dict[str, np.ndarray]:
     with np.load(path) as kept:
-        return {str(name): kept[f"of_{n}"] for n, name in enumerate(kept["names"])}, candidates
+        return {str(name): kept[f"of_{n}"] for n, name in enumerate(kept["names"])}
 
 
-def _images(records: list[dict], doing: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and pixels, (H, W, 3) uint8 RGB, of those that can be read."""
-    for record in tqdm(records, unit="image", desc=doing):
+def _compared(output: Path) -> tuple[Recurrence, dict[str, Candidates]]:
+    """What another process has compared."""
+    return Recurrence(_kept(output / REFERENCE)), {}
+
+
+def _images(records: Iterable[dict], left_out: list[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and pixels, (H, W, 3) uint8 RGB, of those that can be read; adds why others cannot."""
+    for record in records:
         try:
             yield record["file_name"], require_record(record)
         except UserError as error:
-            logger.warning(f"left out: {error}")
-
-
-def read_found(path: Path) -> list[dict[str, Any]]:
-    """The lines of FOUND, [] where there is none; a last line that a kill has cut is taken away from the file."""
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    return [json.loads(line) for line in whole.splitlines()]
+            left_out.append(str(error))
 
 
 def _box_areas(parts: list[Part]) -> np.ndarray:

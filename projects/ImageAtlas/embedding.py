@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +12,11 @@ import torch
 from torch.utils.data import Dataset
 
 from projects.common.output_settings import claim
-from projects.common.parts import Arrays, in_parts, joined
+from projects.common.parts import Arrays, Work, in_parts
 from projects.common.row_table import TABLE, RowTable, load_table, save_table
-from projects.ImageAtlas.embedders import Embedder, Sample
+from projects.common.runners.job import PerProcess, Runner
+from projects.common.runners.processes import HERE
+from projects.ImageAtlas.embedders import Embedder, Sample, embedder_again
 from projects.ImageAtlas.places import Places
 from revisit.data.images.deep_images import depth_key, find_bit_depth
 from revisit.data.images.reader import require_record
@@ -56,26 +57,30 @@ class _Images(Dataset):
         return Image(places, Sample(self._embedder.prepare(places.record, image), (height, width), boxes))
 
 
-def embed(places: list[Places], embedder: Embedder, output: Path, workers: int = 0) -> RowTable:
+def embed(places: list[Places], embedder: Embedder, output: Path, readers: int = 0, runner: Runner = HERE) -> RowTable:
     """The table of all places, which OUTPUT/embeddings.npz has too; what is there already is not made again.
 
-    ``about["left out"]`` says of each image that cannot be read why.
+    ``about["left out"]`` says of each image that cannot be read why. ``readers`` is the number of processes that read
+    images for each network.
 
     Raises:
+        SystemExit: in a process that has made its share of the parts, where another one puts them together.
         UserError: ``output`` is of other images, boxes or weights; none of the images can be read.
     """
     records = [each.record for each in places]
-    claim(output, embedder.about | {"images": fingerprint(records, labels=False), "boxes": _digest(places)})
+    with runner.alone(output):
+        claim(output, embedder.about | {"images": fingerprint(records, labels=False), "boxes": _digest(places)})
     if (output / TABLE).is_file():
         print(f"{output / TABLE} is there already", flush=True)
         return load_table(output)
-    compute = partial(_part, places, embedder, bits_of(records, embedder.about["flags"]), workers)
-    arrays = joined(in_parts(len(places), PART, output / PARTS, compute, "embedding"))
-    left_out = arrays.pop("left_out").tolist()
-    expect(len(arrays["rows"]) > 0, f"none of the {len(places)} images can be read, the first: {left_out[:1]}")
-    table = RowTable(**arrays, about=embedder.about | {"left out": left_out})
-    save_table(output / TABLE, table)
-    shutil.rmtree(output / PARTS)
+    bits = bits_of(records, embedder.about["flags"])
+    network = PerProcess(partial(embedder_again, embedder.about, embedder.device), embedder)
+    work = Work("embedding", len(places), PART, partial(_part, places, network, bits, readers))
+    with in_parts(work, output / PARTS, runner) as arrays:
+        left_out = arrays.pop("left_out").tolist()
+        expect(len(arrays["rows"]) > 0, f"none of the {len(places)} images can be read, the first: {left_out[:1]}")
+        table = RowTable(**arrays, about=embedder.about | {"left out": left_out})
+        save_table(output / TABLE, table)
     return table
 
 
@@ -96,15 +101,17 @@ def bits_of(records: list[dict], flags: dict[str, Any]) -> int | None:
 def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
     """(N, C) float32 unit rows of few places. Raises UserError for an image that cannot be read."""
     records = [each.record for each in places]
-    arrays = _part(places, embedder, bits_of(records, embedder.about["flags"]), 0, range(len(places)))
+    bits = bits_of(records, embedder.about["flags"])
+    arrays = _part(places, lambda: embedder, bits, 0, range(len(places)))
     expect(not len(arrays["left_out"]), str(arrays["left_out"][:1]))
     return arrays["rows"]
 
 
-def _part(places: list[Places], embedder: Embedder, bits: int | None, workers: int, part: range) -> Arrays:
+def _part(places: list[Places], network: Callable[[], Embedder], bits: int | None, readers: int, part: range) -> Arrays:
     """Rows of some of the places, and what they are of."""
+    embedder = network()
     images = _Images([places[index] for index in part], embedder, bits)
-    loader = SignalSafeLoader(images, batch_size=BATCH, num_workers=workers, collate_fn=list)
+    loader = SignalSafeLoader(images, batch_size=BATCH, num_workers=readers, collate_fn=list)
     rows, files, boxes, classes, left_out = [torch.empty(0)], [], [np.empty((0, 4), np.float32)], [], []
     for batch in loader:
         left_out += [image.problem for image in batch if image.sample is None]

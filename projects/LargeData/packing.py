@@ -4,14 +4,14 @@ import io
 import json
 import tarfile
 import warnings
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 from PIL import Image
-from tqdm import tqdm
 
+from projects.common.runners.job import Job, Runner
 from projects.LargeData.places import Place
 from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.image_bytes import UnreadableImageError
@@ -33,35 +33,30 @@ class Smaller(NamedTuple):
 
 
 def make_shards(
-    records: list[dict], place: Place, images_per_shard: int, workers: int, smaller: Smaller | None = None
+    records: list[dict], place: Place, images_per_shard: int, runner: Runner, smaller: Smaller | None = None
 ) -> list[str]:
     """Write the shards of the records that are not there yet; returns the names of all.
 
-    Raises UserError for a data set with more than classes, and for a folder that has shards made otherwise.
+    Raises:
+        SystemExit: in a process that has made its share of the shards, where another one writes their index.
+        UserError: a data set with more than classes, or a folder that has shards made otherwise.
     """
     more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
     what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
     expect(not more, f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)")
     place.make()
-    check_manifest(place, records, images_per_shard, smaller)
-    starts = range(0, len(records), images_per_shard)
-    digits = max(6, len(str(len(starts) - 1)))
-    parts = {f"shard-{number:0{digits}d}.tar": start for number, start in enumerate(starts)}
-    present = place.sizes()
-    todo = {name: records[start : start + images_per_shard] for name, start in parts.items() if name not in present}
-    done = len(records) - sum(map(len, todo.values()))
-    bar = tqdm(total=len(records), initial=done, unit="image", desc="writing shards", disable=None)
+    with runner.alone(place.folder):
+        check_manifest(place, records, images_per_shard, smaller)
+    count = len(range(0, len(records), images_per_shard))
+    digits = max(6, len(str(count - 1)))
+    names = [f"shard-{number:0{digits}d}.tar" for number in range(count)]
+    make = partial(_write_part, place, names, records, images_per_shard, smaller)
+    lock = place.folder and place.folder / ".index.lock"
     # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
-    with bar, warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        jobs = [pool.submit(write_shard, place, name, parts[name], part, smaller) for name, part in todo.items()]
-        try:
-            for job in as_completed(jobs):
-                bar.update(job.result())
-        except BaseException:  # Ctrl-C too: shards that have not begun are not waited for
-            pool.shutdown(cancel_futures=True)
-            raise
-    return list(parts)
+        runner.run(Job("writing shards", names, place.sizes, make, str(place), lock, in_threads=True))
+    return names
 
 
 def check_manifest(place: Place, records: list[dict], images_per_shard: int, smaller: Smaller | None) -> None:
@@ -87,8 +82,15 @@ def read_manifest(place: Place) -> dict:
         return {} if content is None else dict(json.loads(content))
 
 
-def write_shard(place: Place, name: str, start: int, records: list[dict], smaller: Smaller | None) -> int:
-    """Write one tar file, whole or not at all: the same records, the same bytes. Returns the number of images."""
+def _write_part(
+    place: Place, names: list[str], records: list[dict], size: int, smaller: Smaller | None, number: int
+) -> None:
+    start = number * size
+    write_shard(place, names[number], start, records[start : start + size], smaller)
+
+
+def write_shard(place: Place, name: str, start: int, records: list[dict], smaller: Smaller | None) -> None:
+    """Write one tar file, whole or not at all: the same records, the same bytes."""
     with place.written(name) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, record in enumerate(records, start=start):
             data, suffix = image_bytes(record, smaller)
@@ -97,7 +99,6 @@ def write_shard(place: Place, name: str, start: int, records: list[dict], smalle
                 member = tarfile.TarInfo(f"{number:09d}{ending}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
-    return len(records)
 
 
 def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:

@@ -21,7 +21,7 @@ class Folder:
     at_once = 1  # files that are indexed at a time: a disk answers at once
 
     def __init__(self, path: Path):
-        self._path = path
+        self._path = self.folder = path
 
     def __str__(self) -> str:
         return str(self._path)
@@ -56,6 +56,7 @@ class Store:
     """A place at a URL that fsspec reads and writes."""
 
     at_once = 256  # requests in flight
+    folder = None
 
     def __init__(self, url: str):
         self._url = url.rstrip("/")

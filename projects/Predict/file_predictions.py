@@ -1,19 +1,24 @@
 """Predict for image files, folders and videos that are no data set."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
-from tqdm import tqdm
 
+from projects.common.output_settings import claim
+from projects.common.parts import Arrays, Work, as_lines, in_parts, of_lines
+from projects.common.runners.job import PerProcess, Runner
+from projects.common.runners.processes import HERE
 from projects.Pictures.tiles import fit
 from projects.Predict.prediction_files import ALL, Predicted, write_images, write_objects
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Predict.predictions import Predictor, detections_of
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.image_folders import is_visible, load_folder
+from revisit.data.sources.records import fingerprint
 from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
@@ -24,6 +29,7 @@ from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
 VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"})
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
+PART = 16  # files
 _MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
 
 
@@ -101,44 +107,70 @@ class FilePredictor:
     """Predicts for files, draws what it finds, and collects it for JSON files."""
 
     def __init__(self, cfg: CfgNode, output: Path):
-        self._predictor, self._output = Predictor(cfg), output
+        self._predictor = PerProcess(partial(Predictor, cfg), Predictor(cfg))
+        self._cfg, self._output = cfg, output
         self.is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
-        self._weights = cfg.MODEL.WEIGHTS
         self.images: list[dict] = []
         self.objects: list[dict] = []
         self.files: list[str] = []  # of the first images; the others are frames of videos
         self.unreadable: list[str] = []
         self.data_set = ""  # the name of what was found in image files
 
-    def run(self, sources: list[Source]) -> None:
-        """Write a picture for each image, a video for each video, then the JSON files, once those of an earlier call
-        are removed."""
+    def run(self, sources: list[Source], runner: Runner = HERE) -> None:
+        """Write a picture for each image, a video for each video, then the JSON files; those of an earlier call are
+        removed before. An interrupted call continues, with the same settings.
+
+        Raises SystemExit in a process that has made its share, where another one writes the JSON files.
+        """
+        parts = self._output / "parts"
+        parts.mkdir(exist_ok=True)
+        files = [{"file_name": str(source.path)} for source in sources]
+        weights = [{"file_name": self._cfg.MODEL.WEIGHTS}]
+        with runner.alone(self._output):
+            claim(parts, {"files": fingerprint(files), "weights": fingerprint(weights), "config": self._cfg.dump()})
+        work = Work("predicting", len(sources), PART, partial(self._part, sources))
+        with in_parts(work, parts, runner) as arrays:
+            for line in of_lines(arrays["lines"]):
+                self._collect(line)
+            self._write_json()
+
+    def _part(self, sources: list[Source], part: range) -> Arrays:
         for name in ALL:
             (self._output / name).unlink(missing_ok=True)
-        for source in tqdm(sources, unit="file", desc="predicting"):
-            if source.is_video:
-                self._run_video(source)
-                continue
-            try:
-                pixels = self._predictor.read({"file_name": str(source.path)})
-                picture = self._picture(pixels, str(source.path), source.name)
-            except UserError as error:
-                self.unreadable.append(str(error))
-                continue
-            self.files.append(str(source.path))
-            _write_image(self._output / f"{source.name}.png", picture)
-        self._write_json()
+        return {"lines": as_lines([self._line_of(sources[number]) for number in part])}
 
-    def _run_video(self, source: Source) -> None:
+    def _collect(self, line: dict) -> None:
+        """What was predicted for the next source, in their order."""
+        self.unreadable += line["problems"]
+        self.files += line["files"]
+        for image in line["images"]:
+            image_id, objects = len(self.images) + 1, image.pop("objects")
+            self.images.append({"id": image_id, **image})
+            self.objects += [box | {"image_id": image_id} for box in objects]
+
+    def _line_of(self, source: Source) -> dict:
+        """Write its pictures; its images, with their objects, and what cannot be read."""
+        images: list[dict] = []
+        if source.is_video:
+            return {"files": [], "problems": self._run_video(source, images), "images": images}
+        try:
+            pixels = self._predictor().read({"file_name": str(source.path)})
+            picture = self._picture(pixels, str(source.path), source.name, images)
+        except UserError as error:
+            return {"files": [], "problems": [str(error)], "images": []}
+        _write_image(self._output / f"{source.name}.png", picture)
+        return {"files": [str(source.path)], "problems": [], "images": images}
+
+    def _run_video(self, source: Source, images: list[dict]) -> list[str]:
+        """Add its frames to the images; returns what cannot be read."""
         if any(printable(str(path)) != str(path) for path in (source.path, self._output)):
-            self.unreadable.append(f"{source.path}: OpenCV opens no video whose name is not UTF-8, so rename it")
-            return
+            return [f"{source.path}: OpenCV opens no video whose name is not UTF-8, so rename it"]
         video, film, count = cv2.VideoCapture(str(source.path.absolute())), None, 0
         rate, expected = video.get(cv2.CAP_PROP_FPS) or 25.0, int(video.get(cv2.CAP_PROP_FRAME_COUNT))
         while (read := video.read())[0]:
             count += 1
             frame = np.ascontiguousarray(read[1][..., ::-1])
-            picture = self._picture(frame, f"{source.path}#{count}", f"{source.name}_{count:06d}")
+            picture = self._picture(frame, f"{source.path}#{count}", f"{source.name}_{count:06d}", images)
             height, width = (side // 2 * 2 for side in picture.shape[:2])  # codecs want even sides
             if film is None:
                 path = self._output / f"{source.name}.mp4"
@@ -147,23 +179,24 @@ class FilePredictor:
             film.write(np.ascontiguousarray(picture[:height, :width, ::-1]))
         if film is not None:
             film.release()
-        if count < expected or not count:
-            self.unreadable.append(f"{source.path}: {count} of {expected} frames can be read")
+        is_whole = count and count >= expected
+        return [] if is_whole else [f"{source.path}: {count} of {expected} frames can be read"]
 
-    def _picture(self, pixels: np.ndarray, file_name: str, name: str) -> np.ndarray:
-        """Record what is predicted for an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""
-        height, width = pixels.shape[:2]
-        image_id, size = len(self.images) + 1, int(np.clip(max(height, width), *PICTURE))
-        predicted = self._predictor({"file_name": file_name}, pixels)
-        self.images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
+    def _picture(self, pixels: np.ndarray, file_name: str, name: str, images: list[dict]) -> np.ndarray:
+        """Add what is predicted for an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""
+        predictor, (height, width) = self._predictor(), pixels.shape[:2]
+        size = int(np.clip(max(height, width), *PICTURE))
+        predicted = predictor({"file_name": file_name}, pixels)
+        image = {"file_name": file_name, "height": height, "width": width, "objects": []}
+        images.append(image)
         if self.is_detector:
             objects = predicted["instances"].to("cpu")
-            self.objects += instances_to_coco_json(objects, image_id)
-            return draw_objects(pixels, detections_of(objects), self._predictor.class_names, size)
+            image["objects"] = instances_to_coco_json(objects, 0)
+            return draw_objects(pixels, detections_of(objects), predictor.class_names, size)
         if "sem_seg" in predicted:
             labels = predicted_classes(predicted["sem_seg"], (height, width))
             _write_image(self._output / "classes" / f"{name}.png", labels)
-            return fit(paint_classes(pixels, labels, class_colors(self._predictor.class_names)), size)
+            return fit(paint_classes(pixels, labels, class_colors(predictor.class_names)), size)
         depth = predicted["depth"].float().cpu().numpy()
         _write_image(self._output / "depth" / f"{name}.png", np.clip(depth * _MILLIMETRES, 0, 65535).astype(np.uint16))
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
@@ -171,9 +204,9 @@ class FilePredictor:
     def _write_json(self) -> None:
         """Write images.json after all that is read by it."""
         objects = [{**box, "category_id": box["category_id"] + 1} for box in self.objects]
-        predicted = Predicted(self.images, objects, self._predictor.class_names)
+        predicted = Predicted(self.images, objects, self._predictor().class_names)
         if self.is_detector:
-            self.data_set = write_objects(self._output, predicted, len(self.files), self._weights)
+            self.data_set = write_objects(self._output, predicted, len(self.files), self._cfg.MODEL.WEIGHTS)
         write_images(self._output, predicted)
 
 

@@ -159,7 +159,7 @@ def test_scores_of_groups_count_pairs():
 
 
 def embed(weights, images, output):
-    words = f"--weights {weights} --images {images} --size 32 --workers 0 --output {output}"
+    words = f"--weights {weights} --images {images} --size 32 --readers 0 --output {output}"
     return run(f"python tools/embed.py {words}", Path(images))
 
 
@@ -204,7 +204,7 @@ def test_the_commands_of_the_page_run_as_they_are_typed(weights, write_pictures,
     write_pictures(tmp_path / "test", 2)  # the first two of these
     for command in documented("projects/Curation/README.md"):
         command = command.replace("/data", str(tmp_path)).replace(" output", f" {tmp_path}/output")
-        command = command.replace("imagenet:efficientnet_lite0", f"{weights} --size 32 --workers 0")
+        command = command.replace("imagenet:efficientnet_lite0", f"{weights} --size 32 --readers 0")
         text = run(command.replace("--budget 50", "--budget 3"), tmp_path)
         assert "LEAKS: 2 of 2" in text or "curate" not in command
     assert len(get_records(f"list:{tmp_path}/output/to_label/selected.txt")) == 3

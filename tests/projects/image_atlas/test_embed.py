@@ -158,7 +158,7 @@ def test_an_interrupted_command_continues_with_the_same_bytes(weights, write_pic
 
 def test_the_commands_write_a_table_and_a_sheet(weights, write_pictures, tmp_path):
     pictures = write_pictures(tmp_path / "photos", 4)
-    words = f"--weights {weights} --images folder:{tmp_path}/photos --size 32 --workers 0"
+    words = f"--weights {weights} --images folder:{tmp_path}/photos --size 32 --readers 0"
     command = f"python tools/embed.py {words} --format npz csv --output {tmp_path}/rows"
     assert f"4 rows of 64 numbers, of 4 images: {tmp_path}/rows" in run(command, tmp_path)
     assert "is there already" in run(command, tmp_path)
@@ -185,7 +185,7 @@ def test_boxes_of_predictions_are_read(weights, write_pictures, tmp_path):
 
 def test_refusals_say_what_to_do(weights, write_pictures, boxes_file, tmp_path):
     write_pictures(tmp_path / "others", 1)
-    embed_others = f"python tools/embed.py --weights {weights} --workers 0 --output {tmp_path}/out"
+    embed_others = f"python tools/embed.py --weights {weights} --readers 0 --output {tmp_path}/out"
     assert "expected --images, or --boxes" in one_line_error(embed_others, tmp_path)
     named = f"{embed_others} --images folder:{tmp_path}/others --size 32"
     run(named, tmp_path)

@@ -1,0 +1,89 @@
+"""Work in parts, each of which becomes a file, whole or not at all; what is there is not made again.
+
+What comes out does not depend on who makes which part, as long as each computes with as many threads.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tqdm import tqdm
+
+PER_WORKER = 16  # batches of parts at least, so that none waits long for the last one
+CONTINUES = "the same command continues"
+
+
+class Job(NamedTuple):
+    """What is to be made. It travels to other processes by pickle."""
+
+    title: str  # of its progress
+    parts: Sequence[str]  # the names of their files
+    present: Callable[[], Collection[str]]  # the names of files that are there
+    make: Callable[[int], None]  # the file of the part of this number
+    place: str  # that has the files, in words
+    lock: Path | None = None  # for the process that puts the parts together, where it may be one of several
+    in_threads: bool = False  # threads of a process may make several parts at a time
+
+
+class Runner(Protocol):
+    """Who makes the parts."""
+
+    def run(self, job: Job) -> None:
+        """Make what is missing. A process that returns finds all parts there, and it alone puts them together.
+
+        Raises SystemExit in a process that has made its share where others put them together; UserError where a part
+        cannot be made.
+        """
+
+    def alone(self, folder: Path | None) -> AbstractContextManager:
+        """A block that one process at a time enters, of those that work into the folder; None is a store."""
+
+
+class PerProcess:
+    """A value that each process makes for itself: one that is large, or cannot be pickled."""
+
+    def __init__(self, make: Callable[[], Any], made: Any = None):
+        self._make, self._made = make, made
+
+    def __call__(self) -> Any:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __reduce__(self) -> tuple:
+        return PerProcess, (self._make,)
+
+
+def missing(job: Job) -> list[int]:
+    """The numbers of parts that are not there."""
+    present = job.present()
+    return [number for number, name in enumerate(job.parts) if name not in present]
+
+
+def progress(job: Job, missing: int) -> tqdm:
+    """A bar of all parts that a terminal shows, and how long the rest takes."""
+    done = len(job.parts) - missing
+    return tqdm(total=len(job.parts), initial=done, unit="part", desc=job.title, disable=None)
+
+
+def make_here(job: Job, numbers: Sequence[int], bar: tqdm) -> None:
+    """Make these parts in this process."""
+    for number in numbers:
+        job.make(number)
+        bar.update()
+
+
+def in_batches(numbers: list[int], workers: int) -> list[list[int]]:
+    """Neighbours together, so that 10,000 parts are not 10,000 messages; few parts are batches of one."""
+    size = max(1, len(numbers) // (PER_WORKER * workers))
+    return [numbers[start : start + size] for start in range(0, len(numbers), size)]
+
+
+def make_batch(job: Job, numbers: list[int]) -> int:
+    """Make what is missing of a batch, which another worker may have begun. Returns how many parts it has."""
+    present = job.present()
+    for number in numbers:
+        if job.parts[number] not in present:
+            job.make(number)
+    return len(numbers)

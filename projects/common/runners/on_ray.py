@@ -1,0 +1,117 @@
+"""Parts made by the tasks of a Ray cluster, or of one that is started on this machine for the length of the job.
+
+Every machine sees the same folders by the same names and has the same packages; results are files, as everywhere.
+"""
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from projects.common.runners.job import CONTINUES, Job, in_batches, make_batch, missing, progress
+from revisit.errors import UserError, expect, first_line
+from revisit.plugins import require_package
+
+RETRIES = 5  # of a task whose worker or machine is lost
+_ANSWER = 5.0  # seconds that a cluster's head has
+_jobs: dict[str, Job] = {}  # of a worker, by their keys: a network is read once
+
+
+class OnRay(NamedTuple):
+    """A cluster, and what of it a part takes."""
+
+    address: str  # ``ray`` finds the cluster of this machine or of RAY_ADDRESS, or starts one
+    workers: int | None  # parts at a time; None: all that fit
+    cpus: int
+    gpus: float
+
+    def run(self, job: Job) -> None:
+        todo = missing(job)
+        if not todo:
+            return
+        ray = require_package("ray", '--on ray needs the package ray: expected pip install "revisit-detectron2[ray]"')
+        with _cluster(ray, self.address), progress(job, len(todo)) as bar:
+            for count in self._made(ray, job, todo):
+                bar.update(count)
+        left = missing(job)
+        unseen = f"{len(left)} parts were made that this machine does not see in {job.place}"
+        expect(not left, f"{unseen}: expected a folder that all machines of the cluster share")
+
+    def alone(self, folder: Path | None) -> AbstractContextManager:
+        return nullcontext()
+
+    def _made(self, ray: ModuleType, job: Job, todo: list[int]) -> Iterator[int]:
+        """Numbers of parts, as they are made."""
+        batches = in_batches(todo, self.workers or self._fitting(ray))
+        task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=RETRIES)(_make_batch)
+        fixed = (uuid.uuid4().hex, [ray.put(job)], os.getcwd())
+        queue = (task.remote(*fixed, batch) for batch in batches)
+        running = list(islice(queue, self.workers))
+        while running:
+            done, running = ray.wait(running)
+            running += islice(queue, len(done))
+            yield sum(_result(ray, each, job) for each in done)
+
+    def _fitting(self, ray: ModuleType) -> int:
+        """How many parts the cluster can make at a time. Raises UserError where it is none."""
+        resources = ray.cluster_resources()
+        asked = {"CPU": self.cpus, "GPU": self.gpus}
+        fitting = min(int(resources.get(name, 0) / most) for name, most in asked.items() if most)
+        found = ", ".join(f"{resources.get(name, 0):g} {name}" for name in asked)
+        expect(fitting > 0, f"no part fits: the cluster has {found}; expected fewer by --task-cpus, --task-gpus")
+        return fitting
+
+
+def _make_batch(key: str, boxed: list, folder: str, numbers: list[int]) -> int:
+    """A task: make a batch of the job in a box, which Ray would unpack for every task."""
+    if key not in _jobs:
+        import ray
+
+        os.chdir(folder)  # names of files may be relative
+        _jobs[key] = ray.get(boxed[0])
+    return make_batch(_jobs[key], numbers)
+
+
+def _result(ray: ModuleType, task: Any, job: Job) -> int:
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        if not isinstance(error.cause, ray.exceptions.RayError):
+            raise error.cause from error
+        same = "expected the same packages and folders on all machines"
+        raise UserError(f"{job.title}: a worker cannot begin ({first_line(error.cause)}): {same}") from error
+    except ray.exceptions.RayError as error:
+        lost = f"{job.title}: a part's worker was lost {RETRIES + 1} times ({first_line(error)})"
+        raise UserError(f"{lost}: {CONTINUES}") from error
+
+
+@contextmanager
+def _cluster(ray: ModuleType, address: str) -> Iterator[None]:
+    """Connect, and let go. Raises UserError where no cluster answers."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report what runs
+    at = {} if address == "ray" else {"address": address}
+    if at:
+        _check_answer(address)
+    try:
+        ray.init(**at, logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(f"no Ray cluster at {address} ({first_line(error)}): expected one, as of ray start") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_answer(address: str) -> None:
+    """Ray itself would try for half a minute."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _ANSWER).close()
+    except (OSError, OverflowError) as error:
+        way_out = "expected the head of a cluster, whose port for clients is 10001"
+        raise UserError(f"no Ray cluster at {address} ({first_line(error)}): {way_out}") from error

@@ -1,0 +1,45 @@
+"""The options by which commands say who makes their parts, understood before seconds of imports."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from revisit.engine.command import natural
+from revisit.errors import expect
+
+if TYPE_CHECKING:
+    from projects.common.runners.job import Runner
+
+RAY = "ray"
+
+
+def add_runner_options(parser: argparse.ArgumentParser, workers: int = 1) -> None:
+    """--on, --workers and what Ray's tasks need, for ``runner_of``; ``workers`` where nothing is said."""
+    add = parser.add_argument
+    on = "who makes the parts: here (default), torchrun, slurm (a job array), ray, or ray://HOST:PORT"
+    add("--on", default="here", metavar="WHO", help=f"{on}; projects/common/README.md")
+    add("--workers", type=natural, metavar="N", help=f"parts at a time (default: {workers} here, all that fit on Ray)")
+    add("--task-cpus", type=natural, metavar="N", help="of a part on Ray (default: 1)")
+    add("--task-gpus", type=float, metavar="X", help="of a part on Ray (default: 0)")
+
+
+def runner_of(args: argparse.Namespace, workers: int = 1) -> "Runner":
+    """Of a command with these options. Raises UserError for options that contradict, or that nothing here can do."""
+    is_ray = args.on == RAY or args.on.startswith("ray://")
+    known = is_ray or args.on in ("here", "torchrun", "slurm")
+    expect(known, f"--on {args.on}: expected here, torchrun, slurm, ray or ray://HOST:PORT")
+    for_ray = args.task_cpus is None and args.task_gpus is None
+    expect(is_ray or for_ray, f"--task-cpus and --task-gpus are for Ray's tasks: expected --on ray, got {args.on}")
+    if is_ray:
+        host, _, port = args.on.removeprefix("ray://").rpartition(":")
+        expect(args.on == RAY or (host != "" and port.isdecimal()), f"--on {args.on}: expected ray://HOST:PORT")
+        from projects.common.runners.on_ray import OnRay
+
+        return OnRay(args.on, args.workers, args.task_cpus or 1, args.task_gpus or 0)
+    if args.on == "here":
+        from projects.common.runners.processes import Processes
+
+        return Processes(args.workers or workers)
+    expect(args.workers is None, f"--workers: with --on {args.on} each process is one worker, so expected none")
+    from projects.common.runners.shares import share_of_array, share_of_torchrun
+
+    return share_of_array() if args.on == "slurm" else share_of_torchrun()

@@ -1,0 +1,108 @@
+"""Parts made on a Ray cluster of two workers, one of which is killed, are those of one process.
+
+`make check-peers` installs Ray.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import finetuned_checkpoint, run_checkpoint, write_converted
+from commands import ROOT, wait_until
+from kills import tool
+from trees import refused
+
+from projects.common.parts import Work, in_parts
+from projects.common.runners.on_ray import OnRay
+from projects.ImageAtlas import embedding
+from projects.Predict import file_predictions
+from revisit.errors import UserError
+
+pytestmark = pytest.mark.peers
+COMMANDS = {
+    "embed.py": "--weights {weights} --images folder:{photos} --size 32 --readers 0 --output {output}",
+    "make_shards.py": "--dataset folder:{photos} --images-per-shard 2 --output {output}",
+    "predict.py": "--weights {detector} --score-threshold 0.05 --output {output} {photos}",
+}
+CLIENTS = 10001
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """The address of a head with two CPUs."""
+    place = tmp_path_factory.mktemp("ray")
+    environment = os.environ | {"RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1"}
+    start = "start --head --num-cpus 2 --port 0 --include-dashboard=false --disable-usage-stats --block"
+    with open(place / "log", "w") as log:
+        words = [sys.executable, "-m", "ray.scripts.scripts", *start.split(), "--ray-client-server-port", str(CLIENTS)]
+        head = subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+    import ray  # not above: the suite collects this file without it
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+    wait_until(lambda: "Ray runtime started" in (place / "log").read_text())
+    yield f"ray://127.0.0.1:{CLIENTS}"
+    os.killpg(head.pid, signal.SIGTERM)
+    head.wait()
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    """Files that commands name."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("weights")
+    weights = write_converted(run_checkpoint(), folder / "backbone.pth")
+    return {"weights": weights, "detector": finetuned_checkpoint("detection", folder)}
+
+
+def killing(note: Path, make, number: int) -> None:
+    """Make a part; the first worker that is asked for the third one dies."""
+    if number == 2:
+        try:
+            note.touch(exist_ok=False)
+        except FileExistsError:
+            return make(number)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make(number)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("script", COMMANDS)
+def test_the_bytes_are_those_of_one_process(script, cluster, names, write_pictures, tmp_path, monkeypatch):
+    write_pictures(tmp_path / "photos", 7, size=(90, 120))
+    monkeypatch.setattr(embedding, "PART", 2)
+    monkeypatch.setattr(file_predictions, "PART", 2)
+    words, outputs = COMMANDS[script], [tmp_path / "one", tmp_path / "ray"]
+    one, other = (words.format(photos=tmp_path / "photos", output=output, **names) for output in outputs)
+    end = " --opts MODEL.DEVICE cpu" if script == "predict.py" else ""
+    tool(f"tools/{script} {one}{end}")()
+    run, note = OnRay.run, tmp_path / "killed"
+
+    def run_killed(runner, job):
+        run(runner, job._replace(make=partial(killing, note, job.make)))
+
+    monkeypatch.setattr(OnRay, "run", run_killed)
+    tool(f"tools/{script} --on ray {other}{end}")()
+    assert note.exists() and contents(outputs[1]) == contents(outputs[0])
+
+
+def refuse(part: range) -> dict:
+    raise UserError(f"no image {part.start}")
+
+
+def looked_at(folder: Path, runner: OnRay) -> None:
+    with in_parts(Work("looking", 9, 3, refuse), folder / "parts", runner):
+        pass
+
+
+def test_a_mistake_in_a_task_is_its_line_and_a_part_that_fits_nowhere_is_refused(cluster, tmp_path):
+    refused("^no image", looked_at, tmp_path, OnRay("ray", 1, 1, 0))
+    fits = OnRay("ray", None, 1, 1)
+    refused("no part fits: the cluster has 2 CPU, 0 GPU", looked_at, tmp_path, fits)
