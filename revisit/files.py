@@ -98,6 +98,13 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def user_cache() -> Path:
+    """What is made or fetched once and kept for the user: XDG_CACHE_HOME or ~/.cache, then ``revisit``."""
+    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    home = stated if stated.is_absolute() else Path("~/.cache").expanduser()
+    return home / "revisit"
+
+
 def is_url(name: str) -> bool:
     return "://" in name
 

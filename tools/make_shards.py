@@ -50,7 +50,8 @@ def main() -> None:
     expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
     import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
     from projects.LargeData.packing import QUALITY, Smaller, make_shards, read_manifest
-    from projects.LargeData.shards import INDEX, MAX_SHORT_SIDE, write_index
+    from projects.LargeData.shard_index import INDEX
+    from projects.LargeData.shards import MAX_SHORT_SIDE, write_index
     from revisit.data.sources.catalog import get_records
 
     smaller = Smaller(args.short_side, args.quality or QUALITY) if args.short_side else None

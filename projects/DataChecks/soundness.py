@@ -13,6 +13,7 @@ from revisit.data.sources.labels import read_depth, read_ids
 from revisit.data.sources.records import Records, ask_each, sample
 
 SECONDS = 30.0  # for a set to learn from; one to be scored is looked at whole
+MOST = 2**20  # images of it, more than so many seconds allow
 
 
 class Look(NamedTuple):
@@ -40,21 +41,24 @@ def look_at(
         UserError: a mask or depth map that cannot be read.
     """
     deadline = float("inf") if whole else time.monotonic() + SECONDS
-    decoded = set(map(id, sample(records)))
+    numbers = range(len(records))
+    decoded = set(sample(numbers))
 
-    def state_of(record: dict) -> tuple[str, str]:
+    def state_of(number: int) -> tuple[str, str]:
         """sound, unreadable, truncated or skipped, and a message."""
         if time.monotonic() > deadline:
             return "skipped", ""
+        record = records[number]
         if problem_of and (problem := problem_of(record)):
             return "unreadable", problem
         _check_labels(record)
-        if id(record) not in decoded and ends_well(record):
+        if number not in decoded and ends_well(record):
             return "sound", ""
         return _state_by_decoding(record, bit_depth)
 
-    order = np.random.default_rng(0).permutation(len(records))
-    states = ask_each(state_of, [records[n] for n in order], "looking at images")
+    looked_at = numbers if whole else sample(numbers, MOST)
+    order = np.random.default_rng(0).permutation(looked_at)
+    states = ask_each(state_of, order, "looking at images")
     unreadable = sorted(message for state, message in states if state == "unreadable")
     truncated = sorted(message for state, message in states if state == "truncated")
     return Look(sum(state != "skipped" for state, _ in states), unreadable, truncated)

@@ -1,19 +1,17 @@
 """Images in tar files, in WebDataset's layout, each read by its place: the data set ``shards:DIR``.
 
 ``KEY.jpg`` (or another suffix of images) is a sample, ``KEY.cls`` next to it its class, a number as text. index.npz in
-the same folder says where every image lies, so that any process reads any image of any shard with one read, and the
-sampler alone decides the order: shards say nothing about which worker or rank reads what, and may be fewer than
-either. DIR is a folder or whatever fsspec opens (``s3://bucket/train``).
+the same folder says where every image lies (shard_index.py), so that any process reads any image of any shard with one
+read, and the sampler alone decides the order: shards say nothing about which worker or rank reads what, and may be
+fewer than either. DIR is a folder or whatever fsspec opens (``s3://bucket/train``).
 """
 
-import io
 import json
 import os
 import posixpath
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 import fsspec
@@ -21,16 +19,15 @@ import numpy as np
 from tqdm import tqdm
 
 from projects.LargeData.places import Place
+from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
+from revisit.data.sources.rows import Rows
 from revisit.errors import UserError, expect, translated
 
-INDEX = "index.npz"
 PARTIAL = "index.partial.json"  # what an interrupted call has indexed
 NOTED = 1000  # tar files, after which it is written
-Images = list[tuple[int, int, int]]  # offset, size and label of each
 MAX_SHORT_SIDE = 2**14  # px
-_NO_LABEL = -1
 _MAX_CLASSES = 10**6  # evaluations reserve memory for all up to the highest
 
 
@@ -46,8 +43,8 @@ class ShardIndex(NamedTuple):
     short_side: np.ndarray | int = 0  # () int64: px; the short sides of images that were made smaller, 0 if none were
 
 
-def index_shard(place: Place, name: str) -> Images:
-    """(offset, size, label) of every image in a tar file, in its order; the label is -1 without ``KEY.cls``.
+def index_shard(place: Place, name: str) -> np.ndarray:
+    """(n, 3) int64: offset, size and label of every image in a tar file, in its order; -1 without ``KEY.cls``.
 
     Raises:
         UserError: no tar file, a truncated one, two images of one name, or a class that is no whole number.
@@ -77,7 +74,7 @@ def index_shard(place: Place, name: str) -> Images:
         is_whole = file.seek(0, os.SEEK_END) >= end
     expect(is_whole, f"{path} is truncated: copy or make it again")
     expect(images, f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
-    return [(*where, labels.get(key, _NO_LABEL)) for key, where in images.items()]
+    return np.array([(*where, labels.get(key, NO_LABEL)) for key, where in images.items()], np.int64)
 
 
 def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardIndex:
@@ -90,10 +87,10 @@ def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardInd
     """
     sizes = place.sizes()
     entries = _indexed(place, {name: sizes.get(name, 0) for name in names})
-    rows = np.array(list(chain.from_iterable(entries)), np.int64)
+    rows = np.concatenate(entries)
     numbers = np.arange(len(names), dtype=np.int64)
     shard = np.repeat(numbers, [len(images) for images in entries])
-    unlabelled = rows[:, 2] == _NO_LABEL
+    unlabelled = rows[:, 2] == NO_LABEL
     if unlabelled.any() and not unlabelled.all():
         first = f"{place}/{names[shard[unlabelled.argmax()]]}"
         raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
@@ -105,10 +102,10 @@ def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardInd
     return index
 
 
-def _indexed(place: Place, sizes: dict[str, int]) -> list[Images]:
-    """Images of each tar file. Those that an interrupted call has noted are not read again, if they have their size."""
+def _indexed(place: Place, sizes: dict[str, int]) -> list[np.ndarray]:
+    """``index_shard`` of each tar file. What an interrupted call has noted is not read again, if it has its size."""
     noted = json.loads(place.read(PARTIAL) or "{}")
-    done = {name: images for name, (size, images) in noted.items() if sizes.get(name) == size}
+    done = {name: np.array(images) for name, (size, images) in noted.items() if sizes.get(name) == size}
     left = [name for name in sizes if name not in done]
     bar = tqdm(total=len(sizes), initial=len(done), unit="shard", desc="indexing", disable=None)
     with bar, ThreadPoolExecutor(place.at_once) as pool:
@@ -118,17 +115,17 @@ def _indexed(place: Place, sizes: dict[str, int]) -> list[Images]:
                 done[name] = images
                 bar.update()
             if start + NOTED < len(left):
-                _note(place, {name: (sizes[name], images) for name, images in done.items()})
+                _note(place, {name: (sizes[name], images.tolist()) for name, images in done.items()})
     return [done[name] for name in sizes]
 
 
-def _note(place: Place, done: dict[str, tuple[int, Images]]) -> None:
+def _note(place: Place, done: dict[str, tuple[int, list]]) -> None:
     with place.written(PARTIAL) as temporary:
         temporary.write_text(json.dumps(done))
 
 
 def load_shards(root: str) -> LabelledSet:
-    """Records of all images of a folder of shards: ``file_name`` (the shard), ``offset``, ``size``, perhaps ``label``.
+    """Rows of all images of a folder of shards: ``file_name`` (the shard), ``offset``, ``size``, perhaps ``label``.
 
     Where images were made smaller, the metadata have it as ``short_side``, in px.
 
@@ -140,45 +137,20 @@ def load_shards(root: str) -> LabelledSet:
         f"reading {root}/{INDEX}, which tools/make_shards.py writes, --index-only of tar files there are", content=True
     ):
         filesystem, folder = fsspec.url_to_fs(os.path.expanduser(root))
-        index = _read_index(filesystem.cat_file(f"{folder}/{INDEX}"))
-        place = root if "://" in root else folder
-        files = [f"{place}/{shard}" for shard in index.shards]
-        columns = [array.tolist() for array in index[2:6]]
-        records = []
-        for shard, offset, size, label in zip(*columns, strict=True):
-            record = {"file_name": files[shard], "offset": offset, "size": size}
-            if label != _NO_LABEL:
-                record["label"] = label
-            records.append(record)
-    _check_shards(filesystem, folder, index, root)
-    metadata = {"short_side": int(index.short_side)} if index.short_side else {}
-    return LabelledSet(records, metadata)
+        table = open_index(local_index(filesystem, folder), root if "://" in root else folder)
+    _check_shards(filesystem, folder, table, root)
+    metadata = {"short_side": table.short_side} if table.short_side else {}
+    return LabelledSet(Rows(table, range(len(table.file))), metadata)
 
 
-def _read_index(data: bytes) -> ShardIndex:
-    """The arrays in the bytes of an index. Raises ValueError where they would not be those, or take more memory."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        sizes = [entry.file_size for entry in arrays.zip.infolist()]
-        if sum(sizes) > len(data):
-            raise ValueError(
-                f"{len(data):,} bytes that would become {sum(sizes):,}: expected an index as it is written"
-            )
-        index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields if field in arrays})
-    integers = zip(index._fields[1:6], index[1:6], strict=True)
-    wrong = [field for field, array in integers if array.dtype != np.int64]
-    if wrong:
-        raise ValueError(f"{', '.join(wrong)} of another type than int64")
-    return index
-
-
-def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, index: ShardIndex, root: str) -> None:
+def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, table: ShardTable, root: str) -> None:
     """Compare names and sizes of the folder's tar files with the index, where the place lists its files."""
     try:
         entries = filesystem.ls(folder, detail=True)
         sizes = {posixpath.basename(entry["name"]): entry["size"] for entry in entries}
     except Exception:  # a web server need not list its files, nor say so in a certain way
         return
-    indexed = dict(zip(index.shards.tolist(), index.num_bytes.tolist(), strict=True))
+    indexed = dict(zip(table.names.tolist(), table.num_bytes.tolist(), strict=True))
     present = {name for name in sizes if name.endswith(".tar")}
     for name in sorted(indexed.keys() | present):
         is_as_indexed = name in indexed and sizes.get(name, -1) in (indexed[name], None)

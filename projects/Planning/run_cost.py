@@ -11,6 +11,7 @@ from revisit.data.loading.loader import ViewDataset
 from revisit.data.loading.workers import one_thread
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
+from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import training_mapper
 from revisit.engine.dry_run import DRY_RUN_REGISTRY
 from revisit.errors import UserError
@@ -78,7 +79,7 @@ def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
 
     Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
     """
-    records = sample([record for name in cfg.DATASETS.TRAIN for record in get_records(name)], 64)
+    records = sample(joined([get_records(name) for name in cfg.DATASETS.TRAIN]), 64)
     dataset = ViewDataset(records, training_mapper(cfg), bit_depth=bit_depth(cfg))
     with one_thread():
         dataset.__getitems__([(0, 0)])  # the first one takes longer

@@ -4,7 +4,6 @@ Plug-ins say which names there are: whatever knows a package or a network addres
 """
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from filelock import FileLock
 
 from revisit.checkpoint.flags import keys_of_start, read_flags
 from revisit.errors import UserError
-from revisit.files import local_copy, make_folder
+from revisit.files import local_copy, make_folder, user_cache
 from revisit.keys import Decision, Facts, of_detectron2, value_of
 from revisit.plugins import load_plugins
 
@@ -50,10 +49,8 @@ def expected_weights() -> str:
 
 
 def cache_folder() -> Path:
-    """Where converted weights are kept: XDG_CACHE_HOME or ~/.cache, then ``revisit/weights``."""
-    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    home = stated if stated.is_absolute() else Path("~/.cache").expanduser()
-    return home / "revisit/weights"
+    """Where converted weights are kept."""
+    return user_cache() / "weights"
 
 
 def kept_file(name: str, write: Callable[[Path], None]) -> Path:

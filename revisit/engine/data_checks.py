@@ -1,13 +1,13 @@
 """What the data sets of a run have to hold, looked at before any process starts."""
 
 from dataclasses import replace
-from itertools import chain
 
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, inspect, num_classes
 from revisit.data.sources.records import Records
+from revisit.data.sources.rows import joined
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError
 from revisit.evaluation.features import check_not_enlarged
@@ -45,7 +45,7 @@ def inspect_training(
             total += expected
             continue
         total += _number_to_learn(cfg, sets[name])
-    resolve_auto_values(cfg, replace(facts or Facts(), records=list(chain(*sets.values()))))
+    resolve_auto_values(cfg, replace(facts or Facts(), records=joined([*sets.values()])))
     for name, records in sets.items() if looked_at else ():
         look_at_images(cfg, name, records, to_learn=True)
     return total

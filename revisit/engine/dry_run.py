@@ -15,6 +15,7 @@ from revisit.compat.private_names import BatchNorm
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import training_mapper
 from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import build_optimizer
@@ -219,7 +220,7 @@ def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
 
 def _data_on_disk(cfg: CfgNode) -> dict:
     try:
-        records = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
+        records = joined([get_records(name) for name in cfg.DATASETS.TRAIN])
     except UserError as error:
         return {"found": False, "problem": str(error)}
     entries: dict = {"found": True}

@@ -16,7 +16,8 @@ from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
 from revisit.data.loading.upcoming import ReadsAhead, reader_of
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.records import fingerprint
+from revisit.data.sources.records import Records, fingerprint, labels_of
+from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import ViewMapper, Views, training_mapper
 
 from detectron2.config import CfgNode
@@ -46,8 +47,9 @@ class ViewDataset(Dataset):
     An unreadable image is replaced by the next readable one in the list.
     """
 
-    def __init__(self, records: list[dict], mapper: ViewMapper, labelled: bool = False, bit_depth: int | None = None):
-        self.records = DatasetFromList(records, copy=False)
+    def __init__(self, records: Records, mapper: ViewMapper, labelled: bool = False, bit_depth: int | None = None):
+        # Of a list one array, which forked workers share; others are made of arrays.
+        self.records = DatasetFromList(records, copy=False, serialize=isinstance(records, list))
         self._mapper = mapper
         self._labelled = labelled
         self._bit_depth = bit_depth
@@ -123,14 +125,14 @@ class ResumableLoader:
 
     def __init__(self, cfg: CfgNode):
         sets = [get_records(name) for name in cfg.DATASETS.TRAIN]
-        records = [record for records in sets for record in records]
+        records = joined(sets)
         self.start_iteration = 0
         self.images = fingerprint(*sets, labels=False)
         self.num_images = len(records)
         self.iterations_per_epoch = self.num_images // cfg.SOLVER.IMS_PER_BATCH
         self._cfg = cfg
         # Two data sets may count different classes by the same numbers.
-        labelled = len(cfg.DATASETS.TRAIN) == 1 and all("label" in record for record in records)
+        labelled = len(sets) == 1 and labels_of(records) is not None
         mapper = training_mapper(cfg)
         self._dataset = ViewDataset(mapper.annotator.prepare(records), mapper, labelled, bit_depth(cfg))
 

@@ -157,7 +157,7 @@ def get_records(name: str, class_names: Sequence[str] = ()) -> Records:
     if order and key_of_classes(own.records):
         counted = counted_by(own, _wanted(order, name, own), name, order.leader)
     let_metadata_say(name, counted.metadata, own.metadata)
-    return list(counted.records)
+    return counted.records[:]  # of a list a copy
 
 
 def keep_records() -> None:

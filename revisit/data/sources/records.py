@@ -1,24 +1,28 @@
-"""What can be asked of a list of records: some of them, what tells them from others, images that two lists share."""
+"""What can be asked of records: some of them, their classes, what tells them from others, images that two share."""
 
 import hashlib
 import json
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import chain, islice
 
 import numpy as np
 from tqdm import tqdm
 
 from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
+from revisit.data.sources.rows import Rows
 
-Records = list[dict]
+Records = Sequence[dict]  # a list, or Rows
 SAMPLED = 1000  # images, at most
 COMPARED = 20_000  # images of each data set whose contents are compared; of larger ones, evenly spread
 LABELS = ("annotations", "label", "labels")  # fields of a record that are labels themselves
 LABEL_FILES = ("sem_seg_file_name", "depth_file_name")  # fields that name a file of labels
+MOST_NAMED = 2**24  # images, up to which a fingerprint has the names as text: as of a list of them, in half a minute
+_AT_ONCE = 2**14  # records that are in work, and names that are text
 _THREADS = 8  # for stores that answer late
 
 
@@ -29,13 +33,28 @@ def sample(records: Sequence, most: int = SAMPLED) -> list:
     return [records[n] for n in places]
 
 
+def take(records: Records, places: np.ndarray) -> Records:
+    """The records at (K,) int64 ``places``, in this order."""
+    return records.take(places) if isinstance(records, Rows) else [records[n] for n in places]
+
+
+def labels_of(records: Records) -> np.ndarray | None:
+    """(M,) the class of each image; None unless all have one."""
+    if isinstance(records, Rows):
+        return records.column("label")
+    have_labels = all("label" in record for record in records)
+    return np.array([record["label"] for record in records]) if have_labels else None
+
+
 def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -> list:
     """``ask`` of every record, by several threads, in order; under a ``title`` a terminal shows the progress."""
     # The reader silences PIL too, but of several threads that do so the last may not restore the first one's filters.
     with warnings.catch_warnings(), ThreadPoolExecutor(_THREADS) as pool:
         warnings.simplefilter("ignore")
+        parts = (records[start : start + _AT_ONCE] for start in range(0, len(records), _AT_ONCE))
+        answers = chain.from_iterable(pool.map(ask, part) for part in parts)  # the pool lists what it is given
         bar = {"total": len(records), "unit": "image", "desc": title, "disable": not title or None}
-        return list(tqdm(pool.map(ask, records), **bar))
+        return list(tqdm(answers, **bar))
 
 
 # Parts of a fingerprint besides the number of records, and their names in messages.
@@ -49,24 +68,19 @@ PARTS = {
 
 
 def fingerprint(*sets: Records, labels: bool = True, classes: Sequence[str] = ()) -> list[dict[str, int | str]]:
-    """What tells records from others: of each list their ``count``, and a sha256 of each of PARTS.
+    """What tells records from others: of each set their ``count``, and a sha256 of each of PARTS.
 
-    Names are those below the folder that all share, because it may be moved. Sizes (bytes), times and labels
-    (annotations, classes; of at most SAMPLED images the contents of masks and depth maps) are of at most COMPARED
-    images, evenly spread. Labels are left out of what learns without them, ``labels=False``. ``classes`` are the names
-    by which labels count, where something says them.
+    Names are those below the folder that all share, because it may be moved; of more than MOST_NAMED Rows, what their
+    table says. Sizes (bytes), times and labels (annotations, classes; of at most SAMPLED images the contents of masks
+    and depth maps) are of at most COMPARED images, evenly spread. Labels are left out of what learns without them,
+    ``labels=False``. ``classes`` are the names by which labels count, where something says them.
     """
     return [{"count": len(records)} | _digests(records, labels, classes) for records in sets]
 
 
 def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str, str]:
-    names = [str(record.get("file_name", "")) for record in records]
-    start = os.path.commonprefix([min(names), max(names)])
-    shared = start.rfind("/") + 1
-    offsets = [record.get("offset", "") for record in records]
     compared = sample(records, COMPARED)
     facts = {
-        "names": [f"{name[shared:]} {offset}" for name, offset in zip(names, offsets, strict=True)],
         "sizes": ask_each(_size, compared),
         "times": ask_each(_time, compared),
     }
@@ -75,9 +89,41 @@ def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str
         facts["labels"] = [annotated, ask_each(_content_of_labels, sample(records))]
     if classes:
         facts["classes"] = list(classes)
+    texts = {part: [json.dumps(values, default=str)] for part, values in facts.items()}
+    texts["names"] = _names_as_text(records)
+    return {part: _sha256(pieces) for part, pieces in texts.items()}
+
+
+def _sha256(pieces: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece.encode())
+    return digest.hexdigest()
+
+
+def _names_as_text(records: Records) -> Iterator[str]:
+    """Pieces of a list in JSON of names and offsets; of very many Rows, what their table says of them."""
+    if isinstance(records, Rows) and len(records) > MOST_NAMED:
+        yield records.content
+        return
+    files, locations = _files_and_locations(records)
+    start = os.path.commonprefix([min(files), max(files)])
+    shared = start.rfind("/") + 1
     # Names of files need not be text that UTF-8 can hold: JSON escapes them.
-    texts = {part: json.dumps(values, default=str) for part, values in facts.items()}
-    return {part: hashlib.sha256(text.encode()).hexdigest() for part, text in texts.items()}
+    between = "["
+    while part := [f"{name[shared:]} {offset}" for name, offset in islice(locations, _AT_ONCE)]:
+        yield between + json.dumps(part)[1:-1]
+        between = ", "
+    yield "]"
+
+
+def _files_and_locations(records: Records) -> tuple[list[str], Iterator[tuple[str, object]]]:
+    """Names of files; and of every image its file and its offset, "" where it is the whole file."""
+    if isinstance(records, Rows):
+        return records.file_names(), records.locations()
+    names = [str(record.get("file_name", "")) for record in records]
+    offsets = (record.get("offset", "") for record in records)
+    return names, zip(names, offsets, strict=True)
 
 
 def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[str]:

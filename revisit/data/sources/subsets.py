@@ -1,8 +1,11 @@
 """Nested subsets of the labelled images of a data set."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import Records, labels_of, take
+from revisit.data.sources.rows import Rows
 from revisit.errors import UserError
 
 
@@ -15,21 +18,29 @@ def nested_subset(records: Records, count: int, seed: int, name: str) -> Records
     Raises:
         UserError: fewer labelled records; the message calls the data set ``name``.
     """
-    labelled = [index for index, record in enumerate(records) if is_labelled(record)]
+    labelled = _labelled(records)
     if count > len(labelled):
         message = f"data set {name!r} has {len(labelled):,} labelled images"
         raise UserError(f"{message}: expected at most as many, not {count:,}")
     rng = np.random.default_rng(seed)
     order = rng.permutation(labelled)
-    if all("label" in record for record in records):
+    labels = labels_of(records)
+    if labels is not None:
         # In each class the images are spread evenly over 0 to 1, in their drawn order.
-        classes = np.array([records[index]["label"] for index in order])
+        classes = labels[order]
         spread = np.empty(len(order))
         for label in np.unique(classes):
             members = np.flatnonzero(classes == label)
             spread[members] = (np.arange(len(members)) + rng.random()) / len(members)
         order = order[np.argsort(spread, kind="stable")]
-    return [records[index] for index in sorted(order[:count].tolist())]
+    return take(records, np.sort(order[:count]))
+
+
+def _labelled(records: Records) -> Sequence[int]:
+    """Which records are labelled: all Rows, which have a class each or none."""
+    if isinstance(records, Rows):
+        return range(len(records))
+    return [index for index, record in enumerate(records) if is_labelled(record)]
 
 
 def is_labelled(record: dict) -> bool:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from revisit.data.sources.records import Records
 from revisit.data.views.looks import Look
 from revisit.keys import network_of
 
@@ -26,7 +27,7 @@ class DrawnImage(NamedTuple):
 class ViewAnnotator:
     """Adds nothing. A method that adds something returns a subclass of it from ``view_annotator(cfg)``."""
 
-    def prepare(self, records: list[dict]) -> list[dict]:
+    def prepare(self, records: Records) -> Records:
         """The records of all images of the training, with whatever the annotator reads of a record."""
         return records
 

@@ -57,7 +57,8 @@ class Answers(SimpleHTTPRequestHandler):
         asked = self.headers.get("Range")
         with self.server.lock:
             self.server.asked[f"{self.command} {'range' if asked else 'whole'}"] += 1
-            fails = asked and self.server.random.random() < self.server.failing
+            may_fail = asked and self.path.endswith(".tar")
+            fails = may_fail and self.server.random.random() < self.server.failing
             fault = self.server.random.choice(FAULTS) if fails else ""
         if not asked:
             super().do_GET()

@@ -85,7 +85,7 @@ def test_an_interrupted_call_goes_on_and_gives_the_same_bytes(images, made, shar
     moved = [
         {**r, "file_name": r["file_name"].replace(str(made[0]), str(shards))} for r in load_shards(str(made[0])).records
     ]
-    assert load_shards(str(shards)).records == moved
+    assert list(load_shards(str(shards)).records) == moved
 
 
 def test_shards_of_other_images_are_not_added_to(images, tmp_path):
@@ -247,12 +247,12 @@ def test_a_truncated_tar_is_not_indexed(shards):
 
 @pytest.mark.parametrize("wrong", ["compressed", "of int8"])
 def test_an_index_that_would_take_more_memory_than_its_bytes_is_refused(shards, wrong):
-    """200 kB of it would become 80 MB of arrays, or records of half a gigabyte."""
+    """200 kB of it would become 80 MB of arrays."""
     path = shards / "index.npz"
     with np.load(path) as arrays:
         fields = dict(arrays)
     dtype = np.int8 if wrong == "of int8" else np.int64
     zeros = {name: np.zeros(2 * 10**6, dtype) for name in ("shard", "offset", "size", "label")}
     (np.savez_compressed if wrong == "compressed" else np.savez)(path, **fields | zeros)
-    expected = "would become" if wrong == "compressed" else "shard, offset, size, label of another type than int64"
+    expected = "compressed" if wrong == "compressed" else "shard, offset, size, label of another type than int64"
     assert expected in refusal(load_shards, str(shards))

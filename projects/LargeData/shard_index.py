@@ -1,0 +1,191 @@
+"""index.npz of a folder of shards: where every image lies, as arrays that are read where they lie in the file.
+
+The file is mapped into memory, so that a machine has its bytes once, whatever the number of processes. That of a place
+at a URL is copied once to the user's cache.
+"""
+
+import hashlib
+import mmap
+import os
+import struct
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
+
+import fsspec
+import numpy as np
+from filelock import FileLock
+from fsspec.implementations.local import LocalFileSystem
+from numpy.lib import format as npy
+
+from revisit.data.sources.rows import Table
+from revisit.errors import expect
+from revisit.files import make_folder, user_cache, written_whole
+
+INDEX = "index.npz"
+NO_LABEL = -1
+ROWS = ("shard", "offset", "size", "label")  # arrays (N,) int64, for N images
+_AT_ONCE = 2**20  # bytes
+_TAIL = 2**16  # bytes at the end of an index, which have the checksums of its arrays
+_LENGTHS = struct.Struct("<HH")  # in the head of a file in a zip file, of its name and of another field
+
+
+@dataclass(frozen=True)
+class ShardTable(Table):
+    """The images of a folder of shards, as its index.npz has them.
+
+    Attributes:
+        num_bytes: (S,) int64, sizes of the shards.
+        short_side: px, of images that were made smaller; 0 if none were.
+        index: the file, which is open.
+        state: of the file, as it was opened.
+        checksums: of all arrays.
+    """
+
+    num_bytes: np.ndarray
+    short_side: int
+    index: BinaryIO
+    state: tuple[int, int]
+    checksums: str
+
+    def check(self) -> None:
+        is_same = _state(self.index) == self.state
+        expect(is_same, f"{self.index.name} was written to while it is in use: start again, with --resume")
+
+    def __reduce__(self) -> tuple:
+        return reopen, (self.index.name, self.folder, self.checksums)
+
+
+def reopen(path: str, folder: str, checksums: str) -> ShardTable:
+    """The same table in another process. Raises UserError where the file is another one."""
+    table = open_index(path, folder, verified=True)
+    expect(table.checksums == checksums, f"{path} is another index than the one that was opened first: start again")
+    return table
+
+
+def open_index(path: str, folder: str, *, verified: bool = False) -> ShardTable:
+    """The table of an index, for shards in ``folder``. Unless they are ``verified``, all bytes are compared with their
+    checksums.
+
+    Raises:
+        ValueError, KeyError, OSError, BadZipFile: none, or a damaged one.
+    """
+    index = open(path, "rb")  # noqa: SIM115  (as long as the table)
+    state = _state(index)
+    with ZipFile(index) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        arrays = _mapped(index, members)
+        if not verified:
+            _verify(archive, arrays)
+    columns = {name: arrays[name] for name in ROWS[1:]}
+    if columns["label"][0] == NO_LABEL:
+        del columns["label"]
+    table = ShardTable(
+        folder,
+        arrays["shards"],
+        arrays["shard"],
+        columns,
+        content=_checksums(members, "shards", "shard", "offset"),
+        num_bytes=arrays["num_bytes"],
+        short_side=int(arrays.get("short_side", 0)),
+        index=index,
+        state=state,
+        checksums=_checksums(members, *members),
+    )
+    weakref.finalize(table, index.close)
+    return table
+
+
+def _mapped(index: BinaryIO, members: Mapping[str, ZipInfo]) -> dict[str, np.ndarray]:
+    """The arrays of an index by name, none of which is read. Raises ValueError for arrays of another form."""
+    compressed = [name for name, info in members.items() if info.compress_type != ZIP_STORED]
+    if compressed:
+        raise ValueError(f"{', '.join(compressed)} compressed: expected an index as it is written")
+    mapped = mmap.mmap(index.fileno(), 0, access=mmap.ACCESS_READ)
+    arrays = {name: _array(index, mapped, info) for name, info in members.items()}
+    wrong = [name for name in ("num_bytes", *ROWS) if arrays[name].dtype != np.int64]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} of another type than int64")
+    images, shards = len(arrays["shard"]), len(arrays["shards"])
+    expected = dict.fromkeys(ROWS, (images,)) | dict.fromkeys(("shards", "num_bytes"), (shards,))
+    wrong = [name for name, shape in expected.items() if arrays[name].shape != shape or shape == (0,)]
+    if wrong or arrays["shards"].dtype.kind != "U":
+        raise ValueError(f"{', '.join(wrong) or 'shards'} of another form than {images} images in {shards} shards have")
+    return arrays
+
+
+def _array(index: BinaryIO, mapped: mmap.mmap, member: ZipInfo) -> np.ndarray:
+    """The array of a file in the archive, whose bytes stay there."""
+    index.seek(member.header_offset + 26)
+    lengths = _LENGTHS.unpack(index.read(_LENGTHS.size))
+    start = index.seek(sum(lengths), os.SEEK_CUR)
+    npy.read_magic(index)
+    shape, _, dtype = npy.read_array_header_1_0(index)
+    head = index.tell() - start
+    count = int(np.prod(shape))
+    if dtype.hasobject or head + count * dtype.itemsize != member.file_size:
+        raise ValueError(f"{member.filename} of another size than its head says")
+    return np.frombuffer(mapped, dtype, count, index.tell()).reshape(shape)
+
+
+def _verify(archive: ZipFile, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises ValueError where bytes have another checksum, or for a shard or a class that cannot be."""
+    if damaged := archive.testzip():
+        words = "has another checksum than its bytes: remove it, and copy or write it again"
+        raise ValueError(f"{damaged} of {archive.filename} {words}")
+    shard, label = arrays["shard"], arrays["label"]
+    if shard.min() < 0 or shard.max() >= len(arrays["shards"]):
+        raise ValueError(f"images in shards up to number {shard.max()}, of {len(arrays['shards'])}")
+    lowest, highest = label.min(), label.max()
+    if lowest < NO_LABEL or lowest == NO_LABEL != highest:
+        raise ValueError(f"classes from {lowest} to {highest}: expected one for each image, or none at all")
+
+
+def _checksums(members: Mapping[str, ZipInfo], *names: str) -> str:
+    return " ".join(f"{name} {members[name].CRC:08x}" for name in names)
+
+
+def _state(index: BinaryIO) -> tuple[int, int]:
+    status = os.fstat(index.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
+def local_index(filesystem: fsspec.AbstractFileSystem, folder: str) -> str:
+    """The path of the index of a place: on this machine itself, else of its copy in the user's cache, by what its end
+    says of its content. Of several processes one copies it.
+
+    Raises what the file system does, ValueError for an index that changes meanwhile, UserError without a cache folder.
+    """
+    path = f"{folder}/{INDEX}"
+    if isinstance(filesystem, LocalFileSystem):
+        return path
+    end = _end_of(filesystem, path)
+    copy = user_cache() / "indexes" / f"{hashlib.sha256(end).hexdigest()[:32]}.npz"
+    make_folder(copy.parent, "the folder of copied indexes (XDG_CACHE_HOME)")
+    with FileLock(f"{copy}.lock"):
+        if not _ends_with(copy, end):
+            with written_whole(copy) as temporary:
+                filesystem.get_file(path, str(temporary))
+            if not _ends_with(copy, end):
+                copy.unlink()
+                raise ValueError("it was written to while it was copied: try again")
+    return str(copy)
+
+
+def _end_of(filesystem: fsspec.AbstractFileSystem, path: str) -> bytes:
+    """The last bytes of a file. By its size: not every store knows ranges that count from the end."""
+    size = filesystem.info(path)["size"]
+    if size is None:
+        return filesystem.cat_file(path)[-_TAIL:]
+    return filesystem.cat_file(path, start=max(0, size - _TAIL), end=size)
+
+
+def _ends_with(file: Path, end: bytes) -> bool:
+    if not file.is_file() or file.stat().st_size < len(end):
+        return False
+    with open(file, "rb") as copy:
+        copy.seek(-len(end), os.SEEK_END)
+        return copy.read() == end
