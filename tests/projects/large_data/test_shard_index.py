@@ -84,7 +84,7 @@ def test_very_many_rows_are_told_from_others_without_their_names(shards, rows, m
     before = fingerprint(rows, labels=False)
     moved = shutil.copytree(shards, shards.parent / "moved")
     assert changes(before, fingerprint(load_shards(str(moved)).records, labels=False), times=False) == []
-    assert changes(before, fingerprint(rows[::-1], labels=False)) [0] == "names"
+    assert changes(before, fingerprint(rows[::-1], labels=False))[0] == "names"
     with np.load(moved / "index.npz") as index:
         offset, label = index["offset"].copy(), index["label"]
     offset[[7, 8]] = offset[[8, 7]]
