@@ -24,6 +24,8 @@ TOOLS = {
     "visualize": "tools/visualize.py",
     "export": "tools/export_model.py",
     "export-weights": "tools/export_weights.py",
+    "push": "tools/push.py",
+    "pull": "tools/pull.py",
     "compare-starts": "tools/compare_starts.py",
     "report": "tools/report.py",
     "reproduce": "tools/reproduce.py",

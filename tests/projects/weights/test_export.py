@@ -209,13 +209,15 @@ def write_detectors(converted: BackboneWeights, folder: Path) -> None:
 def test_docs_commands_in_their_order(output, tmp_path):
     pytest.importorskip("safetensors")
     commands = re.findall(r"^    (python tools/.*)$", DOCUMENT, re.MULTILINE)
-    assert len(commands) == 12
+    assert len(commands) == 14
     resnet = backbone_of(random_resnet("resnet18"))
     networks = under("student.", resnet) | under("teacher.", resnet) | noise("rotation_head.weight", "memory.rows")
     torch.save({"state_dict": networks}, output / "last.ckpt")
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (300, 200), (10, 200, 30)).save(tmp_path / "photos/a.jpg")
-    commands = [command.replace("output/", f"{output}/").replace("/data", str(tmp_path)) for command in commands]
+    names = {" output/": f" {output}/", "/data": str(tmp_path), "hf://USER/NAME": f"file://{tmp_path}/place"}
+    for documented, ours in names.items():
+        commands = [command.replace(documented, ours) for command in commands]
     printed = [run(command, tmp_path) for command in commands]
     assert "--strip student.: 120 tensors begin with it; left out: memory.rows" in printed.pop(1)
     dropped = printed.pop(1)
@@ -243,6 +245,8 @@ def test_docs_commands_in_their_order(output, tmp_path):
     assert_same(*(read_checkpoint(output / name)["model"] for name in ("moco.pth", "timm.pth")))
     bare = torch.load(output / "knn_moco/resnet50.pth", weights_only=True)
     third = read_checkpoint(output / "knn_moco/backbone.pth")["model"]
+    for name in ("moco_timm.safetensors", "moco_timm.md"):
+        assert (output / "theirs" / name).read_bytes() == (output / name).read_bytes()
     assert {type(value) for value in bare.values()} == {torch.Tensor}
     assert convert(bare).tensors.keys() == third.keys()
 
