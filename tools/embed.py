@@ -57,7 +57,7 @@ def main() -> None:
     keep_freed_memory(args.device or "cpu")
     places = boxes_of(args.boxes, args.images) if args.boxes else whole_images(args.images)
     make_folder(args.output, "--output")
-    table = embed(places, embedder, args.output, args.readers, runner)
+    table = embed(places, embedder, args.output, args.readers, runner, args.device)
     if "csv" in args.format:
         save_csv(args.output / "embeddings.csv", table)
     if "parquet" in args.format:

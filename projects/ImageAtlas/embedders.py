@@ -42,7 +42,7 @@ class WholeImages:
 
     def __init__(self, weights: str, size: int, device: str):
         self._network = load_backbone(weights).to(device)
-        self._size, self.device = size, device
+        self._size, self._device = size, device
         self.about = _about("image", self._network, self._network.title, self._network.flags)
 
     def prepare(self, record: dict, image: np.ndarray) -> np.ndarray:
@@ -51,7 +51,7 @@ class WholeImages:
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
         pixels = torch.from_numpy(np.stack([sample.image for sample in batch])).permute(0, 3, 1, 2)
-        *_, last = self._network(pixels.to(self.device)).values()
+        *_, last = self._network(pixels.to(self._device)).values()
         return pooled_rows([last])
 
 
@@ -60,7 +60,7 @@ class BoxesOfMaps:
 
     def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str):
         self._network = NetworkMaps(weights, stride, pyramid, MAPS).to(device)
-        self._short_side, self.device = short_side, device
+        self._short_side, self._device = short_side, device
         cell = self._network.strides[0]
         self._multiple = cell if MULTIPLE % cell else MULTIPLE
         self.about = _about("box", self._network, self._network.title, self._network.flags)
@@ -73,10 +73,10 @@ class BoxesOfMaps:
         return torch.cat([self._of_image(sample) for sample in batch])
 
     def _of_image(self, sample: Sample) -> Tensor:
-        pixels = torch.from_numpy(sample.image).permute(2, 0, 1)[None].to(self.device)
+        pixels = torch.from_numpy(sample.image).permute(2, 0, 1)[None].to(self._device)
         maps = dict(enumerate(self._network(pixels)))
         strides = dict(enumerate(self._network.strides))
-        boxes = _scaled(sample, pixels.shape[2:]).to(self.device)
+        boxes = _scaled(sample, pixels.shape[2:]).to(self._device)
         return normalize(at_least_float32(of_maps(maps, strides, boxes)))
 
 
@@ -85,7 +85,6 @@ class BoxesOfHead:
 
     def __init__(self, cfg: CfgNode):
         self._model, _ = load_finetuned(cfg)
-        self.device = cfg.MODEL.DEVICE
         self._features = head_features(self._model)
         self._map = DetectionMapper(cfg, is_train=False)
         self.about = _about("box", self._model, f"box head of {cfg.MODEL.META_ARCHITECTURE}", {})

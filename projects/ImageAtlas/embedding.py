@@ -57,11 +57,18 @@ class _Images(Dataset):
         return Image(places, Sample(self._embedder.prepare(places.record, image), (height, width), boxes))
 
 
-def embed(places: list[Places], embedder: Embedder, output: Path, readers: int = 0, runner: Runner = HERE) -> RowTable:
+def embed(
+    places: list[Places],
+    embedder: Embedder,
+    output: Path,
+    readers: int = 0,
+    runner: Runner = HERE,
+    device: str = "",
+) -> RowTable:
     """The table of all places, which OUTPUT/embeddings.npz has too; what is there already is not made again.
 
     ``about["left out"]`` says of each image that cannot be read why. ``readers`` is the number of processes that read
-    images for each network.
+    images for each network; other processes than this one compute on ``device``, by default a GPU where they have one.
 
     Raises:
         SystemExit: in a process that has made its share of the parts, where another one puts them together.
@@ -74,7 +81,7 @@ def embed(places: list[Places], embedder: Embedder, output: Path, readers: int =
         print(f"{output / TABLE} is there already", flush=True)
         return load_table(output)
     bits = bits_of(records, embedder.about["flags"])
-    network = PerProcess(partial(embedder_again, embedder.about, embedder.device), embedder)
+    network = PerProcess(partial(embedder_again, embedder.about, device), embedder)
     work = Work("embedding", len(places), PART, partial(_part, places, network, bits, readers))
     with in_parts(work, output / PARTS, runner) as arrays:
         left_out = arrays.pop("left_out").tolist()

@@ -35,19 +35,21 @@ CLIENTS = 10001
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """The address of a head with two CPUs."""
-    place = tmp_path_factory.mktemp("ray")
-    environment = os.environ | {"RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1"}
+    log = tmp_path_factory.mktemp("ray") / "log"
     start = "start --head --num-cpus 2 --port 0 --include-dashboard=false --disable-usage-stats --block"
-    with open(place / "log", "w") as log:
-        words = [sys.executable, "-m", "ray.scripts.scripts", *start.split(), "--ray-client-server-port", str(CLIENTS)]
-        head = subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
-    import ray  # not above: the suite collects this file without it
+    words = [sys.executable, "-m", "ray.scripts.scripts", *start.split(), "--ray-client-server-port", str(CLIENTS)]
+    with pytest.MonkeyPatch.context() as patch, open(log, "w") as file:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("RAY_worker_niceness", "0")  # Ray's is 15
+        patch.setenv("OMP_NUM_THREADS", "1")
+        import ray  # not above: the suite collects this file without it
 
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
-    wait_until(lambda: "Ray runtime started" in (place / "log").read_text())
-    yield f"ray://127.0.0.1:{CLIENTS}"
-    os.killpg(head.pid, signal.SIGTERM)
-    head.wait()
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+        head = subprocess.Popen(words, stdout=file, stderr=file, cwd=ROOT, start_new_session=True)
+        wait_until(lambda: "Ray runtime started" in log.read_text())
+        yield f"ray://127.0.0.1:{CLIENTS}"
+        head.terminate()
+        head.wait()
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +76,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("script", COMMANDS)
-def test_the_bytes_are_those_of_one_process(script, cluster, names, write_pictures, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("script", "is_client"), [*((script, False) for script in COMMANDS), ("embed.py", True)])
+def test_the_bytes_are_those_of_one_process(script, is_client, cluster, names, write_pictures, tmp_path, monkeypatch):
     write_pictures(tmp_path / "photos", 7, size=(90, 120))
     monkeypatch.setattr(embedding, "PART", 2)
     monkeypatch.setattr(file_predictions, "PART", 2)
@@ -89,7 +91,8 @@ def test_the_bytes_are_those_of_one_process(script, cluster, names, write_pictur
         run(runner, job._replace(make=partial(killing, note, job.make)))
 
     monkeypatch.setattr(OnRay, "run", run_killed)
-    tool(f"tools/{script} --on ray {other}{end}")()
+    address = cluster if is_client else "ray"
+    tool(f"tools/{script} --on {address} {other}{end}")()
     assert note.exists() and contents(outputs[1]) == contents(outputs[0])
 
 
@@ -103,6 +106,6 @@ def looked_at(folder: Path, runner: OnRay) -> None:
 
 
 def test_a_mistake_in_a_task_is_its_line_and_a_part_that_fits_nowhere_is_refused(cluster, tmp_path):
-    refused("^no image", looked_at, tmp_path, OnRay("ray", 1, 1, 0))
-    fits = OnRay("ray", None, 1, 1)
+    refused("^no image", looked_at, tmp_path, OnRay(cluster, 1, 1, 0))
+    fits = OnRay(cluster, None, 1, 1)
     refused("no part fits: the cluster has 2 CPU, 0 GPU", looked_at, tmp_path, fits)

@@ -100,7 +100,8 @@ def _cluster(ray: ModuleType, address: str) -> Iterator[None]:
     try:
         ray.init(**at, logging_level="ERROR", log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UserError(f"no Ray cluster at {address} ({first_line(error)}): expected one, as of ray start") from error
+        expected = "expected one, as of ray start; where it wants a token, RAY_AUTH_MODE=token"
+        raise UserError(f"no Ray cluster at {address} ({first_line(error)}): {expected}") from error
     try:
         yield
     finally:
