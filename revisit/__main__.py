@@ -23,6 +23,7 @@ TOOLS = {
     "select": "tools/select_images.py",
     "visualize": "tools/visualize.py",
     "export": "tools/export_model.py",
+    "benchmark": "tools/benchmark.py",
     "export-weights": "tools/export_weights.py",
     "push": "tools/push.py",
     "pull": "tools/pull.py",

@@ -26,6 +26,7 @@ OUTPUTS = {
     "tools/select_images.py": ["--output"], "tools/similar.py": ["--output"],
     "tools/check_labels.py": ["--output"], "projects/LabelCheck/spoil_labels.py": ["--output"],
     "projects/Groups/make_tinted.py": ["--output"], "projects/Curation/make_copies.py": ["--output"],
+    "tools/benchmark.py": ["--output"],
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
     "tools/predict.py": ["--output"], "tools/pull.py": ["output"], "tools/report.py": ["--output"],
     "tools/reproduce.py": ["--output"],

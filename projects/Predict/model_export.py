@@ -3,7 +3,7 @@
 import io
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from projects.Pictures.tiles import evenly_spread
 from projects.Predict.predictions import heads_of, load_finetuned
 from revisit.data.images.deep_images import bit_depth
+from revisit.data.sources.records import Records
+from revisit.engine.finetune_trainer import build_mapper
 from revisit.files import written_whole
 from revisit.keys import DETECTORS, PIXELWISE
 from revisit.plugins import require_package
@@ -25,7 +28,8 @@ from detectron2.config import CfgNode
 
 SUFFIXES = (".onnx", ".ts")
 _OPSET = 17  # of ONNX: the first with all operators that these networks need
-_SIZES = ((160, 128), (128, 160))  # px, of the images of noise that the file is compared on
+_SIZES = ((160, 128), (128, 160))  # px, of images of noise
+_ERRORS = 3  # of ONNX Runtime's levels of messages: no warnings
 _CLOSE = 1e-3  # of scores and logits; boxes of such sizes differ by a tenth of it
 _COUNTING = ("fast_rcnn", "mask_head", "keypoint_head")  # modules that take len() of what they found
 
@@ -89,7 +93,7 @@ def export(network: ExportedNetwork, path: Path) -> None:
             torch.jit.save(torch.jit.trace(network, (image,), check_trace=False), content)
             temporary.write_bytes(content.getbuffer())
             return
-        _require("onnx")
+        require_runtime("onnx")
         names = {"input_names": ["image"], "output_names": network.outputs}
         sizes = {"image": {1: "height", 2: "width"}}
         # The newer exporter refuses these networks, whose number of boxes depends on the values.
@@ -100,12 +104,30 @@ def run_exported(path: Path, image: Tensor) -> list[Tensor]:
     """The outputs of an exported file for (3, H, W) float32."""
     if path.suffix == ".ts":
         return list(torch.jit.load(str(path))(image))
-    session = _require("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return [torch.from_numpy(np.asarray(found)) for found in session.run(None, {"image": image.numpy()})]
+    return open_session(path)(image)
+
+
+def open_session(path: Path, threads: int = 0) -> Callable[[Tensor], list[Tensor]]:
+    """An .onnx file as a function of (3, H, W) float32, on the CPU with so many threads; 0: as many as there are cores.
+
+    Threads sleep between images, or they would slow down what else is timed.
+    """
+    runtime = require_runtime("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = _ERRORS
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(image: Tensor) -> list[Tensor]:
+        outputs = session.run(None, {"image": image.numpy()})
+        return [torch.from_numpy(np.asarray(output)) for output in outputs]
+
+    return run
 
 
 class Comparison(NamedTuple):
-    """Of a file's outputs with the network's, over images of noise of two sizes."""
+    """Of a file's outputs with the network's, over images."""
 
     boxes: int  # that both have found; 0 of other networks
     largest: float  # difference, of px, scores or whatever the outputs are; infinite where one has found more
@@ -115,13 +137,13 @@ class Comparison(NamedTuple):
         return self.largest <= _CLOSE
 
 
-def compare(network: ExportedNetwork, path: Path) -> Comparison:
+def compare(network: ExportedNetwork, path: Path, images: Sequence[Tensor]) -> Comparison:
     """Run the file and the network. Boxes at the threshold, which the last bit of a score decides, do not count."""
     boxes, largest = 0, 0.0
-    for size in _SIZES:
-        expected = network(_noise(*size))
+    for image in images:
+        expected = network(image)
         try:
-            found = run_exported(path, _noise(*size))
+            found = run_exported(path, image)
         except Exception:  # the runtime's: a trace of a ViT, say, has a position embedding of one size
             return Comparison(boxes, float("inf"))
         if network.kind in DETECTORS:
@@ -134,6 +156,11 @@ def compare(network: ExportedNetwork, path: Path) -> Comparison:
             elif other.numel():
                 largest = max(largest, float((one.double() - other.double()).abs().max()))
     return Comparison(boxes, largest)
+
+
+def card_of(path: Path) -> Path:
+    """Where the description of an exported file lies."""
+    return path.with_suffix(".json")
 
 
 def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
@@ -153,7 +180,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
         **({"box": "x0, y0, x1, y1 in px of the image as it was given to the file"} if is_detector else {}),
         "classes": network.classes,
     }
-    card = path.with_suffix(".json")
+    card = card_of(path)
     with written_whole(card) as temporary:
         temporary.write_text(json.dumps(facts, indent=2, ensure_ascii=False))
     return card
@@ -169,10 +196,24 @@ def _traceable_len() -> Iterator[None]:
         yield
 
 
+def noise_images() -> list[Tensor]:
+    """Two images of nothing, of different sizes."""
+    return [_noise(*size) for size in _SIZES]
+
+
+def network_images(cfg: CfgNode, records: Records, count: int) -> list[Tensor]:
+    """``count`` images, spread over the records, (3, H, W) float32 as the network sees them."""
+    mapper = build_mapper(cfg, is_train=False)
+    chosen = [records[place] for place in evenly_spread(len(records), count)]
+    return [mapper({"file_name": record["file_name"]})["image"].float() for record in chosen]
+
+
 def _noise(height: int, width: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (3, height, width), generator=generator).float()
 
 
-def _require(package: str) -> ModuleType:
-    return require_package(package, f"the package {package} is not installed: run pip install {package}, or write .ts")
+def require_runtime(module: str) -> ModuleType:
+    """A module of onnx or onnxruntime. Raises UserError where the package is missing."""
+    package = module.partition(".")[0]
+    return require_package(module, f"the package {package} is not installed: run pip install {package}, or write .ts")

@@ -15,6 +15,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_or_numbers
 from revisit.data.sources.inspection import check_records, num_classes
 from revisit.data.sources.labels import check_size, read_depth, read_labels
+from revisit.data.sources.records import Records
 from revisit.engine.data_checks import follow_class_names
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config
@@ -127,15 +128,22 @@ TASKS = {
 }
 
 
-def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> list[SheetRow]:
-    """A row for each of ``num_images`` images, spread over the data set, whose classes the model knows by name."""
-    draw, _ = TASKS[cfg.MODEL.META_ARCHITECTURE]
+def read_test_set(cfg: CfgNode, dataset: str, *, truth_only: bool = False) -> Records:
+    """The records of a data set with labels, classes counted as the network does; ``cfg`` follows it, in place."""
     if not truth_only:
         cfg.DATASETS.TEST = (dataset,)
         follow_class_names(cfg, trained_network(cfg))
-    records, metadata = get_records(dataset), MetadataCatalog.get(dataset)
+    records = get_records(dataset)
     check_records(cfg, dataset, records)
     resolve_auto_values(cfg, Facts(records=records))
+    return records
+
+
+def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> list[SheetRow]:
+    """A row for each of ``num_images`` images, spread over the data set, whose classes the model knows by name."""
+    draw, _ = TASKS[cfg.MODEL.META_ARCHITECTURE]
+    records = read_test_set(cfg, dataset, truth_only=truth_only)
+    metadata = MetadataCatalog.get(dataset)
     predictor, mapper = None if truth_only else Predictor(cfg), build_mapper(cfg, is_train=False)
     chosen = [records[n] for n in evenly_spread(len(records), num_images)]
     return [draw(record, mapper.read(record), metadata, predictor) for record in chosen]

@@ -15,7 +15,15 @@ from torch import Tensor
 from torchvision.ops import box_iou
 
 from projects.Predict.file_predictions import FilePredictor, find_sources
-from projects.Predict.model_export import SUFFIXES, ExportedNetwork, compare, export, load_network, run_exported
+from projects.Predict.model_export import (
+    SUFFIXES,
+    ExportedNetwork,
+    compare,
+    export,
+    load_network,
+    noise_images,
+    run_exported,
+)
 from projects.Predict.predictions import finetuned_config
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.engine.same_experiment import plain_config
@@ -99,10 +107,12 @@ def test_a_file_computes_what_the_network_does(recipe, suffix, tmp_path):
 def test_a_file_that_computes_something_else_is_found_out(tmp_path):
     network, path = trained("detection", tmp_path), tmp_path / "model.ts"
     export(network, path)
-    same = compare(network, path)
+    same = compare(network, path, noise_images())
     assert same.is_close and same.boxes > 10
     network.model.roi_heads.box_predictor.cls_score.bias[0] += 0.5
-    assert not compare(network, path).is_close
+    assert not compare(network, path, noise_images()).is_close
+    network.threshold = 1.0
+    assert compare(network, path, noise_images()).boxes == 0
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -115,12 +125,13 @@ def test_a_detector_that_finds_nothing_says_so(suffix, tmp_path):
     assert [len(found) for found in run_exported(path, images()[0])] == [0] * 4
 
 
-def test_the_command_writes_file_and_card_and_compares(toy_root, tmp_path):
+def test_the_command_writes_file_and_card_and_compares(write_pictures, toy_root, tmp_path):
     trained("detection", tmp_path)
     command = f"python tools/export_model.py --output {tmp_path}/out"
-    text = run(f"{command}/a.ts --weights {tmp_path}/model_final.pth", toy_root)
-    assert "image -> boxes, scores, classes" in text and "Warning" not in text
-    assert re.search(r"over [1-9]\d+ boxes in two images of noise its outputs .* differ by \d.\de[-+]\d", text)
+    write_pictures(tmp_path / "photos", 1)
+    text = run(f"{command}/a.ts --weights {tmp_path}/model_final.pth --images {tmp_path}/photos", toy_root)
+    assert "image -> boxes, scores, classes" in text and "arning" not in text
+    assert re.search(r"over [1-9]\d* boxes in images of --images its outputs .* differ by \d.\de[-+]\d", text)
     card = json.loads((tmp_path / "out/a.json").read_text())
     assert (card["channels"], card["short_side"], card["outputs"]) == ("RGB", 128, ["boxes", "scores", "classes"])
     assert "dotted_star" in card["classes"] and card["box"].startswith("x0, y0, x1, y1 in px")
