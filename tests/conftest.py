@@ -116,6 +116,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for other processes, or for a time to pass."""
+    return 1 + (os.cpu_count() or 1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that drive whole programs first: at the end, one process would work on them while the others wait."""
     tests = ROOT / "tests"
