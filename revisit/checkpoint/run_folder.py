@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from math import isnan
 from pathlib import Path
@@ -26,6 +26,8 @@ BEST_RECORD = "best.json"
 RESULTS = "evaluation.json"  # scores of the final network, or of the one that --eval-only was given
 RUN_IDS = "tracked_runs.json"  # by service, the run that a resumed training continues
 VIEWS, NEIGHBOURS = "views.png", "neighbours_*.png"
+# What a run writes and continues, as patterns of names; settings and log apart.
+OF_RUN = ("model_*.pth", BEST_RECORD, "metrics.json", RESULTS, "events.out.tfevents.*", RUN_IDS, VIEWS, NEIGHBOURS)
 _BEYOND = 2**62  # any iteration
 _PERIODIC = re.compile(r"model_(\d{7})\.pth")
 
@@ -96,11 +98,17 @@ def is_of_run(content: object) -> bool:
 def remove_outdated(folder: Path, iteration: int, *, newest: int, every: int) -> None:
     """Of the periodic checkpoints up to ``iteration``, keep the ``newest`` (0: all) and those of every ``every``-th
     iteration (0: none). Those of a later iteration stay: damaged ones, before which the run resumed."""
-    periodic = {int(number[1]): path for path in folder.glob("*") if (number := _PERIODIC.fullmatch(path.name))}
+    names = (path.name for path in folder.glob("*"))
+    for name in outdated(names, iteration, newest=newest, every=every):
+        (folder / name).unlink(missing_ok=True)
+
+
+def outdated(names: Iterable[str], iteration: int, *, newest: int, every: int) -> list[str]:
+    """Which of these files ``remove_outdated`` removes."""
+    periodic = {int(number[1]): name for name in names if (number := _PERIODIC.fullmatch(name))}
     done = sorted((number for number in periodic if number <= iteration), reverse=True)
-    for number in done[newest:] if newest else ():
-        if not every or (number + 1) % every:
-            periodic[number].unlink(missing_ok=True)
+    past = done[newest:] if newest else []
+    return [periodic[number] for number in past if not every or (number + 1) % every]
 
 
 def tidy_up(folder: Path) -> None:
@@ -119,8 +127,7 @@ def set_aside_earlier_run(folder: Path) -> Path | None:
         return None
     aside = next(path for n in count(1) if not (path := folder / f"earlier_run_{n}").exists())
     aside.mkdir()
-    pictures = (VIEWS, NEIGHBOURS)
-    for pattern in ("model_*.pth", BEST_RECORD, "metrics.json", RESULTS, "events.out.tfevents.*", RUN_IDS, *pictures):
+    for pattern in OF_RUN:
         for path in folder.glob(pattern):
             path.rename(aside / path.name)
     return aside

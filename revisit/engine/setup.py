@@ -33,6 +33,7 @@ from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.launch import log_processes
 from revisit.engine.merging import Stated, merged_config, read_stated
 from revisit.engine.precision import check_precision
+from revisit.engine.run_copies import copies_kept, prepare_copies
 from revisit.engine.run_lock import run_lock
 from revisit.engine.run_log import LogBeforeTheLog, open_log
 from revisit.engine.same_experiment import check_alike, check_same_network, unused_overrides
@@ -67,7 +68,8 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     expect(bool(args.config_file) or args.eval_only, no_recipe)
     with LogBeforeTheLog() as log:
         facts = Facts(processes=num_processes, for_here=not args.dry_run)
-        cfg, facts = _resolved(args.config_file, args.opts, facts, resume=args.resume, trained=args.eval_only)
+        how = {"resume": args.resume, "trained": args.eval_only, "starts": not (args.eval_only or args.dry_run)}
+        cfg, facts = _resolved(args.config_file, args.opts, facts, **how)
         with translated("looking at the data sets"):
             unused_overrides(cfg, facts.stated[-1])
             network = _used_network(cfg, args)
@@ -115,7 +117,9 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         bits = bit_depth(cfg)
         depth = f", {depth_key()} {bits}" if bits else ""
         logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
-        yield cfg
+        has_copies = trains and comm.is_main_process()
+        with copies_kept(cfg, resume=args.resume) if has_copies else nullcontext():
+            yield cfg
 
 
 def make_config(
@@ -146,9 +150,9 @@ def make_config(
 
 
 def _resolved(
-    config_file: str, opts: Sequence[str], facts: Facts, *, resume: bool, trained: bool
+    config_file: str, opts: Sequence[str], facts: Facts, *, resume: bool, trained: bool, starts: bool = False
 ) -> tuple[CfgNode, Facts]:
-    """The first five steps, without the images of DATASETS.TRAIN."""
+    """The first five steps, without the images of DATASETS.TRAIN; ``starts``: a training follows."""
     config_file = find_config(config_file)
     if config_file and not Path(config_file).is_file():
         meant = did_you_mean(config_file.removeprefix("configs/"), recipe_names(), most=3)
@@ -157,6 +161,8 @@ def _resolved(
     cfg = merged_config(stated)
     if trained:
         cfg = _under_checkpoint(cfg, stated, resume)
+    if starts:
+        prepare_copies(cfg, resume=resume)
     with translated("checking the config"):
         before = settings_of_run(Path(cfg.OUTPUT_DIR)) if resume else {}
         facts = replace(facts, before=before, stated=stated.keys)

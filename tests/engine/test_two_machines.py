@@ -1,6 +1,7 @@
 """Two machines of one process each, here on one; and processes that torchrun has started."""
 
 import argparse
+import json
 import os
 import shlex
 import signal
@@ -103,10 +104,22 @@ def test_a_machine_that_does_not_answer_ends_the_run_which_resumes_when_it_is_ba
     assert load(output / "model_final.pth")["iteration"] == last
 
 
-def test_torchrun_starts_the_processes(one, toy_root, tmp_path):
-    torchrun = "python -m torch.distributed.run --standalone --nproc-per-node 2 "
-    run(torchrun + train_command("", tmp_path, 21), toy_root)
-    assert_same_run(one, tmp_path)
+def test_torchrun_starts_the_processes_again_when_one_is_killed_and_they_resume(one, toy_datasets, tmp_path):
+    """By the first command, without a hand."""
+    output = tmp_path / "run"
+    words = [sys.executable, *"-m torch.distributed.run --standalone --max-restarts 1 --nproc-per-node 2".split()]
+    words += shlex.split(train_command("--resume", output, 21))
+    with open(tmp_path / "log", "w") as log:
+        how = {"stderr": subprocess.STDOUT, "cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+        torchrun = popen(words, stdout=log, **how)
+    try:
+        wait_until(lambda: list(output.glob("model_*.pth")))
+        os.kill(json.loads((output / "run.lock").read_text())["process"], signal.SIGKILL)
+        assert torchrun.wait(TIMEOUT) == 0, (tmp_path / "log").read_text()[-3000:]
+    finally:
+        torchrun.kill()
+    assert "resuming at iteration" in (tmp_path / "log").read_text()
+    assert_same_run(one, output)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -1,0 +1,152 @@
+"""A run's files in a store: each whole, a list of what is whole last, and a record of which run the place belongs to.
+
+A file that changes has two names by turns, so that the one in the list stays as it is until the next list is written.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from fsspec.implementations.local import LocalFileSystem
+
+from projects.LargeData.places import Store
+from revisit.checkpoint.run_folder import iteration_of
+from revisit.errors import LostContactError, UserError, first_line
+from revisit.files import write_whole, written_whole
+
+LIST, OWNER = "run.json", "owner.json"
+CHUNK = 2**24  # bytes
+TRIES, FIRST_WAIT = 6, 0.5  # of a request at the start; seconds before the second, doubled after each
+FOR_GOOD = (FileNotFoundError, PermissionError, ImportError, ValueError)  # which no other try changes
+Result = TypeVar("Result")
+
+
+class Entry(NamedTuple):
+    """A whole file."""
+
+    place: str  # its name in the store
+    size: int  # bytes
+    sha256: str
+    iteration: int  # after which a checkpoint was made; -1: none that a run resumes from
+
+
+class Listing(NamedTuple):
+    """What of a run is whole in a store, by the name in OUTPUT_DIR."""
+
+    run: str  # made up when the run began
+    files: dict[str, Entry]
+
+
+class Owner(NamedTuple):
+    """Whose a place in a store is."""
+
+    folder: str  # made up for an OUTPUT_DIR, which run_lock lets one run have
+    process: str  # made up by a process that trains; "": none yet
+    words: str  # for people
+    beat: int = 0  # counts while the process is alive
+
+
+class RunStore(Store):
+    """The place of a run at a URL that fsspec reads and writes."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Of a place on this machine."""
+        return Path(self._root) if isinstance(self._filesystem, LocalFileSystem) else None
+
+    def listing(self) -> Listing | None:
+        """None where no run has a whole file. Raises UserError for a list that is none."""
+        content = self._json(LIST)
+        if content is None:
+            return None
+        try:
+            files = {file.pop("name"): Entry(**file) for file in content["files"]}
+            return Listing(content["run"], files)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{self}/{LIST} is no list of a run's files: take another place") from error
+
+    def publish(self, listing: Listing) -> None:
+        files = [{"name": name, **entry._asdict()} for name, entry in sorted(listing.files.items())]
+        self._write(LIST, {"run": listing.run, "files": files})
+
+    def owner(self) -> Owner | None:
+        """None where it is free, or where the record is half written."""
+        content = self._json(OWNER)
+        try:
+            return Owner(**content) if content else None
+        except TypeError:
+            return None
+
+    def own(self, owner: Owner) -> None:
+        self._write(OWNER, owner._asdict())
+
+    def upload(self, path: Path, before: Entry | None, between: Callable[[], None]) -> Entry:
+        """Write a file next to the one that an earlier list has; ``between`` is called before every CHUNK."""
+        place = f"{path.name}.2" if before and before.place == path.name else path.name
+        iteration, size, digest = iteration_of(path), 0, hashlib.sha256()
+        with open(path, "rb") as source, self._filesystem.open(f"{self._root}/{place}", "wb") as target:
+            while chunk := source.read(CHUNK):
+                between()
+                target.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
+        return Entry(place, size, digest.hexdigest(), iteration)
+
+    def download(self, entry: Entry, path: Path) -> None:
+        """Write the file to ``path``, whole or not at all. Raises ValueError for other bytes than the list's."""
+        digest = hashlib.sha256()
+        with written_whole(path) as temporary:
+            with self.open(entry.place) as source, open(temporary, "wb") as target:
+                while chunk := source.read(CHUNK):
+                    target.write(chunk)
+                    digest.update(chunk)
+            if digest.hexdigest() != entry.sha256:
+                raise ValueError(f"{self}/{entry.place} has other bytes than {LIST} says")
+
+    def remove(self, name: str) -> None:
+        try:
+            self._filesystem.rm_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return
+
+    def _json(self, name: str) -> Any:
+        """None where there is no such file, or a part of one."""
+        content = self.read(name)
+        try:
+            return json.loads(content) if content else None
+        except ValueError:
+            return None
+
+    def _write(self, name: str, content: dict) -> None:
+        text = json.dumps(content, indent=1)
+        if self.folder:
+            write_whole(self.folder / name, text)  # a store has it whole or not at all by itself
+        else:
+            self._filesystem.pipe_file(f"{self._root}/{name}", text.encode())
+
+
+def answered(call: Callable[[], Result], doing: str) -> Result:
+    """What a store answers before a run starts, asked TRIES times where it does not.
+
+    Raises:
+        LostContactError: no answer.
+        UserError: it refuses.
+    """
+    wait = FIRST_WAIT
+    for last in [*[False] * (TRIES - 1), True]:
+        try:
+            return call()
+        except UserError:
+            raise
+        except Exception as error:  # packages of stores have errors of their own
+            kind = LostContactError if isinstance(error, OSError) else UserError
+            if isinstance(error, FOR_GOOD):
+                raise UserError(f"{doing}: {type(error).__name__}: {first_line(error)}") from error
+            if last:
+                raise kind(f"{doing}: no answer ({type(error).__name__}: {first_line(error)})") from error
+            time.sleep(wait)
+            wait *= 2
+    raise AssertionError

@@ -1,0 +1,284 @@
+"""OUTPUT_SYNC: runs whose machine is lost come back from a store, which may be slow, fail at random, or be away."""
+
+import json
+import os
+import random
+import shutil
+import signal
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+from commands import launch_forks, wait_until
+from fsspec.implementations.memory import MemoryFileSystem
+from kills import fork
+from runs import assert_same, load, run, run_config, train_for_module
+
+from projects.LargeData import output_sync, run_store
+from projects.LargeData.output_sync import OutputSync
+from projects.LargeData.run_store import RunStore
+from revisit.checkpoint.metrics_file import read_metrics
+from revisit.engine.writers import Writers
+from revisit.errors import LostContactError, UserError
+
+from detectron2.engine import HookBase
+from detectron2.utils import comm
+
+OPTIONS = ("SOLVER.MAX_ITER", 12, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.CHECKPOINT_KEPT_EVERY", 3)
+URL = "failing://bucket/run"
+
+
+class Failing(MemoryFileSystem):
+    """A store of which a share of the requests fail."""
+
+    protocol = "failing"
+    store: dict = {}
+    pseudo_dirs = [""]
+    share = 0.0
+    random = random.Random(0)
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("failing://", "memory://"))
+
+    def ask(self):
+        if type(self).random.random() < type(self).share:
+            raise ConnectionError("no route to the store")
+
+    def _open(self, *args, **options):
+        self.ask()
+        return super()._open(*args, **options)
+
+    def cat_file(self, *args, **options):
+        self.ask()
+        return super().cat_file(*args, **options)
+
+    def pipe_file(self, *args, **options):
+        self.ask()
+        super().pipe_file(*args, **options)
+
+    def rm_file(self, path):
+        self.ask()
+        super().rm_file(path)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    fsspec.register_implementation("failing", Failing, clobber=True)
+    Failing.store.clear()
+    monkeypatch.setattr(Failing, "share", 0.0)
+    for name, seconds in {
+        "POLL": 0.01,
+        "SETTLE": 0.0,
+        "SILENCE": 0.3,
+        "FIRST_WAIT": 0.01,
+        "LONGEST_WAIT": 0.02,
+    }.items():
+        monkeypatch.setattr(output_sync, name, seconds)
+    monkeypatch.setattr(run_store, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(Writers, "PERIOD", 2)
+
+
+@contextmanager
+def synced(cfg, *, resume=False):
+    """A training's surroundings, as tools/train_net.py makes them."""
+    sync = OutputSync()
+    sync.prepare(cfg, resume=resume)
+    with sync.kept(cfg, resume=resume):
+        yield
+
+
+def train_synced(output: Path, url: str = URL, *options: object, resume: bool = False, hook: HookBase | None = None):
+    cfg = run_config(output, *OPTIONS, "OUTPUT_SYNC", url, *options)
+    with synced(cfg, resume=resume):
+        return run(cfg, resume=resume, hook=hook)
+
+
+def listed(url: str = URL) -> dict[str, dict]:
+    with fsspec.open(f"{url}/run.json") as file:
+        return {entry["name"]: entry for entry in json.load(file)["files"]}
+
+
+class Ends(HookBase):
+    """Ends a run after an iteration: by an exception, or where ``url`` has its checkpoint by SIGKILL."""
+
+    def __init__(self, iteration: int, url: str = ""):
+        self._iteration, self._url = iteration, url
+
+    def after_step(self) -> None:
+        if self.trainer.iter != self._iteration:
+            return
+        if not self._url:
+            raise RuntimeError("ends")
+        if comm.is_main_process():
+            wait_until(lambda: f"model_{self._iteration - 1:07d}.pth" in known(self._url))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def known(url: str) -> dict[str, dict]:
+    try:
+        return listed(url)
+    except FileNotFoundError:
+        return {}
+
+
+@pytest.fixture(scope="module")
+def whole(toy_root, tmp_path_factory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Writers, "PERIOD", 2)
+        return train_for_module(toy_root, tmp_path_factory.mktemp("whole"), *OPTIONS)
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    a, b = (load(folder / "model_final.pth") for folder in (one, other))
+    for part in ("model", "trainer"):
+        assert_same(a[part], b[part])
+    series = [read_metrics(folder / "metrics.json")["lr"] for folder in (one, other)]
+    assert {*series[0]} - {*series[1]} <= {series[0][2]}  # written after the checkpoint that the run resumed from
+
+
+def test_a_killed_run_whose_disk_is_lost_ends_as_an_uninterrupted_one(whole, toy_datasets, tmp_path):
+    url = f"file://{tmp_path}/store"
+    code, output = fork(partial(train_synced, tmp_path / "lost", url, hook=Ends(6, url)))
+    assert code == -signal.SIGKILL, output[-3000:]
+    shutil.rmtree(tmp_path / "lost")
+    trainer = train_synced(tmp_path / "new", url, resume=True)
+    assert trainer.start_iter == 6
+    assert_same_end(whole, tmp_path / "new")
+
+
+def two_processes(output: Path, url: str, *, resume: bool = False, hook: HookBase | None = None) -> int:
+    cfg = run_config(output, *OPTIONS, "OUTPUT_SYNC", url)
+    with OutputSync().kept(cfg, resume=resume) if url and comm.is_main_process() else nullcontext():
+        return run(cfg, resume=resume, hook=hook).start_iter
+
+
+def test_a_run_of_two_processes_ends_on_an_empty_machine_as_an_uninterrupted_one(toy_datasets, tmp_path):
+    url = f"file://{tmp_path}/store"
+    launch_forks(two_processes, 2, tmp_path / "whole", "")
+    OutputSync().prepare(run_config(tmp_path / "lost", *OPTIONS, "OUTPUT_SYNC", url), resume=False)
+    with pytest.raises(SystemExit):
+        launch_forks(partial(two_processes, hook=Ends(6, url)), 2, tmp_path / "lost", url)
+    shutil.rmtree(tmp_path / "lost")
+    OutputSync().prepare(run_config(tmp_path / "new", *OPTIONS, "OUTPUT_SYNC", url), resume=True)
+    starts = launch_forks(partial(two_processes, resume=True), 2, tmp_path / "new", url)
+    assert starts == [6, 6]
+    assert_same_end(tmp_path / "whole", tmp_path / "new")
+
+
+def test_a_store_that_fails_at_random_has_everything_in_the_end_and_gives_it_back(
+    whole, toy_datasets, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(Failing, "share", 0.4)
+    caplog.set_level("INFO", "projects")
+    with pytest.raises(RuntimeError, match="ends"):
+        train_synced(tmp_path / "lost", hook=Ends(8))
+    away = [record for record in caplog.records if "does not take files" in record.message]
+    back = [record for record in caplog.records if "takes files again" in record.message]
+    assert len(away) == len(back) >= 1 and {record.levelname for record in away} == {"WARNING"}
+    shutil.rmtree(tmp_path / "lost")
+    assert train_synced(tmp_path / "new", resume=True).start_iter == 8
+    assert_same_end(whole, tmp_path / "new")
+
+
+def test_the_store_keeps_the_checkpoints_that_the_disk_keeps_also_after_a_resume(whole, toy_datasets, tmp_path):
+    with pytest.raises(RuntimeError, match="ends"):
+        train_synced(tmp_path / "run", hook=Ends(8))
+    shutil.rmtree(tmp_path / "run")
+    train_synced(tmp_path / "run", resume=True)
+    of_store = {name for name in listed() if name.startswith("model_")}
+    assert of_store == {path.name for path in whole.glob("model_*.pth")}  # the sixth, too, which the new disk never had
+    places = {entry["place"] for entry in listed().values()}
+    assert {Path(name).name for name in Failing.store} == {*places, "run.json"}
+
+
+def test_a_store_that_is_away_stops_nothing_and_gets_the_files_when_the_run_is_started_again(
+    whole, toy_datasets, tmp_path, monkeypatch, caplog
+):
+    class Leaves(HookBase):
+        def after_step(self) -> None:
+            Failing.share = 1.0
+
+    monkeypatch.setattr(output_sync, "PATIENCE", 0.05)
+    train_synced(tmp_path / "run", hook=Leaves())
+    messages = [record.message for record in caplog.records if "OUTPUT_SYNC" in record.message]
+    assert len(messages) == 1 and "They are on the disk" in messages[0]
+    assert "LACKS the last files" in caplog.text
+    assert_same_end(whole, tmp_path / "run")
+    Failing.share = 0.0
+    train_synced(tmp_path / "run", resume=True)
+    assert "model_final.pth" in listed()
+
+
+def test_a_damaged_copy_is_not_brought_back_but_the_one_before_it(whole, toy_datasets, tmp_path, caplog):
+    with pytest.raises(RuntimeError, match="ends"):
+        train_synced(tmp_path / "lost", hook=Ends(8))
+    (newest,) = [name for name in Failing.store if name.endswith("model_0000007.pth")]
+    with fsspec.open("failing://bucket/run/model_0000007.pth", "wb") as file:
+        file.write(Failing.store[newest].getvalue()[:-1] + b"x")
+    assert train_synced(tmp_path / "new", resume=True).start_iter == 6
+    assert "NOT BROUGHT BACK" in caplog.text and "other bytes" in caplog.text
+    assert_same_end(whole, tmp_path / "new")
+
+
+def test_an_older_disk_gets_the_newer_checkpoint_of_its_run(whole, toy_datasets, tmp_path):
+    with pytest.raises(RuntimeError, match="ends"):
+        train_synced(tmp_path / "old", hook=Ends(4))
+    with pytest.raises(RuntimeError, match="ends"):
+        train_synced(tmp_path / "new", resume=True, hook=Ends(8))
+    assert train_synced(tmp_path / "old", resume=True).start_iter == 8
+    assert_same_end(whole, tmp_path / "old")
+
+
+def refused(output: Path, url: str = URL, *options: object, resume: bool = False) -> str:
+    with pytest.raises(UserError) as error:
+        OutputSync().prepare(run_config(output, *OPTIONS, "OUTPUT_SYNC", url, *options), resume=resume)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_two_runs_in_one_place_are_refused_while_one_is_alive_and_afterwards(toy_datasets, tmp_path, monkeypatch):
+    monkeypatch.setattr(output_sync, "BEAT", 0.02)
+    monkeypatch.setattr(output_sync, "SILENCE", 60.0)
+    with synced(run_config(tmp_path / "one", *OPTIONS, "OUTPUT_SYNC", URL)):
+        for resume in (False, True):
+            assert "which is alive" in refused(tmp_path / "two", resume=resume)
+    with fsspec.open(f"{URL}/run.json", "w") as file:
+        file.write('{"run": "1", "files": []}')
+    assert "holds a run: --resume continues it" in refused(tmp_path / "two")
+    torch.save({}, tmp_path / "two/model_0000001.pth")
+    assert "holds another run than OUTPUT_DIR" in refused(tmp_path / "two", resume=True)
+
+
+def test_a_run_whose_place_was_taken_stops_to_upload_and_trains_on(toy_datasets, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(output_sync, "BEAT", 0.0)
+    with synced(run_config(tmp_path / "one", *OPTIONS, "OUTPUT_SYNC", URL)):
+        RunStore(URL).own(run_store.Owner("other", "process", "a run on another host"))
+        wait_until(lambda: "NO COPY" in caplog.text)
+    assert RunStore(URL).owner().folder == "other"
+
+
+def test_places_that_cannot_be_are_refused_before_anything_is_trained(toy_datasets, tmp_path, monkeypatch):
+    data = tmp_path / "photos"
+    data.mkdir()
+    output = tmp_path / "run"
+    of_folder = ("DATASETS.TRAIN", (f"folder:{data}",))
+    assert "is no URL" in refused(output, f"{tmp_path}/store")
+    assert "opening nowhere://bucket" in refused(output, "nowhere://bucket")
+    assert "inside OUTPUT_DIR" in refused(output, f"file://{output}/store")
+    assert f"inside the data at {data}" in refused(output, f"file://{data}/store", *of_folder)
+    of_bucket = ("DATASETS.TRAIN", ("shards:failing://bucket/train",))
+    assert "inside the data at failing://bucket/train" in refused(output, "failing://bucket/train/run", *of_bucket)
+    assert not list(output.glob("model_*"))
+
+    def forbidden(*args, **options):
+        raise PermissionError(13, "Access Denied")
+
+    monkeypatch.setattr(Failing, "pipe_file", forbidden)
+    assert "writing to failing://bucket/run: PermissionError" in refused(output)
+    monkeypatch.setattr(Failing, "share", 1.0)
+    with pytest.raises(LostContactError, match="no answer"):
+        OutputSync().prepare(run_config(output, *OPTIONS, "OUTPUT_SYNC", URL), resume=True)
