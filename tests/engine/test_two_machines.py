@@ -69,6 +69,10 @@ def finish(runs: Started, code: int) -> list[str]:
 def assert_same_run(one: Path, two: Path) -> None:
     losses = [[value for _, value in read_metrics(run / "metrics.json")["total_loss"]] for run in (one, two)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6) and len(losses[0]) > 1
+    assert_same_weights(one, two)
+
+
+def assert_same_weights(one: Path, two: Path) -> None:
     weights, others = (load(run / "model_final.pth")["model"] for run in (one, two))
     for name, value in weights.items():
         assert torch.allclose(value.double(), others[name].double(), rtol=0, atol=1e-6), name
@@ -107,19 +111,19 @@ def test_a_machine_that_does_not_answer_ends_the_run_which_resumes_when_it_is_ba
 def test_torchrun_starts_the_processes_again_when_one_is_killed_and_they_resume(one, toy_datasets, tmp_path):
     """By the first command, without a hand."""
     output = tmp_path / "run"
-    words = [sys.executable, *"-m torch.distributed.run --standalone --max-restarts 1 --nproc-per-node 2".split()]
-    words += shlex.split(train_command("--resume", output, 21))
+    torchrun = "-m torch.distributed.run --standalone --max-restarts 1 --nproc-per-node 2 "
+    words = [sys.executable, *shlex.split(torchrun + train_command("--resume", output, 21))]
     with open(tmp_path / "log", "w") as log:
         how = {"stderr": subprocess.STDOUT, "cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
-        torchrun = popen(words, stdout=log, **how)
+        process = popen(words, stdout=log, **how)
     try:
         wait_until(lambda: list(output.glob("model_*.pth")))
         os.kill(json.loads((output / "run.lock").read_text())["process"], signal.SIGKILL)
-        assert torchrun.wait(TIMEOUT) == 0, (tmp_path / "log").read_text()[-3000:]
+        assert process.wait(TIMEOUT) == 0, (tmp_path / "log").read_text()[-3000:]
     finally:
-        torchrun.kill()
+        process.kill()
     assert "resuming at iteration" in (tmp_path / "log").read_text()
-    assert_same_run(one, output)
+    assert_same_weights(one, output)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
