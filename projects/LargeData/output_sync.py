@@ -79,6 +79,7 @@ class OutputSync:
             return
         store, folder = open_store(cfg), Path(cfg.OUTPUT_DIR)
         listing = answered(store.listing, f"OUTPUT_SYNC: reading {store}")
+        check_is_ours(store, listing, folder, resume=resume)
         if not listing:
             name = read_own(folder).run if resume else ""
             listing = Listing(name or uuid.uuid4().hex, {})
@@ -209,8 +210,8 @@ class Upload:
         self._states: dict[str, tuple[int, int]] = {}  # of files that the store has, as they were on the disk
         self._outdated: set[str] = set()  # names in the store
         self._is_away = False
-        self._ending = Event()
-        self._thread = Thread(target=self._work, daemon=True)
+        self._ending, self._gives_up = Event(), Event()
+        self._thread = Thread(target=self._work, name="OUTPUT_SYNC", daemon=True)
 
     def start(self) -> None:
         """Raises UserError where nothing can be written."""
@@ -230,6 +231,7 @@ class Upload:
             logger.info(f"waiting up to {PATIENCE:.0f} s until {self._store} has the last files")
             self._thread.join(PATIENCE)
         if self._thread.is_alive():
+            self._gives_up.set()
             way_out = "they are on the disk, and the same command with --resume uploads them"
             logger.error(f"{self._store} LACKS the last files of this run after {PATIENCE:.0f} s: {way_out}")
 
@@ -238,14 +240,14 @@ class Upload:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         wait = FIRST_WAIT
         try:
-            while True:
+            while not self._gives_up.is_set():
                 is_last = self._ending.is_set()
                 done = self._attempt(is_last)
                 if is_last and done:
                     return
                 pause = POLL if done else wait
                 wait = FIRST_WAIT if done else min(2 * wait, LONGEST_WAIT)
-                time.sleep(pause) if is_last else self._ending.wait(pause)
+                (self._gives_up if is_last else self._ending).wait(pause)
         except TakenOverError as error:
             logger.error(f"NO COPY: OUTPUT_SYNC {self._store} belongs to {error} now. The run continues without")
 
