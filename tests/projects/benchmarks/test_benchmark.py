@@ -1,8 +1,7 @@
-"""The benchmarks run, and what they compare with does the same; scaling.py against known counts and the README."""
+"""The benchmarks run, and what they compare with does the same."""
 
 import json
 import random
-from argparse import Namespace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,21 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, one_line_error, run
+from commands import ROOT, run
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import random_views, tiny_config
 from trees import refusal
 
-from projects.Benchmarks import check_gpu, scaling
+from projects.Benchmarks import check_gpu
 from projects.Benchmarks.input_pipeline import measure_input, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
-from projects.Planning.step_cost import step_cost
 from revisit.data.loading.loader import ViewDataset, finish
 from revisit.data.views.boxes import overlap_share
 from revisit.data.views.mapper import training_mapper
-from revisit.engine.dry_run import build_meta_model
 
 BENCHMARK = "python projects/Benchmarks/benchmark.py"
 TOY = "--config-file configs/toy/pretrain.yaml"
@@ -156,41 +153,3 @@ def test_the_list_for_a_gpu_names_what_is_there_and_an_item_is_judged_by_what_it
     fails = check_gpu.Item("fails", ["-c", "raise SystemExit(3)"], "ends well", ".*", gpus=0)
     assert check_gpu.run(fails, tmp_path / "log")[1:] == (f"exit code 3: {tmp_path / 'log'}", False)
     assert check_gpu.run(fails._replace(gpus=99), tmp_path / "log") == (0.0, "needs 99 GPUs", None)
-
-
-COMMAND = "python projects/Benchmarks/scaling.py"
-
-
-def test_the_document_shows_what_the_command_prints(tmp_path):
-    text = run(f"{COMMAND} --config-file configs/pretrain/knn_moco.yaml", tmp_path)
-    printed = [line for line in text.splitlines() if line.startswith("|")]
-    document = (ROOT / "projects/Benchmarks/README.md").read_text()
-    assert len(printed) > 20 and set(printed) <= set(document.splitlines())
-
-
-def test_formulas_by_hand():
-    """4 processes of 2 images: what travels and what is kept, from the parameters alone."""
-    cfg = tiny_config("SOLVER.IMS_PER_BATCH", 8)
-    assumed = Namespace(efficiency=0.5, bandwidth_share=0.25, core_rate=10, image_bytes=1000, storage=1e5)
-    figures = scaling.needs(cfg, 4, scaling.Gpu(1e12, 1e9, 1, 1e6, 2), assumed)
-    trained = sum(p.numel() for p in build_meta_model(cfg).parameters() if p.requires_grad)
-    ms, use = figures["ms"], figures[scaling.USE]
-    assert ms["gradients"] == pytest.approx(1000 * 2 * 3 / 4 * 4 * trained / 1e6)
-    assert ms["shuffled crops"] == pytest.approx(1000 * 3 / 4 * 2 * 3 * 32 * 32 / 1e6)
-    assert ms["keys"] == pytest.approx(1000 * 3 * 2 * 4 * (16 + 64) / 1e6)
-    assert ms["memory traffic of a step"] == pytest.approx(1000 * step_cost(cfg, 4).traffic / 0.25e9)
-    seconds = max(ms["arithmetic of a step"], ms["memory traffic of a step"]) / 1000
-    assert figures["per second"]["images, by arithmetic and traffic"] == pytest.approx(8 / seconds)
-    assert use["CPU cores"] == pytest.approx(100 * 2 / seconds / 10 / 2)
-    assert use["storage"] == pytest.approx(100 * 2 / seconds * 1000 / 1e5)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ("--machine 8 X200", "--machine 8 X200"),
-        ("--machine 2 V100 --config-file configs/toy/detection.yaml", "GeneralizedRCNN"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path, options, named):
-    assert named in one_line_error(f"{COMMAND} {options}", tmp_path)
