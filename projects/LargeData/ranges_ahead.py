@@ -9,15 +9,20 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from queue import Queue
 from threading import Thread
 from typing import NamedTuple
 
+from torch.utils.data import get_worker_info
+
+from projects.LargeData.cache import Cache, Fetch
 from revisit.data.images.image_bytes import Range, filesystem_of, hold, range_of
 from revisit.data.loading.upcoming import Batches, register_reader
-from revisit.errors import LostContactError, first_line
-from revisit.keys import declare, integer
+from revisit.errors import LostContactError, expect, first_line
+from revisit.files import user_cache
+from revisit.keys import declare, integer, number
 
 from detectron2.config import CfgNode
 
@@ -35,6 +40,15 @@ declare(
     may_change=True,
     read_by="Pretraining",
 )
+declare(
+    "DATALOADER.CACHE_GB",
+    0.0,
+    "So many GB of images in shards at a URL stay on this machine, in revisit/images of XDG_CACHE_HOME or ~/.cache, "
+    "for all its processes and later runs. 0: none.",
+    number(),
+    may_change=True,
+    read_by="Pretraining",
+)
 
 
 class Answer(NamedTuple):
@@ -42,13 +56,14 @@ class Answer(NamedTuple):
 
     wanted: list[Range]
     content: dict[Range, bytes]
-    error: LostContactError | None = None
+    error: Exception | None = None
 
 
 class BatchesAhead:
-    """Asks for the ranges of ``batches`` in a thread, ``most`` of them ahead of what is used."""
+    """Asks ``read`` for the ranges of ``batches`` in a thread, ``most`` of them ahead of what is used."""
 
-    def __init__(self, batches: Batches, most: int):
+    def __init__(self, batches: Batches, most: int, read: Fetch):
+        self._read = read
         self._answers: Queue[Answer] = Queue(maxsize=most)
         self._next: Answer | None = None
         Thread(target=self._ask, args=(batches,), daemon=True).start()
@@ -59,8 +74,8 @@ class BatchesAhead:
         for records in batches:
             wanted = ranges_at_urls(records)
             try:
-                self._answers.put(Answer(wanted, fetch(wanted)))
-            except LostContactError as error:
+                self._answers.put(Answer(wanted, self._read(wanted)))
+            except Exception as error:  # raised where the batch is waited for
                 self._answers.put(Answer(wanted, {}, error))
                 return
 
@@ -74,7 +89,7 @@ class BatchesAhead:
             raise self._next.error
         wanted = ranges_at_urls(records)
         if wanted != self._next.wanted:
-            hold(fetch(wanted))
+            hold(self._read(wanted))
             return
         hold(self._next.content)
         self._next = None
@@ -171,12 +186,21 @@ def _parts(span: list[Range], reply: bytes | Exception) -> Iterator[tuple[Range,
 
 def make_reader(cfg: CfgNode, batches: Batches) -> BatchesAhead | None:
     """None with DATALOADER.BATCHES_AHEAD 0, and where the first batch has nothing at a URL."""
-    if not cfg.DATALOADER.BATCHES_AHEAD:
+    options = cfg.DATALOADER
+    if not options.BATCHES_AHEAD:
+        expect(not options.CACHE_GB, "DATALOADER.CACHE_GB keeps what is read ahead: expected BATCHES_AHEAD above 0")
         return None
     first = next(batches)
     if not ranges_at_urls(first):
         return None
-    return BatchesAhead(chain([first], batches), cfg.DATALOADER.BATCHES_AHEAD)
+    read = partial(_cache_of(options.CACHE_GB).complete, fetch=fetch) if options.CACHE_GB else fetch
+    return BatchesAhead(chain([first], batches), options.BATCHES_AHEAD, read)
+
+
+def _cache_of(gigabytes: float) -> Cache:
+    """One of a process's workers warns for all."""
+    worker = get_worker_info()
+    return Cache(user_cache() / "images", int(gigabytes * 1e9), warns=worker is None or worker.id == 0)
 
 
 register_reader(make_reader)
