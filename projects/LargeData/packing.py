@@ -12,7 +12,7 @@ import cv2
 from PIL import Image
 
 from projects.common.runners.job import Job, Runner
-from projects.LargeData.places import Place
+from projects.LargeData.places import Place, asking
 from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import SUFFIXES
@@ -77,7 +77,7 @@ def check_manifest(place: Place, records: list[dict], images_per_shard: int, sma
 
 def read_manifest(place: Place) -> dict:
     """What shards.json notes; nothing where there is none."""
-    with translated(f"reading {place}/{MANIFEST}"):
+    with asking(f"reading {place}/{MANIFEST}"):
         content = place.read(MANIFEST)
         return {} if content is None else dict(json.loads(content))
 

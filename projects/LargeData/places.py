@@ -8,11 +8,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 import fsspec
 
-from revisit.errors import translated
+from revisit.errors import UserError, expect, translated, words_of
 from revisit.files import is_url, make_folder, output_path, written_whole
+
+WITH_BUCKETS = {"s3", "s3a", "gs", "gcs"}
+WAYS_OUT = {  # by the name of an exception, whose package need not be installed
+    "NoCredentialsError": "expected some, such as AWS_PROFILE, or AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY",
+    "PermissionError": "expected credentials that may do this",
+}
+
+
+@contextmanager
+def permitted(doing: str) -> Iterator[None]:
+    """Raises UserError where a store wants other credentials for what the block is ``doing``."""
+    try:
+        yield
+    except Exception as error:
+        way_out = WAYS_OUT.get(type(error).__name__)
+        is_of_disk = getattr(error, "errno", None)
+        if is_of_disk or not way_out:
+            raise
+        raise UserError(f"{doing}: {words_of(error)}: {way_out}") from error
+
+
+@contextmanager
+def asking(doing: str) -> Iterator[None]:
+    """Of what a store raises, one line."""
+    with translated(doing), permitted(doing):
+        yield
 
 
 class Folder:
@@ -67,13 +94,17 @@ class Store:
         return self._url
 
     def make(self) -> None:
-        """Raises UserError where nothing can be written."""
-        with translated(f"writing to {self}"):
-            self._filesystem.makedirs(self._root, exist_ok=True)
+        """Raises UserError where nothing can be written, and for a bucket that is not there: a name may be mistyped."""
+        with asking(f"writing to {self}"):
+            if urlsplit(self._url).scheme in WITH_BUCKETS:
+                bucket, _, _ = self._root.partition("/")
+                expect(self._filesystem.exists(bucket), f"{self}: no bucket {bucket}: make it first, or see its name")
+            else:
+                self._filesystem.makedirs(self._root, exist_ok=True)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of its tar files, by name in sorted order."""
-        with translated(f"listing {self}"):
+        with asking(f"listing {self}"):
             self._filesystem.invalidate_cache()
             try:
                 entries = self._filesystem.ls(self._root, detail=True)
@@ -95,7 +126,7 @@ class Store:
         with tempfile.TemporaryDirectory() as folder:
             temporary = Path(folder) / name
             yield temporary
-            with translated(f"writing {self}/{name}"):
+            with asking(f"writing {self}/{name}"):
                 self._filesystem.put_file(str(temporary), f"{self._root}/{name}")
 
     def open(self, name: str) -> BinaryIO:

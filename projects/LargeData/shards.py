@@ -18,7 +18,7 @@ import fsspec
 import numpy as np
 from tqdm import tqdm
 
-from projects.LargeData.places import Place
+from projects.LargeData.places import Place, permitted
 from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
@@ -133,10 +133,11 @@ def load_shards(root: str) -> LabelledSet:
         UserError: no index, a damaged one, one that lists other shards than the folder, a place that cannot be read.
     """
     root = root.rstrip("/")
-    with translated(
-        f"reading {root}/{INDEX}, which tools/make_shards.py writes, --index-only of tar files there are", content=True
-    ):
+    reading = f"reading {root}/{INDEX}"
+    by = "which tools/make_shards.py writes, --index-only of tar files there are"
+    with translated(f"{reading}, {by}", content=True), permitted(reading):
         filesystem, folder = fsspec.url_to_fs(os.path.expanduser(root))
+        filesystem.invalidate_cache()  # of an earlier listing in this process
         table = open_index(local_index(filesystem, folder), root if "://" in root else folder)
     _check_shards(filesystem, folder, table, root)
     metadata = {"short_side": table.short_side} if table.short_side else {}

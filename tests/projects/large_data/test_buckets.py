@@ -1,19 +1,35 @@
 """A bucket that speaks S3: the run of local files bit by bit, with a cache or none, also after kills and absences."""
 
+import json
 import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import boto3
 import numpy as np
 import pytest
+import requests
+import torch
+from commands import launch_forks
+from kills import killed
 from moto.server import ThreadedMotoServer
 from PIL import Image
 from runs import assert_same, load, train
-from trees import pack
+from s3fs import S3FileSystem
+from trees import pack, refusal
+
+from projects.LargeData.places import Place, place_of
+from projects.LargeData.shards import load_shards
 
 NUM_IMAGES = 26
 OPTIONS = ("SOLVER.MAX_ITER", 5, "SOLVER.CHECKPOINT_PERIOD", 2, "VIEWS.NUM_SMALL", 0)
 WORKERS = ("DATALOADER.NUM_WORKERS", 2)
+KILL = 60  # the change of a file before which a run is killed
 CACHE = ("DATALOADER.CACHE_GB", 0.01)
 
 
@@ -88,3 +104,82 @@ def test_a_run_is_that_of_local_files(places, local, tmp_path):
     assert_ends_as(local, trained(tmp_path / "plain", places[1], *WORKERS))
     for name in ("cold", "warm"):
         assert_ends_as(local, trained(tmp_path / name, places[1], *WORKERS, *CACHE))
+
+
+def test_two_processes_have_the_run_of_local_files(places, tmp_path):
+    one, other = (
+        launch_forks(of_two, 2, str(tmp_path / name), place, *CACHE) for name, place in zip("ab", places, strict=True)
+    )
+    assert all(torch.equal(one[0][name], model[name]) for name in one[0] for model in other)
+
+
+def of_two(output: str, place: object, *options: object) -> dict:
+    train(Path(output), "DATASETS.TRAIN", (f"shards:{place}",), *OPTIONS, *options)
+    return load(Path(output) / "model_final.pth")["model"]
+
+
+def test_a_killed_run_resumes_on_a_machine_without_its_cache(places, local, cache, tmp_path):
+    run = partial(trained, tmp_path / "run", places[1], *CACHE)
+    assert killed(run, tmp_path, KILL) and any(cache.glob("??/*"))
+    shutil.rmtree(cache)
+    assert_ends_as(local, run(resume=True))
+
+
+def refused_run(place: object) -> str:
+    """What is said of a data set in a place, by a process that has not opened it."""
+    S3FileSystem.clear_instance_cache()
+    return refusal(load_shards, str(place))
+
+
+def test_other_buckets_than_there_are_and_older_indices_are_refused(s3, places):
+    bucket = "s3://buckte/train"
+    assert "bucket does not exist" in refused_run(bucket)
+    options = f"--dataset folder:{places[0].parent} --output {bucket}"
+    assert "no bucket buckte: make it first" in refusal(pack, options)
+    assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == ["bucket"]
+    for path in places[0].iterdir():
+        s3.put_object(Bucket="bucket", Key=f"older/{path.name}", Body=path.read_bytes())
+    load_shards("s3://bucket/older")
+    s3.put_object(Bucket="bucket", Key="older/shard-000001.tar", Body=b"1" * 1024)
+    assert re.search(
+        "shard-000001.tar has 1024 bytes, and .* by index.npz.*make the index", refused_run("s3://bucket/older")
+    )
+
+
+def test_who_may_only_read_cannot_write_and_without_credentials_nobody_reads(s3, places, monkeypatch):
+    iam, policy = boto3.client("iam"), {"Effect": "Allow", "Action": ["s3:Get*", "s3:List*"], "Resource": "*"}
+    iam.create_user(UserName="reader")
+    document = json.dumps({"Version": "2012-10-17", "Statement": [policy]})
+    iam.put_user_policy(UserName="reader", PolicyName="reads", PolicyDocument=document)
+    key = iam.create_access_key(UserName="reader")["AccessKey"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    with asking_for_rights():
+        S3FileSystem.clear_instance_cache()
+        assert len(load_shards(places[1]).records) == NUM_IMAGES
+        assert "Access Denied: expected credentials that may do this" in refusal(write, place_of(places[1]))
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+        assert "expected credentials that may do this" in refused_run(places[1])
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(places[0]))
+    assert "Unable to locate credentials: expected some, such as AWS_PROFILE" in refused_run(places[1])
+    assert "Unable to locate credentials" in refusal(pack, f"--index-only --output {places[1]}")
+
+
+def write(place: Place) -> None:
+    with place.written("a.tar") as path:
+        path.touch()
+
+
+@contextmanager
+def asking_for_rights() -> Iterator[None]:
+    """The server looks at keys and policies."""
+    reset = f"{os.environ['AWS_ENDPOINT_URL']}/moto-api/reset-auth"
+    requests.post(reset, data=b"0")
+    try:
+        yield
+    finally:
+        requests.post(reset, data=b"inf")
+        S3FileSystem.clear_instance_cache()
