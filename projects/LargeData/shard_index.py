@@ -27,7 +27,8 @@ from revisit.files import make_folder, user_cache, written_whole
 
 INDEX = "index.npz"
 NO_LABEL = -1
-ROWS = ("shard", "offset", "size", "label")  # arrays (N,) int64, for N images
+ROWS = ("shard", "offset", "size", "label")  # arrays (N,) for N images, of INTEGERS
+INTEGERS = (np.int32, np.int64)
 _AT_ONCE = 2**20  # bytes
 _TAIL = 2**16  # bytes at the end of an index, which have the checksums of its arrays
 _LENGTHS = struct.Struct("<HH")  # in the head of a file in a zip file, of its name and of another field
@@ -38,7 +39,7 @@ class ShardTable(Table):
     """The images of a folder of shards, as its index.npz has them.
 
     Attributes:
-        num_bytes: (S,) int64, sizes of the shards.
+        num_bytes: (S,) sizes of the shards.
         short_side: px, of images that were made smaller; 0 if none were.
         index: the file, which is open.
         state: of the file, as it was opened.
@@ -106,9 +107,9 @@ def _mapped(index: BinaryIO, members: Mapping[str, ZipInfo]) -> dict[str, np.nda
         raise ValueError(f"{', '.join(compressed)} compressed: expected an index as it is written")
     mapped = mmap.mmap(index.fileno(), 0, access=mmap.ACCESS_READ)
     arrays = {name: _array(index, mapped, info) for name, info in members.items()}
-    wrong = [name for name in ("num_bytes", *ROWS) if arrays[name].dtype != np.int64]
+    wrong = [name for name in ("num_bytes", *ROWS) if arrays[name].dtype not in INTEGERS]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} of another type than int64")
+        raise ValueError(f"{', '.join(wrong)} of another type than int32 and int64")
     images, shards = len(arrays["shard"]), len(arrays["shards"])
     expected = dict.fromkeys(ROWS, (images,)) | dict.fromkeys(("shards", "num_bytes"), (shards,))
     wrong = [name for name, shape in expected.items() if arrays[name].shape != shape or shape == (0,)]

@@ -36,10 +36,10 @@ class ShardIndex(NamedTuple):
 
     shards: np.ndarray  # (S,) str: file names
     num_bytes: np.ndarray  # (S,) int64: sizes of the files
-    shard: np.ndarray  # (N,) int64: which shard an image is in
-    offset: np.ndarray  # (N,) int64: its first byte there
-    size: np.ndarray  # (N,) int64: bytes
-    label: np.ndarray  # (N,) int64: its class; all -1 where there are none
+    shard: np.ndarray  # (N,) int32 or int64, as those below: which shard an image is in
+    offset: np.ndarray  # (N,): its first byte there
+    size: np.ndarray  # (N,): bytes
+    label: np.ndarray  # (N,): its class; all -1 where there are none
     short_side: np.ndarray | int = 0  # () int64: px; the short sides of images that were made smaller, 0 if none were
 
 
@@ -95,11 +95,16 @@ def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardInd
         first = f"{place}/{names[shard[unlabelled.argmax()]]}"
         raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
     num_bytes = np.array([sizes[name] for name in names], np.int64)
-    index = ShardIndex(np.array(names), num_bytes, shard, *rows.T, short_side)
+    index = ShardIndex(np.array(names), num_bytes, *map(_narrowed, (shard, *rows.T)), short_side)
     with place.written(INDEX) as temporary, open(temporary, "wb") as file:
         np.savez(file, **index._asdict())
     place.remove(PARTIAL)
     return index
+
+
+def _narrowed(numbers: np.ndarray) -> np.ndarray:
+    """Of int32 where they fit: 16 bytes an image, where no shard is larger than 2 GB."""
+    return numbers.astype(np.int32) if numbers.max() < 2**31 else numbers
 
 
 def _indexed(place: Place, sizes: dict[str, int]) -> list[np.ndarray]:
