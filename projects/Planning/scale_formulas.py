@@ -9,7 +9,7 @@ from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 FLOAT, INDEX = 4, 8  # bytes of a float32 and of an int64
-INDEX_ROW = 4 * INDEX  # of an image in the index of its shards (projects/LargeData/shard_index.py)
+INDEX_ROW = 16  # bytes of an image in the index of its shards (projects/LargeData/shard_index.py)
 POINTS = 10_000  # of a quadrature
 DRAWN_ORDER = 2**24  # images whose order is an array; that of more is computed (revisit/data/loading/permutation.py)
 
@@ -78,7 +78,7 @@ def node_memory(
 ) -> dict[str, float]:
     """Bytes of a machine's memory, by what they are.
 
-        index               32 N: four int64 an image, in a file that all processes map
+        index               16 N: four int32 an image, in a file that all processes map
         order               processes * 8 N, of at most 2^24 images, else 0
         encoded batches     processes * workers * (ahead + 2) * b * s      one waits to be taken, one is used
         views               processes * workers * 2 * b * view_bytes       as torch's DataLoader has ready
@@ -123,5 +123,5 @@ def lost_share(period: float, save_seconds: float, start_seconds: float, failure
 
 def start_seconds(images: float, fixed: float, bytes_per_second: float) -> float:
     """Until the first step: what any start takes, and the index, which every machine copies from a store to its disk
-    and every process checks: fixed + 32 N / rate of both together."""
+    and every process checks: fixed + 16 N / rate of both together."""
     return fixed + INDEX_ROW * images / bytes_per_second

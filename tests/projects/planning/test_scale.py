@@ -164,7 +164,7 @@ def test_a_worker_is_as_fast_as_two_stores_measured():
 def test_memory_of_a_machine_by_hand():
     sizes = sizes_of(tiny_config("SOLVER.IMS_PER_BATCH", 8), 2)
     memory = node_memory(sizes, 2**24, 1_000, processes=2, workers=3, ahead=4)
-    assert memory["index"] == 32 * 2**24 and memory["order"] == 2 * 2**27
+    assert memory["index"] == 16 * 2**24 and memory["order"] == 2 * 2**27
     assert memory["encoded batches"] == 2 * 3 * 6 * BATCH * 1_000
     assert memory["views"] == 2 * 3 * 2 * BATCH * 3 * (2 * 32**2 + 4 * 16**2)
     assert node_memory(sizes, 1e8, 1, processes=1, workers=1, ahead=0)["order"] == 0
