@@ -148,7 +148,7 @@ def test_a_killed_run_whose_disk_is_lost_ends_as_an_uninterrupted_one(whole, toy
     assert trainer.start_iter == 6
     assert_same_end(whole, tmp_path / "new")
     before, after = (read_metrics(folder / "metrics.json")["lr"] for folder in (whole, tmp_path / "new"))
-    assert {*before} - {*after} <= {before[2]}  # written after the checkpoint that the run resumed from
+    assert {*before} - {*after} <= {*before[:3]}  # those up to the kill, which the store need not have yet
 
 
 def two_processes(output: Path, url: str, *, resume: bool = False, hook: HookBase | None = None) -> int:
