@@ -41,6 +41,7 @@ def main() -> None:
     from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
     from revisit.data.sources.catalog import get_records, register
+    from revisit.data.sources.records import fingerprint
     from revisit.engine.freed_memory import keep_freed_memory
 
     runner = runner_of(args)
@@ -48,7 +49,8 @@ def main() -> None:
     register(args.images)
     records = list(get_records(args.images))
     features = PerProcess(partial(DenseFeatures, args.weights, args.stride, args.short_side, args.pyramid))
-    settings = {**features().settings, "boxes": args.boxes}
+    looked_at = fingerprint(records, labels=False)  # parts are by place: with one image more they would be of others
+    settings = {**features().settings, "boxes": args.boxes, "images": looked_at}
     make_folder(args.output, "--output")
     with runner.alone(args.output):
         claim(args.output, settings)
