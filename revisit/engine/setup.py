@@ -6,7 +6,7 @@
 import argparse
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +95,8 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
     """In every process of a run: open the log, resolve what all processes decide together, freeze the config, write
     config.yaml and environment.json, seed the random generators. A training locks its folder until it ends."""
     cfg, folder, trains = planned.cfg, Path(planned.cfg.OUTPUT_DIR), not args.eval_only
-    with run_lock(folder) if trains and comm.is_main_process() else nullcontext(), enough_memory():
+    owns_folder = trains and comm.is_main_process()
+    with run_lock(folder) if owns_folder else nullcontext(), enough_memory():
         import_modules(cfg.IMPORTS)
         for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
             register(name)
@@ -104,8 +105,7 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
             _prepare_folder(cfg, folder, args.resume)
         _open_log(cfg, args)
         if comm.is_main_process():
-            for record in planned.log:
-                logging.getLogger(record.name).handle(record)
+            _log_again(planned.log)
         _resolve_together(cfg, planned.facts)
         check_alike(cfg)
         cfg.freeze()
@@ -117,9 +117,14 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         bits = bit_depth(cfg)
         depth = f", {depth_key()} {bits}" if bits else ""
         logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
-        has_copies = trains and comm.is_main_process()
-        with copies_kept(cfg, resume=args.resume) if has_copies else nullcontext():
+        with copies_kept(cfg, resume=args.resume) if owns_folder else nullcontext():
             yield cfg
+
+
+def _log_again(records: Iterable[logging.LogRecord]) -> None:
+    """What was logged before there was a log."""
+    for record in records:
+        logging.getLogger(record.name).handle(record)
 
 
 def make_config(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from projects.common.runners.job import Runner
 
 RAY = "ray"
+OTHERS = ("here", "torchrun", "slurm")
 
 
 def add_runner_options(parser: argparse.ArgumentParser, workers: int = 1) -> None:
@@ -24,17 +25,11 @@ def add_runner_options(parser: argparse.ArgumentParser, workers: int = 1) -> Non
 
 def runner_of(args: argparse.Namespace, workers: int = 1) -> "Runner":
     """Of a command with these options. Raises UserError for options that contradict, or that nothing here can do."""
-    is_ray = args.on == RAY or args.on.startswith("ray://")
-    known = is_ray or args.on in ("here", "torchrun", "slurm")
-    expect(known, f"--on {args.on}: expected here, torchrun, slurm, ray or ray://HOST:PORT")
-    for_ray = args.task_cpus is None and args.task_gpus is None
-    expect(is_ray or for_ray, f"--task-cpus and --task-gpus are for Ray's tasks: expected --on ray, got {args.on}")
-    if is_ray:
-        host, _, port = args.on.removeprefix("ray://").rpartition(":")
-        expect(args.on == RAY or (host != "" and port.isdecimal()), f"--on {args.on}: expected ray://HOST:PORT")
-        from projects.common.runners.on_ray import OnRay
-
-        return OnRay(args.on, args.workers, args.task_cpus or 1, args.task_gpus or 0)
+    if args.on == RAY or args.on.startswith("ray://"):
+        return _on_ray(args)
+    expect(args.on in OTHERS, f"--on {args.on}: expected {', '.join(OTHERS)}, ray or ray://HOST:PORT")
+    needs_nothing = args.task_cpus is None and args.task_gpus is None
+    expect(needs_nothing, f"--task-cpus and --task-gpus are for Ray's tasks: expected --on ray, got {args.on}")
     if args.on == "here":
         from projects.common.runners.processes import Processes
 
@@ -43,3 +38,11 @@ def runner_of(args: argparse.Namespace, workers: int = 1) -> "Runner":
     from projects.common.runners.shares import share_of_array, share_of_torchrun
 
     return share_of_array() if args.on == "slurm" else share_of_torchrun()
+
+
+def _on_ray(args: argparse.Namespace) -> "Runner":
+    host, _, port = args.on.removeprefix("ray://").rpartition(":")
+    expect(args.on == RAY or (host != "" and port.isdecimal()), f"--on {args.on}: expected ray://HOST:PORT")
+    from projects.common.runners.on_ray import OnRay
+
+    return OnRay(args.on, args.workers, args.task_cpus or 1, args.task_gpus or 0)
