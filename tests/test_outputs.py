@@ -86,7 +86,6 @@ def test_a_place_on_this_machine_is_taken_as_it_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "command",
     [
-        "tools/make_shards.py --dataset toy_scenes_train --output s3://bucket/x",
         "tools/report.py output/run --output s3://bucket/x.html",
         "tools/slurm.py --gpus-per-node 1 --logs s3://bucket/x --print -- --config-file x",
         "datasets/prepare_nyud.py --output s3://bucket/x",

@@ -67,6 +67,8 @@ def main() -> None:
     rows = measure(cfg, dataset, records, runtimes, args.output)
     facts = about(dataset, len(records), threads)
     write_tables(args, rows, facts)
+    if not rows[0].ap > 0:
+        print(f"The network itself has no AP on {dataset}, so what a file loses cannot be seen: train it first")
     lost = {row.runtime: rows[0].ap - row.ap for row in rows}
     for runtime in files:
         if lost[runtime.name] <= MOST_LOST:

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from commands import FORKS
+from commands import FORKS, wait_until
 from trees import refusal, refused
 
 from projects.common.parts import Work, in_parts
@@ -79,7 +79,7 @@ def test_a_killed_worker_is_one_line_and_the_same_call_continues(tmp_path, monke
     job = work(tmp_path / "notes")
     (tmp_path / "notes/kill").touch()
     refused("squares: a worker was killed", result, job, tmp_path, Processes(2))
-    assert multiprocessing.active_children() == []
+    wait_until(lambda: not multiprocessing.active_children())
     assert result(job, tmp_path, Processes(2)) == EXPECTED and made(tmp_path / "notes") == STARTS
 
 

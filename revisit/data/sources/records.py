@@ -89,8 +89,8 @@ def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str
         facts["labels"] = [annotated, ask_each(_content_of_labels, sample(records))]
     if classes:
         facts["classes"] = list(classes)
-    texts = {part: [json.dumps(values, default=str)] for part, values in facts.items()}
-    texts["names"] = _names_as_text(records)
+    texts: dict[str, Iterable[str]] = {"names": _names_as_text(records)}
+    texts |= {part: [json.dumps(values, default=str)] for part, values in facts.items()}
     return {part: _sha256(pieces) for part, pieces in texts.items()}
 
 
