@@ -37,7 +37,7 @@ OF_FOLDER = "output_sync.json"  # in OUTPUT_DIR: of which run it is, and a name 
 PATTERNS = (*OF_RUN, "config.yaml", "environment.json", "log.txt")
 POLL, SETTLE = 1.0, 0.5  # seconds between two looks; until the metrics of a checkpoint's iteration are written, too
 BEAT, SILENCE = 20.0, 60.0  # seconds between two signs of life; without one, after which a run counts as dead
-FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds between tries, doubled after each
+FIRST_WAIT, LONGEST_WAIT = 2.0, BEAT  # seconds between tries, doubled after each; a try is a sign of life, too
 PATIENCE = 600.0  # seconds that the end of a training waits for the last upload
 
 declare(
@@ -255,7 +255,7 @@ class Upload:
         """Whether the store has all that it should have by now."""
         try:
             self._beat()
-            if is_last or self._has_news():
+            if is_last or self._is_away or self._has_news():
                 self._ending.wait(SETTLE)
                 self._upload()
             if is_last:
@@ -290,6 +290,7 @@ class Upload:
 
     def _upload(self) -> None:
         """Upload what is new; the list follows each checkpoint, the newest first, and so before the older ones."""
+        self._publish()  # what an earlier try has uploaded; the next upload might have the name that the list has
         files = {path for pattern in PATTERNS for path in self._folder.glob(pattern) if path.is_file()}
         checkpoints = [path for path in checkpoints_of_run(self._folder) if path in files]
         for path in sorted(files - {*checkpoints}):

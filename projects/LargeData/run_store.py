@@ -3,6 +3,7 @@
 A file that changes has two names by turns, so that the one in the list stays as it is until the next list is written.
 """
 
+import errno
 import hashlib
 import json
 import time
@@ -21,6 +22,7 @@ LIST, OWNER = "run.json", "owner.json"
 CHUNK = 2**24  # bytes
 TRIES, FIRST_WAIT = 6, 0.5  # of a request at the start; seconds before the second, doubled after each
 FOR_GOOD = (FileNotFoundError, PermissionError, ImportError, ValueError)  # which no other try changes
+FULL = (errno.ENOSPC, errno.EDQUOT)
 Result = TypeVar("Result")
 
 
@@ -134,6 +136,7 @@ def answered(call: Callable[[], Result], doing: str) -> Result:
     Raises:
         LostContactError: no answer.
         UserError: it refuses.
+        OSError: the disk is full, of this machine or of a place on one.
     """
     wait = FIRST_WAIT
     for last in [*[False] * (TRIES - 1), True]:
@@ -142,6 +145,8 @@ def answered(call: Callable[[], Result], doing: str) -> Result:
         except UserError:
             raise
         except Exception as error:  # packages of stores have errors of their own
+            if getattr(error, "errno", None) in FULL:
+                raise
             kind = LostContactError if isinstance(error, OSError) else UserError
             if isinstance(error, FOR_GOOD):
                 raise UserError(f"{doing}: {type(error).__name__}: {first_line(error)}") from error

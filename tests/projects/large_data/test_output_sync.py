@@ -1,5 +1,6 @@
 """OUTPUT_SYNC: runs whose machine is lost come back from a store, which may be slow, fail at random, or be away."""
 
+import errno
 import json
 import os
 import random
@@ -40,6 +41,8 @@ class Failing(MemoryFileSystem):
     pseudo_dirs = [""]
     share = 0.0
     random = random.Random(0)
+    closed = ""  # the end of a name that cannot be written
+    refused = 0  # tries to write it
 
     @classmethod
     def _strip_protocol(cls, path):
@@ -57,9 +60,12 @@ class Failing(MemoryFileSystem):
         self.ask()
         return super().cat_file(*args, **options)
 
-    def pipe_file(self, *args, **options):
+    def pipe_file(self, path, *args, **options):
         self.ask()
-        super().pipe_file(*args, **options)
+        if self.closed and path.endswith(self.closed):
+            type(self).refused += 1
+            raise ConnectionError("no route to the store")
+        super().pipe_file(path, *args, **options)
 
     def rm_file(self, path):
         self.ask()
@@ -214,6 +220,38 @@ def test_a_store_that_is_away_stops_nothing_and_gets_the_files_when_the_run_is_s
     monkeypatch.setattr(output_sync, "PATIENCE", 600.0)
     train_synced(tmp_path / "run", resume=True)
     assert "model_final.pth" in listed()
+
+
+def test_what_the_list_has_stays_as_it_is_while_a_new_list_cannot_be_written(toy_datasets, tmp_path, monkeypatch):
+    def write(text: str) -> None:
+        (tmp_path / "metrics.json").write_text(text)
+        torch.save({}, tmp_path / "model_0000001.pth")
+
+    def tries() -> None:
+        before = Failing.refused
+        wait_until(lambda: Failing.refused >= before + 3)
+
+    monkeypatch.setattr(output_sync, "PATIENCE", 30.0)
+    with synced(run_config(tmp_path, *OPTIONS, "OUTPUT_SYNC", URL)):
+        write("first")
+        wait_until(lambda: "model_0000001.pth" in known(URL))
+        monkeypatch.setattr(Failing, "closed", "run.json")
+        for text in ("second", "third"):
+            write(text)
+            tries()
+        entry = listed()["metrics.json"]
+        assert fsspec.open(f"{URL}/{entry['place']}").open().read() == b"first"
+        monkeypatch.setattr(Failing, "closed", "")
+    entry = listed()["metrics.json"]
+    assert fsspec.open(f"{URL}/{entry['place']}").open().read() == b"third"
+
+
+def test_a_full_disk_is_no_lost_contact(tmp_path):
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "model.pth")
+
+    with pytest.raises(OSError, match="No space left"):
+        run_store.answered(full, "reading")
 
 
 def test_a_damaged_copy_is_not_brought_back_but_the_one_before_it(whole, toy_datasets, tmp_path, caplog):
