@@ -71,13 +71,12 @@ class BatchesAhead:
     def _ask(self, batches: Batches) -> None:
         # Signals are the main thread's to hear, which one that another thread gets does not wake.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        for records in batches:
-            wanted = ranges_at_urls(records)
-            try:
+        try:
+            for records in batches:
+                wanted = ranges_at_urls(records)
                 self._answers.put(Answer(wanted, self._read(wanted)))
-            except Exception as error:  # raised where the batch is waited for
-                self._answers.put(Answer(wanted, {}, error))
-                return
+        except Exception as error:  # raised where the next batch is waited for
+            self._answers.put(Answer([], {}, error))
 
     def begin(self, records: list[dict]) -> None:
         """Hold the bytes of a batch: the next one, or another that is looked at in between.

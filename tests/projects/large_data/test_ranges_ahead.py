@@ -18,11 +18,11 @@ from commands import run
 from tiny import tiny_config
 
 from projects.LargeData import ranges_ahead
-from projects.LargeData.ranges_ahead import fetch, spans_of
+from projects.LargeData.ranges_ahead import BatchesAhead, fetch, spans_of
 from projects.LargeData.shards import load_shards
 from revisit.data.images.image_bytes import range_of, read_sample
 from revisit.data.loading.loader import ResumableLoader
-from revisit.errors import LostContactError
+from revisit.errors import LostContactError, UserError
 
 pytest.importorskip("aiohttp")  # by which fsspec reads http://
 NUM_IMAGES = 26
@@ -142,6 +142,15 @@ def test_without_batches_ahead_each_image_is_read_when_it_is_wanted(shards, stor
     before = store.asked["GET range"]
     next(iter(remote))
     assert store.asked["GET range"] - before == 8
+
+
+def test_what_goes_wrong_before_a_batch_is_asked_for_is_raised_where_it_is_waited_for():
+    def batches():
+        raise UserError("the index was written to")
+        yield
+
+    with pytest.raises(UserError, match="index was written to"):
+        BatchesAhead(batches(), 1, fetch).begin([])
 
 
 def test_neighbouring_ranges_are_one_request():
