@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +24,9 @@ KEPT = 0.9  # share of the limit that stays when room is made, so that the next 
 FREE = 0.02  # share of the disk that is left to checkpoints
 LONGEST_WAIT = 1.0  # seconds for the lock; a batch that does not get it is not kept
 AT_ONCE = 32  # questions for versions
-VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "created")  # names by store
+# Names by store: of S3, Google's and Azure's, of web servers without ETag, of Hugging Face's hub, of disks.
+VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated")
+VERSIONS += ("Last-Modified", "blob_id", "mtime", "created")
 
 Fetch = Callable[[list[Range]], dict[Range, bytes]]
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ class Cache:
         make_folder(folder, "the cache of images (XDG_CACHE_HOME)")
         self._folder, self._limit, self._warns = folder, limit, warns
         self._used_bytes = folder / "used"  # a number, perhaps too high; whoever needs room counts again
-        self._started = time.time()
+        os.utime(folder)  # by the file system's clock, which may be some ms late: what this run uses is not older
+        self._started = folder.stat().st_mtime
         self._is_open = True
         self._versions: dict[str, str] = {}
 

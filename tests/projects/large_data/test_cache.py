@@ -71,6 +71,17 @@ def test_shards_that_are_replaced_are_read_again(store, tmp_path):
     assert complete(Cache(tmp_path, ROOM)) == NUM_IMAGES
 
 
+@pytest.mark.parametrize("name", ["ETag", "Last-Modified", "blob_id", "mtime"])
+def test_a_shard_of_the_same_size_has_another_version(store, monkeypatch, name):
+    info = {"size": 1}
+    versions = set()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "info", lambda *_, **__: info)
+        for info[name] in ("one", "two"):
+            versions.add(caching.version_of(RANGES[0][0]))
+    assert len(versions) == 2
+
+
 def test_without_an_answer_about_its_version_a_shard_is_read_from_the_store(store, tmp_path, monkeypatch):
     complete(Cache(tmp_path, ROOM))
     cache = Cache(tmp_path, ROOM)
