@@ -198,5 +198,9 @@ def test_the_page_shows_what_the_command_prints(tmp_path):
     assert len(printed) > 25 and set(printed) <= set(page)
 
 
+def test_fewer_images_than_a_batch_are_refused(tmp_path: Path):
+    assert "expected 1,024, a batch of all GPUs" in one_line_error(f"{COMMAND} --images 1 --gpus 16", tmp_path)
+
+
 def test_a_recipe_without_a_queue_is_refused(tmp_path: Path):
     assert "GeneralizedRCNN" in one_line_error(f"{COMMAND} --config-file configs/toy/detection.yaml", tmp_path)
