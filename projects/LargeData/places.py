@@ -134,8 +134,9 @@ class Store:
         return self._filesystem.open(f"{self._root}/{name}", "rb", cache_type="none")
 
     def remove(self, name: str) -> None:
-        if self.read(name) is not None:
-            self._filesystem.rm_file(f"{self._root}/{name}")
+        path = f"{self._root}/{name}"
+        if self._filesystem.exists(path):
+            self._filesystem.rm_file(path)
 
 
 Place = Folder | Store
