@@ -87,6 +87,15 @@ def launch_forks(main: Callable[..., object], processes: int, *args: object) -> 
         return [torch.load(f"{folder}/{rank}.pth", weights_only=False) for rank in range(processes)]
 
 
+def exit_code_of_fork(main: Callable[..., object], *args: object) -> int:
+    """Of a process that calls ``main``, negative where a signal killed it; a fork of one that has computed nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = FORKS.Process(target=_be_process, args=(dict(os.environ), folder, main, args))
+        process.start()
+        process.join()
+        return process.exitcode
+
+
 def _be_process(environment: dict[str, str], folder: str, main: Callable[..., object], args: tuple) -> None:
     import torch
 

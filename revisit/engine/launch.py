@@ -192,12 +192,15 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
         torch.cuda.set_device(local_rank)
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.num_processes))
+    rank = processes.machine_rank * processes.num_processes + local_rank
     try:
+        store, _, _ = next(dist.rendezvous(processes.dist_url, rank, processes.world_size, timeout=processes.timeout))
         dist.init_process_group(
             backend="nccl" if on_gpu else "gloo",
-            init_method=processes.dist_url,
+            # torchrun's store outlives a restart: without a prefix, processes find the addresses of those that ended.
+            store=dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store),
             world_size=processes.world_size,
-            rank=processes.machine_rank * processes.num_processes + local_rank,
+            rank=rank,
             timeout=processes.timeout,
         )
     except (RuntimeError, ValueError) as error:

@@ -14,9 +14,8 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
-from commands import launch_forks, wait_until
+from commands import exit_code_of_fork, launch_forks, wait_until
 from fsspec.implementations.memory import MemoryFileSystem
-from kills import fork
 from runs import assert_same, load, run, run_config, train_for_module
 
 from projects.LargeData import output_sync, run_store
@@ -147,8 +146,7 @@ def assert_same_end(one: Path, other: Path) -> None:
 
 def test_a_killed_run_whose_disk_is_lost_ends_as_an_uninterrupted_one(whole, toy_datasets, tmp_path):
     url = f"file://{tmp_path}/store"
-    code, output = fork(partial(train_synced, tmp_path / "lost", url, hook=Ends(6, url)))
-    assert code == -signal.SIGKILL, output[-3000:]
+    assert exit_code_of_fork(partial(train_synced, hook=Ends(6, url)), tmp_path / "lost", url) == -signal.SIGKILL
     shutil.rmtree(tmp_path / "lost")
     trainer = train_synced(tmp_path / "new", url, resume=True)
     assert trainer.start_iter == 6
