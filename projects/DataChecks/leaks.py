@@ -2,6 +2,7 @@
 
 import logging
 
+from projects.DataChecks.alike import alike_images
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
 from revisit.data.sources.records import Records, shared_images
@@ -14,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 @IMAGE_CHECK_REGISTRY.register()
 def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
-    """Warn of images of DATASETS.TEST that are in DATASETS.TRAIN, too: the same file, or one with the same bytes."""
+    """Warn of images of DATASETS.TEST that are in DATASETS.TRAIN, too: as they are, or saved again."""
     if method_of(cfg) or not to_learn:  # an evaluation alone reads no training set
         return
     for test in cfg.DATASETS.TEST:
@@ -22,6 +23,11 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
             tested = get_records(test)
         except MissingDataError:  # of a dry run
             continue
-        if shared := shared_images(records, tested):
+        shared = shared_images(records, tested)
+        alike, compared = alike_images(records, tested)
+        if shared:
             which = f"{shared:,} of {len(tested):,} images of {test} are in DATASETS.TRAIN {name}, too"
             logger.warning(f"{which}: their score says nothing of new images; expected others")
+        if alike > shared:
+            which = f"{alike:,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"
+            logger.warning(f"{which}: saved again, or frames of one video; revisit curate --test lists them")

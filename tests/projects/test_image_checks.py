@@ -6,11 +6,13 @@ import json
 import numpy as np
 import pytest
 from deep import shallow_picture
-from PIL import Image
+from PIL import Image, ImageEnhance
 from tiny import tiny_config
 from trees import logged, refusal, write
 
+from projects.DataChecks import leaks as leaks_module
 from projects.DataChecks import soundness
+from projects.DataChecks.alike import alike_images
 from projects.DataChecks.leaks import leaks
 from projects.DataChecks.soundness import look_at
 from revisit.data.images.image_bytes import UnreadableImageError
@@ -150,3 +152,49 @@ def test_test_images_that_are_learned_from_are_warned_of(write_pictures, tmp_pat
         leaks(cfg, names[0], learned, to_learn=True)
         assert expected in caplog.text and "expected others" in caplog.text
     assert len(test) == 3
+
+
+def scene(number: int, size: tuple[int, int] = (320, 240)) -> Image.Image:
+    """A picture of smooth shapes, another one for each number."""
+    cells = np.random.default_rng(number).integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    return Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC)
+
+
+SAVED_AGAIN = {
+    "as it is": lambda image: image,
+    "smaller": lambda image: image.resize((100, 75)),
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.2),
+    "without a border": lambda image: image.crop((2, 2, 318, 238)),
+}
+
+
+def test_images_that_are_saved_again_are_alike_and_others_are_not(tmp_path):
+    paths = [tmp_path / f"{number}.png" for number in range(12)]
+    for number, path in enumerate(paths):
+        scene(number, (640, 480) if number % 2 else (64, 48)).save(path)
+    (tmp_path / "no image.jpg").write_bytes(b"no image")
+    learned = [{"file_name": str(path)} for path in (*paths, tmp_path / "no image.jpg")]
+    unlike = [{"image": np.array(scene(number))} for number in range(100, 130)]
+    unlike += [{"image": np.full((40, 40, 3), value, np.uint8)} for value in (0, 128)]
+    unlike += [{"file_name": str(tmp_path / "no image.jpg")}]
+    assert alike_images(learned, unlike) == (0, 33)
+    for number, change in enumerate(SAVED_AGAIN.values()):
+        change(scene(number)).save(tmp_path / f"copy{number}.jpg", quality=60)
+    copies = [{"file_name": str(path)} for path in sorted(tmp_path.glob("copy*.jpg"))]
+    assert alike_images(learned, [*copies, *unlike]) == (4, 37)
+
+
+def test_test_images_that_are_saved_again_are_warned_of(tmp_path, monkeypatch, caplog):
+    for number in range(3):
+        scene(number).save(tmp_path / f"{number}.png")
+        scene(number if number else 9).save(tmp_path / f"test{number}.jpg", quality=70)
+    learned, tested = (
+        [{"file_name": str(path)} for path in sorted(tmp_path.glob(glob))] for glob in ("?.png", "*.jpg")
+    )
+    monkeypatch.setattr(leaks_module, "get_records", lambda name: tested)
+    cfg = make_config("configs/own_images/detection.yaml", ["DATASETS.TEST", ("mine",)])
+    leaks(cfg, "photos", learned, to_learn=True)
+    (line,) = [record.message for record in caplog.records]
+    assert (
+        line.startswith("2 of 3 images of mine nearly equal one of DATASETS.TRAIN photos") and "curate --test" in line
+    )
