@@ -12,6 +12,7 @@ import posixpath
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import fsspec
@@ -25,8 +26,8 @@ from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, Lab
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError, expect, translated
 
-PARTIAL = "index.partial.json"  # what an interrupted call has indexed
-NOTED = 1000  # tar files, after which it is written
+PARTIAL = "index.partial.{}.json"  # what an interrupted call has indexed, a part of the tar files in each
+NOTED = 1000  # tar files of a part
 MAX_SHORT_SIDE = 2**14  # px
 _MAX_CLASSES = 10**6  # evaluations reserve memory for all up to the highest
 
@@ -86,7 +87,7 @@ def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardInd
         UserError: see index_shard; some images have a class and others none.
     """
     sizes = place.sizes()
-    entries = _indexed(place, {name: sizes.get(name, 0) for name in names})
+    entries, parts = _indexed(place, {name: sizes.get(name, 0) for name in names})
     rows = np.concatenate(entries)
     numbers = np.arange(len(names), dtype=np.int64)
     shard = np.repeat(numbers, [len(images) for images in entries])
@@ -98,7 +99,8 @@ def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardInd
     index = ShardIndex(np.array(names), num_bytes, *map(_narrowed, (shard, *rows.T)), short_side)
     with place.written(INDEX) as temporary, open(temporary, "wb") as file:
         np.savez(file, **index._asdict())
-    place.remove(PARTIAL)
+    for number in range(parts):
+        place.remove(PARTIAL.format(number))
     return index
 
 
@@ -107,26 +109,34 @@ def _narrowed(numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(np.int32) if numbers.max() < 2**31 else numbers
 
 
-def _indexed(place: Place, sizes: dict[str, int]) -> list[np.ndarray]:
-    """``index_shard`` of each tar file. What an interrupted call has noted is not read again, if it has its size."""
-    noted = json.loads(place.read(PARTIAL) or "{}")
-    done = {name: np.array(images) for name, (size, images) in noted.items() if sizes.get(name) == size}
+def _indexed(place: Place, sizes: dict[str, int]) -> tuple[list[np.ndarray], int]:
+    """``index_shard`` of each tar file, and how many parts of them are noted. What an interrupted call has noted is not
+    read again, if it has its size."""
+    noted = _noted(place)
+    entries = chain.from_iterable(part.items() for part in noted)
+    done = {name: np.array(images) for name, (size, images) in entries if sizes.get(name) == size}
     left = [name for name in sizes if name not in done]
     bar = tqdm(total=len(sizes), initial=len(done), unit="shard", desc="indexing", disable=None)
     with bar, ThreadPoolExecutor(place.at_once) as pool:
+        parts = len(noted)
         for start in range(0, len(left), NOTED):
             part = left[start : start + NOTED]
             for name, images in zip(part, pool.map(partial(index_shard, place), part), strict=True):
                 done[name] = images
                 bar.update()
             if start + NOTED < len(left):
-                _note(place, {name: (sizes[name], images.tolist()) for name, images in done.items()})
-    return [done[name] for name in sizes]
+                with place.written(PARTIAL.format(parts)) as temporary:
+                    temporary.write_text(json.dumps({name: (sizes[name], done[name].tolist()) for name in part}))
+                parts += 1
+    return [done[name] for name in sizes], parts
 
 
-def _note(place: Place, done: dict[str, tuple[int, list]]) -> None:
-    with place.written(PARTIAL) as temporary:
-        temporary.write_text(json.dumps(done))
+def _noted(place: Place) -> list[dict[str, tuple[int, list]]]:
+    """By name the size and the images of tar files, in each part that an interrupted call has noted."""
+    parts = []
+    while content := place.read(PARTIAL.format(len(parts))):
+        parts.append(json.loads(content))
+    return parts
 
 
 def load_shards(root: str) -> LabelledSet:
