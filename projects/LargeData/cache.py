@@ -1,7 +1,8 @@
 """Images of a store, kept on a disk of this machine: what an earlier epoch or run has read is not asked for again.
 
 Each image is a file with a checksum. Its name follows from the shard's address and version, and from its place there.
-All processes of a machine share one folder and its limit; the one that holds the lock writes.
+All processes of a machine share one folder and its limit; the one that holds the lock writes, in a thread of its own,
+so that nobody waits for this disk.
 """
 
 import errno
@@ -9,16 +10,21 @@ import hashlib
 import logging
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from queue import Full, Queue
 
 from filelock import FileLock, Timeout
 
+from projects.LargeData.threads import quiet_thread
 from revisit.data.images.image_bytes import Range, filesystem_of
-from revisit.files import UNFINISHED, make_folder
+from revisit.files import make_folder
 
-DIGEST_BYTES = 16
+CHECKSUM_BYTES = 4
+WAITING = 4  # batches in memory until they are written; of a disk that is slower than the store, not all are kept
 BLOCK_BYTES = 4096  # of which files take whole ones
 KEPT = 0.9  # share of the limit that stays when room is made, so that the next batches find some
 FREE = 0.02  # share of the disk that is left to checkpoints
@@ -43,22 +49,30 @@ class Cache:
     """
 
     def __init__(self, folder: Path, limit: int, *, warns: bool = True):
-        make_folder(folder, "the cache of images (XDG_CACHE_HOME)")
+        for n in range(256):
+            make_folder(folder / f"{n:02x}", "the cache of images (XDG_CACHE_HOME)")
         self._folder, self._limit, self._warns = folder, limit, warns
         self._used_bytes = folder / "used"  # a number, perhaps too high; whoever needs room counts again
         os.utime(folder)  # by the file system's clock, which may be some ms late: what this run uses is not older
         self._started = folder.stat().st_mtime
         self._is_open = True
         self._versions: dict[str, str] = {}
+        self._waiting: Queue[dict[str, bytes]] = Queue(WAITING)
+        quiet_thread(self._keep_all).start()
 
     def complete(self, ranges: list[Range], fetch: Fetch) -> dict[Range, bytes]:
-        """The bytes of these ranges: what is here, and the rest from ``fetch``, which is kept."""
+        """The bytes of these ranges: what is here, and the rest from ``fetch``, which is kept soon."""
         names = self._names_of(ranges)
         found = {each: self._read(name, each) for each, name in names.items()}
         content = {each: data for each, data in found.items() if data is not None}
         new = fetch([each for each in ranges if each not in content])
-        self._keep({names[each]: data for each, data in new.items() if each in names})
+        with suppress(Full):
+            self._waiting.put_nowait({names[each]: data for each, data in new.items() if each in names})
         return content | new
+
+    def wait(self) -> None:
+        """Until all is kept that can be."""
+        self._waiting.join()
 
     def _names_of(self, ranges: list[Range]) -> dict[Range, str]:
         """The name of each range's file; without those of a shard whose version the store does not say now."""
@@ -81,9 +95,14 @@ class Cache:
         except OSError:
             return None
         _, start, end = wanted
-        data = content[DIGEST_BYTES:]
-        is_whole = len(data) == end - start and content[:DIGEST_BYTES] == digest_of(name, data)
+        data = content[CHECKSUM_BYTES:]
+        is_whole = len(data) == end - start and content[:CHECKSUM_BYTES] == checksum_of(name, data)
         return data if is_whole else None
+
+    def _keep_all(self) -> None:
+        while True:
+            self._keep(self._waiting.get())
+            self._waiting.task_done()
 
     def _keep(self, files: dict[str, bytes]) -> None:
         """Write these by name. Where that fails, nothing more is kept by this process."""
@@ -101,7 +120,7 @@ class Cache:
                 logger.warning(f"{self._folder}: no more images are kept ({reason}); the run continues without")
 
     def _write(self, files: dict[str, bytes]) -> None:
-        needed = sum(on_disk(DIGEST_BYTES + len(data)) for data in files.values())
+        needed = sum(on_disk(CHECKSUM_BYTES + len(data)) for data in files.values())
         used = self._used()
         if used + needed > self._limit:
             used = self._make_room(needed)
@@ -113,15 +132,9 @@ class Cache:
             raise OSError(errno.ENOSPC, f"{disk.free / 1e9:.1f} GB are free, {FREE:.0%} of the disk stay free")
         self._used_bytes.write_text(str(used + needed))  # before the files: after a kill it is not too low
         for name, data in files.items():
-            path = self._path(name)
-            path.parent.mkdir(exist_ok=True)
-            temporary = path.with_suffix(UNFINISHED)
-            try:
-                # Not flushed to the disk: what a power cut tears has another checksum.
-                temporary.write_bytes(digest_of(name, data) + data)
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            # Neither renamed nor flushed to the disk: what a kill or a power cut tears has another checksum.
+            with open(self._path(name), "wb", buffering=0) as file:
+                file.write(checksum_of(name, data) + data)
 
     def _used(self) -> int:
         """Bytes of the disk, as last counted."""
@@ -165,9 +178,9 @@ def name_of(wanted: Range, version: str) -> str:
     return hashlib.blake2b(repr((wanted, version)).encode(), digest_size=16).hexdigest()
 
 
-def digest_of(name: str, data: bytes) -> bytes:
-    """A checksum, another one under another name."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES, key=name.encode()).digest()
+def checksum_of(name: str, data: bytes) -> bytes:
+    """CRC-32, another one under another name."""
+    return zlib.crc32(data, zlib.crc32(name.encode())).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def on_disk(size: int) -> int:

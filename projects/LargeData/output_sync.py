@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import re
-import signal
 import socket
 import time
 import uuid
@@ -16,12 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import NamedTuple
 
 from filelock import FileLock
 
-from projects.LargeData.run_store import OWNER, Entry, Listing, Owner, RunStore, answered
+from projects.LargeData.run_store import HALF, OWNER, Entry, Listing, Owner, RunStore, answered
+from projects.LargeData.threads import quiet_thread
 from revisit.checkpoint.run_folder import FINAL, OF_RUN, checkpoints_of_run, iteration_of, outdated
 from revisit.engine.data_checks import evaluation_sets
 from revisit.engine.run_copies import register_copy
@@ -211,13 +211,13 @@ class Upload:
         self._outdated: set[str] = set()  # names in the store
         self._is_away = False
         self._ending, self._gives_up = Event(), Event()
-        self._thread = Thread(target=self._work, name="OUTPUT_SYNC", daemon=True)
+        self._thread = quiet_thread(self._work)
 
     def start(self) -> None:
         """Raises UserError where nothing can be written."""
         own, process = read_own(self._folder).folder, uuid.uuid4().hex
         now = answered(self._store.owner, f"OUTPUT_SYNC: reading {self._store}")
-        free = now is None or now.folder == own
+        free = now in (None, HALF) or now.folder == own
         expect(free, f"OUTPUT_SYNC {self._store} belongs to {now and now.words}: expected another place")
         self._owner = answered(lambda: take(self._store, own, process), f"OUTPUT_SYNC: writing to {self._store}")
         self._last_beat = time.monotonic()
@@ -236,8 +236,6 @@ class Upload:
             logger.error(f"{self._store} LACKS the last files of this run after {PATIENCE:.0f} s: {way_out}")
 
     def _work(self) -> None:
-        # Signals are the main thread's to hear, which one that another thread gets does not wake.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         wait = FIRST_WAIT
         try:
             while not self._gives_up.is_set():
@@ -282,7 +280,7 @@ class Upload:
         if not at_once and time.monotonic() - self._last_beat < BEAT:
             return
         now = self._store.owner()
-        if now and (now.folder, now.process) != self._owner[:2]:
+        if now not in (None, HALF) and now[:2] != self._owner[:2]:
             raise TakenOverError(now.words)
         self._owner = self._owner._replace(beat=self._owner.beat + 1)
         self._store.own(self._owner)

@@ -5,23 +5,21 @@ seed and iteration alone, so a thread in every worker asks for their ranges ahea
 of local files.
 """
 
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
 from queue import Queue
-from threading import Thread
 from typing import NamedTuple
 
 from torch.utils.data import get_worker_info
 
 from projects.LargeData.cache import Cache, Fetch
+from projects.LargeData.threads import quiet_thread
 from revisit.data.images.image_bytes import Range, filesystem_of, hold, range_of
 from revisit.data.loading.upcoming import Batches, register_reader
 from revisit.errors import LostContactError, expect, first_line
-from revisit.files import user_cache
+from revisit.files import is_url, user_cache
 from revisit.keys import declare, integer, number
 
 from detectron2.config import CfgNode
@@ -66,11 +64,9 @@ class BatchesAhead:
         self._read = read
         self._answers: Queue[Answer] = Queue(maxsize=most)
         self._next: Answer | None = None
-        Thread(target=self._ask, args=(batches,), daemon=True).start()
+        quiet_thread(self._ask, batches).start()
 
     def _ask(self, batches: Batches) -> None:
-        # Signals are the main thread's to hear, which one that another thread gets does not wake.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             for records in batches:
                 wanted = ranges_at_urls(records)
@@ -106,22 +102,24 @@ def fetch(ranges: list[Range]) -> dict[Range, bytes]:
     says what is wrong.
 
     Raises:
-        LostContactError: no answer for PATIENCE seconds.
+        LostContactError: none of them came for PATIENCE seconds, those that a request takes included.
     """
     content: dict[Range, bytes] = {}
-    left, wait, waited, tries = set(ranges), FIRST_WAIT, 0.0, 0
+    left, wait, tries, last = set(ranges), FIRST_WAIT, 0, time.monotonic()
     while True:
         answers = ask(sorted(left))
         tries += 1
-        content |= {each: data for each, data in answers.items() if _is_whole(each, data)}
+        whole = {each: data for each, data in answers.items() if _is_whole(each, data)}
+        content |= whole
+        last = time.monotonic() if whole else last
         left = {each for each, data in answers.items() if _may_come(each, data, tries)}
         if not left:
             return content
-        if waited >= PATIENCE:
+        away = time.monotonic() - last
+        if away >= PATIENCE:
             file, _, _ = min(left)
-            raise LostContactError(f"{file}: no answer for {waited:.0f} s ({first_line(answers[min(left)])})")
+            raise LostContactError(f"{file}: no answer for {away:.0f} s ({first_line(answers[min(left)])})")
         time.sleep(wait)
-        waited += wait
         wait = min(2 * wait, LONGEST_WAIT)
 
 
@@ -184,16 +182,15 @@ def _parts(span: list[Range], reply: bytes | Exception) -> Iterator[tuple[Range,
 
 
 def make_reader(cfg: CfgNode, batches: Batches) -> BatchesAhead | None:
-    """None with DATALOADER.BATCHES_AHEAD 0, and where the first batch has nothing at a URL."""
+    """None with DATALOADER.BATCHES_AHEAD 0, and where no data set lies at a URL."""
     options = cfg.DATALOADER
     if not options.BATCHES_AHEAD:
         expect(not options.CACHE_GB, "DATALOADER.CACHE_GB keeps what is read ahead: expected BATCHES_AHEAD above 0")
         return None
-    first = next(batches)
-    if not ranges_at_urls(first):
+    if not any(map(is_url, cfg.DATASETS.TRAIN)):
         return None
     read = partial(_cache_of(options.CACHE_GB).complete, fetch=fetch) if options.CACHE_GB else fetch
-    return BatchesAhead(chain([first], batches), options.BATCHES_AHEAD, read)
+    return BatchesAhead(batches, options.BATCHES_AHEAD, read)
 
 
 def _cache_of(gigabytes: float) -> Cache:

@@ -51,6 +51,9 @@ class Owner(NamedTuple):
     beat: int = 0  # counts while the process is alive
 
 
+HALF = Owner("", "", "a run that writes its record at this moment, or was killed while it did")
+
+
 class RunStore(Store):
     """The place of a run at a URL that fsspec reads and writes."""
 
@@ -75,12 +78,12 @@ class RunStore(Store):
         self._write(LIST, {"run": listing.run, "files": files})
 
     def owner(self) -> Owner | None:
-        """None where it is free, or where the record is half written."""
-        content = self._json(OWNER)
+        """None where it is free, HALF where the record is half written."""
+        content = self.read(OWNER)
         try:
-            return Owner(**content) if content else None
-        except TypeError:
-            return None
+            return None if content is None else Owner(**json.loads(content))
+        except (ValueError, TypeError):
+            return HALF
 
     def own(self, owner: Owner) -> None:
         self._write(OWNER, owner._asdict())

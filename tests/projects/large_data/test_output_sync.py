@@ -213,7 +213,7 @@ def test_a_store_that_is_away_stops_nothing_and_gets_the_files_when_the_run_is_s
     assert len(messages) == 1 and "They are on the disk" in messages[0]
     assert "LACKS the last files" in caplog.text
     assert_same_end(whole, tmp_path / "run")
-    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "OUTPUT_SYNC"])
+    wait_until(lambda: not [thread for thread in threading.enumerate() if "Upload" in thread.name])
     Failing.share = 0.0
     monkeypatch.setattr(output_sync, "PATIENCE", 600.0)
     train_synced(tmp_path / "run", resume=True)
@@ -290,6 +290,16 @@ def test_two_runs_in_one_place_are_refused_while_one_is_alive_and_afterwards(toy
     assert "holds a run: --resume continues it" in refused(tmp_path / "two")
     torch.save({}, tmp_path / "two/model_0000001.pth")
     assert "holds another run than OUTPUT_DIR" in refused(tmp_path / "two", resume=True)
+
+
+def test_a_half_written_record_of_an_owner_is_waited_for(toy_datasets, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(output_sync, "SILENCE", 0.05)
+    RunStore(URL).make()
+    with fsspec.open(f"{URL}/owner.json", "w") as file:
+        file.write('{"folder": "other", "pro')
+    OutputSync().prepare(run_config(tmp_path / "one", *OPTIONS, "OUTPUT_SYNC", URL), resume=False)
+    assert "belongs to a run that writes its record" in capsys.readouterr().out
+    assert RunStore(URL).owner().folder == output_sync.read_own(tmp_path / "one").folder
 
 
 def test_a_run_whose_place_was_taken_stops_to_upload_and_trains_on(toy_datasets, tmp_path, monkeypatch, caplog):

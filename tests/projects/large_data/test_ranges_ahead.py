@@ -9,6 +9,7 @@ from collections import Counter
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -18,7 +19,7 @@ from commands import run
 from tiny import tiny_config
 
 from projects.LargeData import ranges_ahead
-from projects.LargeData.ranges_ahead import BatchesAhead, fetch, spans_of
+from projects.LargeData.ranges_ahead import BatchesAhead, fetch, make_reader, spans_of
 from projects.LargeData.shards import load_shards
 from revisit.data.images.image_bytes import range_of, read_sample
 from revisit.data.loading.loader import ResumableLoader
@@ -144,6 +145,18 @@ def test_without_batches_ahead_each_image_is_read_when_it_is_wanted(shards, stor
     assert store.asked["GET range"] - before == 8
 
 
+def test_batches_without_images_at_a_url_are_between_others(store):
+    (record, *_) = load_shards(store.url).records
+    cfg = tiny_config("DATASETS.TRAIN", ("folder:photos", f"shards:{store.url}"))
+    batches = [[{"file_name": "photos/1.jpg"}], [record]]
+    ahead = make_reader(cfg, iter(batches))
+    for batch in batches:
+        ahead.begin(batch)
+    before = store.asked["GET range"]
+    assert len(read_sample(record)) == record["size"] and store.asked["GET range"] == before
+    assert make_reader(tiny_config("DATASETS.TRAIN", ("folder:photos",)), iter(batches)) is None
+
+
 def test_what_goes_wrong_before_a_batch_is_asked_for_is_raised_where_it_is_waited_for():
     def batches():
         raise UserError("the index was written to")
@@ -186,6 +199,22 @@ def test_a_store_that_comes_back_is_waited_for_and_one_that_does_not_ends_the_ru
         with pytest.raises(LostContactError, match="no answer"):
             next(iter(loader_of(store.url, "DATALOADER.NUM_WORKERS", workers)))
     gc.collect()  # the exceptions, whose frames hold the worker
+
+
+def test_the_time_that_a_store_is_away_counts_from_its_last_answer_and_requests_count(monkeypatch):
+    clock, asked = SimpleNamespace(now=0.0), []
+
+    def ask(ranges):
+        asked.append(len(ranges))
+        clock.now += 100.0
+        return {each: b"1" if len(asked) == 2 and each == ranges[0] else OSError("away") for each in ranges}
+
+    time_of = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None)
+    monkeypatch.setattr(ranges_ahead, "time", time_of)
+    monkeypatch.setattr(ranges_ahead, "ask", ask)
+    with pytest.raises(LostContactError, match="no answer for 200 s"):
+        fetch([("a.tar", n, n + 1) for n in range(3)])
+    assert asked == [3, 3, 2, 2]
 
 
 def test_a_missing_shard_is_named_when_its_image_is_wanted(shards, store):
