@@ -1,4 +1,10 @@
-"""The files of deploy/ by the published schemas of who reads them, and their commands by this project's own."""
+"""The files of deploy/ by the published schemas of who reads them, and their commands by this project's own.
+
+The schemas below are the parts that these files use; the packages take 500 MB. By the whole ones, once: skypilot.yaml
+is valid by the schemas of a task and of its resources in skypilot 0.14.1, whose Task reads it, and every field of
+pytorchjob.yaml is one of the models of kubeflow-training 1.9.4 and kubernetes 35.0.0, of its type. No cluster has run
+them.
+"""
 
 import os
 import re
