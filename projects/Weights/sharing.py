@@ -4,6 +4,7 @@ Hugging Face's hub, ``hf://USER/NAME``, or any URL that fsspec opens."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import fsspec
 import huggingface_hub
@@ -127,10 +128,23 @@ def push(source: Path, url: str, *, replace: bool = False) -> list[str]:
     present = place.sizes()
     _check_free([name for name in files if name in present], str(place), replace)
     cards = [path for name, path in files.items() if name.endswith(".md")]
-    if url.startswith(HUB) and len(cards) == 1 and README not in present:
+    if url.startswith(HUB) and len(cards) == 1 and _is_page_ours(place, present, cards[0].name):
         files = {README: cards[0], **files}
     place.put(files)
     return list(files)
+
+
+def _is_page_ours(place: Place, present: dict[str, int], card: str) -> bool:
+    """Whether nobody has written the page of a repository: it has none, or its card, from an earlier push."""
+    if README not in present:
+        return True
+    if present[README] != present.get(card):
+        return False
+    with TemporaryDirectory() as folder:
+        page, earlier = Path(folder, "page"), Path(folder, "card")
+        place.get(README, page)
+        place.get(card, earlier)
+        return page.read_bytes() == earlier.read_bytes()
 
 
 def pull(url: str, folder: Path, *, replace: bool = False) -> list[str]:

@@ -120,6 +120,13 @@ def test_on_the_hub_a_push_is_one_commit_whose_card_is_its_page(hub, folder, tmp
     pull("hf://me/net", tmp_path / "back")
     assert contents(tmp_path / "back") == {"README.md": WEIGHTS["a.md"]} | WEIGHTS
     refused("already has a.md, a.safetensors, a.yaml", push, folder, "hf://me/net")
+    (folder / "a.md").write_bytes(b"# Another\n")
+    push(folder, "hf://me/net", replace=True)
+    assert Hub.files["README.md"] == b"# Another\n"
+    for written in (b"# By hand\n", b"# Somebody's page\n"):  # the first is as long as the card
+        Hub.files["README.md"] = written
+        push(folder, "hf://me/net", replace=True)
+        assert Hub.files["README.md"] == written
 
 
 def test_commands_push_and_pull(hub, folder, tmp_path):
