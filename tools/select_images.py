@@ -5,7 +5,8 @@
     python tools/select_images.py --embeddings output/rows --budget 50 --how typical --output output/to_label
 
 Writes selected.txt, a data set, list:output/to_label/selected.txt, in the order of choosing; to_label.json, a COCO file
-with these images and no annotations; label_studio.json, tasks for Label Studio; and the sheet selected.png.
+with these images and no annotations; label_studio.json, tasks for Label Studio, and label_studio.xml, an interface to
+draw boxes on them; and the sheet selected.png.
 """
 
 import argparse
@@ -42,7 +43,8 @@ def main() -> None:
     expect(args.budget <= rest, f"--budget {args.budget}: expected at most {rest}, the images without labels")
     make_folder(args.output, "--output")
     places = SELECTIONS[args.how](table.rows, labelled, args.budget, args.seed)
-    write_chosen(args.output, table.of(places), f"{args.budget} images to label, {args.how}")
+    class_names = sorted({*table.classes.tolist()} - {""})
+    write_chosen(args.output, table.of(places), f"{args.budget} images to label, {args.how}", class_names)
     already = f", next to {labelled.sum():,} that are labelled" if labelled.any() else ""
     print(f"{args.budget} of {len(table.rows):,} images{already}: selected.txt, to_label.json and label_studio.json")
     print(f"written to {args.output}, drawn in selected.png")

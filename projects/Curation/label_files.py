@@ -1,11 +1,12 @@
 """Chosen images as a list, as a COCO file without boxes, as tasks of Label Studio, and as a sheet."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from projects.common.label_studio import task_of
+from projects.common.label_studio import interface_of, task_of
 from projects.common.row_table import RowTable
 from projects.Curation.tables import full_names, write_list
 from projects.Discover.coco_files import write_data_set
@@ -15,15 +16,18 @@ from revisit.files import write_whole
 
 TILE, COLUMNS = 140, 8  # px, and tiles in a row of the sheet
 MOST = 96  # images that are drawn
+ANY = "object"  # the class of boxes where images have none
 
 
-def write_chosen(output: Path, chosen: RowTable, title: str) -> None:
-    """Write selected.txt, to_label.json, label_studio.json and selected.png, in the order of choosing."""
+def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequence[str] = ()) -> None:
+    """Write selected.txt, to_label.json, label_studio.json and selected.png, in the order of choosing, and
+    label_studio.xml, an interface for boxes of these classes, or of ANY."""
     names = full_names(chosen).tolist()
     write_list(output / "selected.txt", names)
     images = zip(names, chosen.boxes, strict=True)
     write_data_set(output / "to_label.json", [_without_boxes(*image) for image in images], classes=())
     write_whole(output / "label_studio.json", json.dumps([task_of(name) for name in names]))
+    write_whole(output / "label_studio.xml", interface_of(class_names or [ANY]))
     shown = evenly_spread(len(names), MOST)
     captions = [f"{place + 1}  {Path(names[place]).name}" for place in shown]
     rows = gallery(list(thumbnails(chosen.of(np.array(shown)), TILE)), captions, COLUMNS)

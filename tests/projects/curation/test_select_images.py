@@ -116,6 +116,7 @@ def test_the_command_writes_what_a_tool_for_labelling_reads(table, tmp_path, how
     assert content["annotations"] == content["categories"] == []
     tasks = json.loads((tmp_path / "out/label_studio.json").read_text())
     assert [task["data"]["image"] for task in tasks] == [f"/data/local-files/?d={name[1:]}" for name in names]
+    assert '<Label value="object"/>' in (tmp_path / "out/label_studio.xml").read_text()
     assert (tmp_path / "out/selected.png").stat().st_size > 1000
 
 
