@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 from pycocotools import mask as run_lengths
-from tqdm import tqdm
 
 from projects.common.parts import Arrays, Work, as_lines, in_parts, of_lines, save_arrays
 from projects.common.runners.job import PerProcess, Runner
@@ -152,11 +151,25 @@ def reference_of(
     candidates: dict[str, Candidates] = {}
     if not path.is_file():
         spread = [records[index] for index in evenly_spread(len(records), REFERENCES)]
-        images = _images(tqdm(spread, unit="image", desc="comparing"), [])
-        candidates = {name: find_candidates(features()(image)) for name, image in images}
-        rows_of = {f"of_{n}": each.descriptors for n, each in enumerate(candidates.values())}
-        save_arrays(path, {"names": np.array(list(candidates), str), **rows_of})
+        compare = partial(_compare, spread, features, candidates)
+        with in_parts(Work("comparing", len(spread), 1, compare), output / "comparing") as arrays:
+            names, ends = of_lines(arrays["names"]), arrays["counts"].cumsum()[:-1]
+            rows_of = {f"of_{n}": rows for n, rows in enumerate(np.split(arrays["rows"], ends))}
+            save_arrays(path, {"names": np.array(names, str), **rows_of})
     return _kept(path), candidates
+
+
+def _compare(
+    records: list[dict], features: Callable[[], Features], candidates: dict[str, Candidates], part: range
+) -> Arrays:
+    """Descriptors of the candidates of some images, which are added to those of this process."""
+    names, rows = [], []
+    for name, image in _images([records[number] for number in part], []):
+        candidates[name] = find_candidates(features()(image))
+        names.append(name)
+        rows.append(candidates[name].descriptors)
+    counts = np.array([len(of_image) for of_image in rows], int)
+    return {"names": as_lines(names), "counts": counts, "rows": np.concatenate(rows or [np.zeros((0, 0))])}
 
 
 def _kept(path: Path) -> dict[str, np.ndarray]:

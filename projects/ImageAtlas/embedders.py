@@ -113,7 +113,8 @@ def embedder_of(args: Namespace) -> Embedder:
     """Of the options of tools/embed.py. Raises UserError for weights that have no such rows."""
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if args.box_head:
-        made = BoxesOfHead(finetuned_config(args))
+        pairs = ["MODEL.DEVICE", args.device] if args.device else []
+        made = BoxesOfHead(finetuned_config(Namespace(**vars(args) | {"opts": [*args.opts, *pairs]})))
     elif args.boxes:
         made = BoxesOfMaps(args.weights, args.stride, args.short_side, args.pyramid, device)
     else:

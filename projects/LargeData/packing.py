@@ -4,6 +4,7 @@ import io
 import json
 import tarfile
 import warnings
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -50,7 +51,7 @@ def make_shards(
     count = len(range(0, len(records), images_per_shard))
     digits = max(6, len(str(count - 1)))
     names = [f"shard-{number:0{digits}d}.tar" for number in range(count)]
-    make = partial(_write_part, place, names, records, images_per_shard, smaller)
+    make = partial(_write_parts, place, names, records, images_per_shard, smaller)
     lock = place.folder and place.folder / ".index.lock"
     # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
     with warnings.catch_warnings():
@@ -82,11 +83,13 @@ def read_manifest(place: Place) -> dict:
         return {} if content is None else dict(json.loads(content))
 
 
-def _write_part(
-    place: Place, names: list[str], records: list[dict], size: int, smaller: Smaller | None, number: int
-) -> None:
-    start = number * size
-    write_shard(place, names[number], start, records[start : start + size], smaller)
+def _write_parts(
+    place: Place, names: list[str], records: list[dict], size: int, smaller: Smaller | None, numbers: Sequence[int]
+) -> Iterator[int]:
+    for number in numbers:
+        start = number * size
+        write_shard(place, names[number], start, records[start : start + size], smaller)
+        yield 1
 
 
 def write_shard(place: Place, name: str, start: int, records: list[dict], smaller: Smaller | None) -> None:

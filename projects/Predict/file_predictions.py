@@ -19,6 +19,7 @@ from projects.Predict.predictions import Predictor, detections_of
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.image_folders import is_visible, load_folder
 from revisit.data.sources.records import fingerprint
+from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
@@ -127,7 +128,8 @@ class FilePredictor:
         files = [{"file_name": str(source.path)} for source in sources]
         weights = [{"file_name": self._cfg.MODEL.WEIGHTS}]
         with runner.alone(self._output):
-            claim(parts, {"files": fingerprint(files), "weights": fingerprint(weights), "config": self._cfg.dump()})
+            of_files = {"files": fingerprint(files), "weights": fingerprint(weights)}
+            claim(parts, of_files | plain_config(self._cfg), "give those again to continue, or delete this folder")
         work = Work("predicting", len(sources), PART, partial(self._part, sources))
         with in_parts(work, parts, runner) as arrays:
             for line in of_lines(arrays["lines"]):

@@ -8,13 +8,20 @@ from revisit.errors import expect
 from revisit.files import write_whole
 
 SETTINGS = "settings.json"
+NAMED = 3  # settings of many that differ
 
 
-def claim(output: Path, settings: dict[str, Any]) -> None:
+def claim(output: Path, settings: dict[str, Any], way_out: str = "give another --output") -> None:
     """Write SETTINGS. Raises UserError where they are there and differ, because results would be of both."""
     path = output / SETTINGS
     if not path.is_file():
         write_whole(path, json.dumps(settings))
     before = json.loads(path.read_text())
-    other = ", ".join(name for name, value in settings.items() if before.get(name) != value)
-    expect(not other, f"{output} was made with other settings ({other}): give another --output")
+    other = [_change(name, before.get(name), now) for name, now in settings.items() if before.get(name) != now]
+    more = [f"{len(other) - NAMED} more"] if len(other) > NAMED else []
+    expect(not other, f"{output} was made with other settings ({', '.join(other[:NAMED] + more)}): {way_out}")
+
+
+def _change(name: str, before: Any, now: Any) -> str:
+    """A setting that differs, with its values where they are numbers: others are long, or digests."""
+    return f"{name} {before}, now {now}" if isinstance(before, int | float) else name

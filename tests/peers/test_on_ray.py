@@ -61,15 +61,12 @@ def names(tmp_path_factory):
     return {"weights": weights, "detector": finetuned_checkpoint("detection", folder)}
 
 
-def killing(note: Path, make, number: int) -> None:
-    """Make a part; the first worker that is asked for the third one dies."""
-    if number == 2:
-        try:
-            note.touch(exist_ok=False)
-        except FileExistsError:
-            return make(number)
+def killing(note: Path, make, numbers: list[int]):
+    """Make parts; the first worker that is asked for the third one dies."""
+    if 2 in numbers and not note.exists():
+        note.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return make(number)
+    return make(numbers)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -105,7 +102,8 @@ def looked_at(folder: Path, runner: OnRay) -> None:
         pass
 
 
-def test_a_mistake_in_a_task_is_its_line_and_a_part_that_fits_nowhere_is_refused(cluster, tmp_path):
-    refused("^no image", looked_at, tmp_path, OnRay(cluster, 1, 1, 0))
-    fits = OnRay(cluster, None, 1, 1)
-    refused("no part fits: the cluster has 2 CPU, 0 GPU", looked_at, tmp_path, fits)
+def test_a_mistake_in_a_task_is_its_line_and_a_part_that_fits_nowhere_is_refused(cluster, tmp_path, capsys):
+    refused("^no image", looked_at, tmp_path, OnRay(cluster, 8, 1, 0))
+    assert "--workers 8: 2 parts fit on the cluster at a time (2 CPU, 0 GPU)" in capsys.readouterr().out
+    for too_much in (OnRay(cluster, None, 1, 1), OnRay(cluster, 1, 3, 0)):
+        refused(r"no part fits on a machine of the cluster \(2 CPU, 0 GPU\)", looked_at, tmp_path, too_much)

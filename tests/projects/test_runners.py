@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +15,10 @@ import pytest
 from commands import FORKS, wait_until
 from trees import refusal, refused
 
+from projects.common import parts
 from projects.common.parts import Work, in_parts
 from projects.common.runners.job import in_batches
-from projects.common.runners.options import add_runner_options, runner_of
+from projects.common.runners.options import add_runner_options, runner_of, share_of_gpus
 from projects.common.runners.processes import HERE, Processes
 from projects.common.runners.shares import Share
 
@@ -29,7 +30,8 @@ def squares(notes: Path, part: range) -> dict:
         os.kill(os.getpid(), signal.SIGKILL)
     with open(notes / "made", "a") as file:
         file.write(f"{part.start} ")
-    return {"squares": np.array([number**2 for number in part])}
+    odd = [f"{number} is odd" for number in part if number % 2]  # of parts of one number some have none
+    return {"squares": np.array([number**2 for number in part]), "odd": np.array(odd, str)}
 
 
 def work(notes: Path, count: int = 20) -> Work:
@@ -43,7 +45,15 @@ def made(notes: Path) -> list[int]:
 
 def result(work: Work, folder: Path, runner=HERE) -> list[int]:
     with in_parts(work, folder / "parts", runner) as arrays:
+        assert arrays["odd"].tolist() == [f"{number} is odd" for number in range(1, work.count, 2)]
         return arrays["squares"].tolist()
+
+
+def left_in_files(work: Work, folder: Path) -> list[str]:
+    """The files of a job that could not save what it has made."""
+    with pytest.raises(OSError), in_parts(work, folder / "parts"):
+        raise OSError
+    return sorted(os.listdir(folder / "parts"))
 
 
 EXPECTED = [number**2 for number in range(20)]
@@ -65,13 +75,25 @@ def test_parts_stay_until_what_they_make_is_saved(tmp_path):
     assert result(work(tmp_path / "notes"), tmp_path) == EXPECTED and made(tmp_path / "notes") == STARTS
 
 
-def test_a_damaged_part_is_named_and_made_again(tmp_path):
-    with pytest.raises(OSError), in_parts(work(tmp_path / "notes"), tmp_path / "parts"):
-        raise OSError
-    (tmp_path / "parts/000000003.npz").write_bytes(b"")
-    refused("000000003.npz was damaged, and is deleted now: the same command", result, work(tmp_path), tmp_path)
+def test_a_damaged_file_is_named_and_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "SECONDS", 0)
+    assert len(left_in_files(work(tmp_path / "notes"), tmp_path)) == len(STARTS)
+    (tmp_path / "parts/000000003-000000006.npz").write_bytes(b"")
+    refused("3-000000006.npz was damaged, and is deleted now: the same command", result, work(tmp_path), tmp_path)
     assert result(work(tmp_path / "notes"), tmp_path) == EXPECTED
     assert made(tmp_path / "notes") == sorted([*STARTS, 3])
+
+
+def test_parts_that_take_no_time_share_a_file_but_for_gaps_and_may_be_in_two(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "SECONDS", 1000)
+    assert left_in_files(work(tmp_path / "notes"), tmp_path) == ["000000000-000000020.npz"]
+    (tmp_path / "other").mkdir()
+    assert share(tmp_path / "other", 1, 2) is None
+    names = [f"{start:09d}-{start + 3:09d}.npz" for start in STARTS[1::2]]
+    assert sorted(os.listdir(tmp_path / "other/parts")) == names
+    for name in names:
+        (tmp_path / "other/parts" / name).rename(tmp_path / "parts" / name)
+    assert result(work(tmp_path / "notes"), tmp_path) == EXPECTED and made(tmp_path / "notes") == STARTS
 
 
 def test_a_killed_worker_is_one_line_and_the_same_call_continues(tmp_path, monkeypatch):
@@ -99,6 +121,19 @@ def test_of_several_processes_the_one_that_finds_all_parts_puts_them_together(tm
 
 def test_more_processes_than_parts_leave_some_without_one(tmp_path):
     assert [share(tmp_path, number, 9) for number in reversed(range(9))] == [None] * 8 + [EXPECTED]
+
+
+def test_of_very_many_parts_a_process_makes_batches_of_neighbours(tmp_path):
+    of_100_parts = work(tmp_path / "notes", 300)
+    with pytest.raises(SystemExit):
+        result(of_100_parts, tmp_path, Share(1, 2))
+    assert made(tmp_path / "notes") == [3 * number for number in range(100) if number // 3 % 2]
+
+
+def test_a_process_that_is_alone_leaves_no_lock(tmp_path):
+    with Share(0, 2).alone(tmp_path):
+        assert os.listdir(tmp_path)
+    assert not os.listdir(tmp_path)
 
 
 def test_what_a_process_left_a_last_call_makes_and_puts_together(tmp_path):
@@ -166,6 +201,13 @@ def test_the_options_say_who_makes_the_parts(monkeypatch):
 )
 def test_what_contradicts_is_refused_in_one_line(monkeypatch, options, environment, named):
     assert named in refusal(runner, options, monkeypatch, **environment)
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "nan", "inf"])
+def test_an_amount_of_gpus_that_no_task_can_have_is_refused(text):
+    with pytest.raises(ArgumentTypeError, match="expected 0 to 1, or a whole number"):
+        share_of_gpus(text)
+    assert [share_of_gpus(amount) for amount in ("0", "0.25", "2")] == [0, 0.25, 2]
 
 
 def test_ray_that_is_not_installed_or_not_there_is_one_line(monkeypatch, tmp_path):

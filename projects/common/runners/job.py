@@ -3,7 +3,7 @@
 What comes out does not depend on who makes which part, as long as each computes with as many threads.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -18,9 +18,9 @@ class Job(NamedTuple):
     """What is to be made. It travels to other processes by pickle."""
 
     title: str  # of its progress
-    parts: Sequence[str]  # the names of their files
-    present: Callable[[], Collection[str]]  # the names of files that are there
-    make: Callable[[int], None]  # the file of the part of this number
+    parts: Sequence[Hashable]  # what ``present`` calls them
+    present: Callable[[], Collection[Hashable]]  # those that are in files
+    make: Callable[[Sequence[int]], Iterator[int]]  # those of these numbers; yields how many more are in files
     place: str  # that has the files, in words
     lock: Path | None = None  # for the process that puts the parts together, where it may be one of several
     in_threads: bool = False  # threads of a process may make several parts at a time
@@ -69,21 +69,20 @@ def progress(job: Job, missing: int) -> tqdm:
 
 def make_here(job: Job, numbers: Sequence[int], bar: tqdm) -> None:
     """Make these parts in this process."""
-    for number in numbers:
-        job.make(number)
-        bar.update()
+    for count in job.make(numbers):
+        bar.update(count)
 
 
-def in_batches(numbers: list[int], workers: int) -> list[list[int]]:
+def in_batches(numbers: Sequence[int], workers: int) -> list[Sequence[int]]:
     """Neighbours together, so that 10,000 parts are not 10,000 messages; few parts are batches of one."""
     size = max(1, len(numbers) // (PER_WORKER * workers))
     return [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
-def make_batch(job: Job, numbers: list[int]) -> int:
+def make_batch(job: Job, numbers: Sequence[int]) -> int:
     """Make what is missing of a batch, which another worker may have begun. Returns how many parts it has."""
     present = job.present()
-    for number in numbers:
-        if job.parts[number] not in present:
-            job.make(number)
+    todo = [number for number in numbers if job.parts[number] not in present]
+    for _ in job.make(todo):
+        pass
     return len(numbers)

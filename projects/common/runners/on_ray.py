@@ -47,24 +47,30 @@ class OnRay(NamedTuple):
 
     def _made(self, ray: ModuleType, job: Job, todo: list[int]) -> Iterator[int]:
         """Numbers of parts, as they are made."""
-        batches = in_batches(todo, self.workers or self._fitting(ray))
+        workers = self._workers(ray)
+        batches = in_batches(todo, workers)
         task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=RETRIES)(_make_batch)
         fixed = (uuid.uuid4().hex, [ray.put(job)], os.getcwd())
         queue = (task.remote(*fixed, batch) for batch in batches)
-        running = list(islice(queue, self.workers))
+        running = list(islice(queue, workers))
         while running:
             done, running = ray.wait(running)
             running += islice(queue, len(done))
             yield sum(_result(ray, each, job) for each in done)
 
-    def _fitting(self, ray: ModuleType) -> int:
-        """How many parts the cluster can make at a time. Raises UserError where it is none."""
-        resources = ray.cluster_resources()
+    def _workers(self, ray: ModuleType) -> int:
+        """How many parts are made at a time: no more than fit. Raises UserError where none fits on any machine."""
         asked = {"CPU": self.cpus, "GPU": self.gpus}
-        fitting = min(int(resources.get(name, 0) / most) for name, most in asked.items() if most)
-        found = ", ".join(f"{resources.get(name, 0):g} {name}" for name in asked)
-        expect(fitting > 0, f"no part fits: the cluster has {found}; expected fewer by --task-cpus, --task-gpus")
-        return fitting
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        fitting = sum(
+            min(int(machine.get(name, 0) / amount) for name, amount in asked.items() if amount) for machine in machines
+        )
+        found = "; ".join(", ".join(f"{machine.get(name, 0):g} {name}" for name in asked) for machine in machines)
+        fewer = "expected fewer by --task-cpus, --task-gpus"
+        expect(fitting > 0, f"no part fits on a machine of the cluster ({found}): {fewer}")
+        if self.workers and self.workers > fitting:
+            print(f"--workers {self.workers}: {fitting} parts fit on the cluster at a time ({found})", flush=True)
+        return min(self.workers or fitting, fitting)
 
 
 def _make_batch(key: str, boxed: list, folder: str, numbers: list[int]) -> int:

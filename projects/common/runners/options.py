@@ -20,7 +20,15 @@ def add_runner_options(parser: argparse.ArgumentParser, workers: int = 1) -> Non
     add("--on", default="here", metavar="WHO", help=f"{on}; projects/common/README.md")
     add("--workers", type=natural, metavar="N", help=f"parts at a time (default: {workers} here, all that fit on Ray)")
     add("--task-cpus", type=natural, metavar="N", help="of a part on Ray (default: 1)")
-    add("--task-gpus", type=float, metavar="X", help="of a part on Ray (default: 0)")
+    add("--task-gpus", type=share_of_gpus, metavar="X", help="of a part on Ray, such as 0.5 or 1 (default: 0)")
+
+
+def share_of_gpus(text: str) -> float:
+    """A part of a GPU, or whole ones, as a type of argparse."""
+    amount = float(text)
+    if not (0 <= amount <= 1 or amount >= 1 and amount.is_integer()):
+        raise argparse.ArgumentTypeError(f"expected 0 to 1, or a whole number, got {text}")
+    return amount
 
 
 def runner_of(args: argparse.Namespace, workers: int = 1) -> "Runner":

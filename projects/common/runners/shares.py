@@ -1,16 +1,20 @@
-"""Parts made by processes that something else has started, torchrun or a SLURM array: part i by process i mod n."""
+"""Parts made by processes that something else has started, torchrun or a SLURM array.
+
+Of n processes number i makes every n-th batch of parts from the i-th on: a batch is one part, or some of very many.
+"""
 
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
 
-from projects.common.runners.job import Job, make_here, missing, progress
+from projects.common.runners.job import Job, in_batches, make_here, missing, progress
 from revisit.errors import UserError, expect
 
 _held: list[FileLock] = []  # until this process ends
@@ -23,8 +27,8 @@ class Share(NamedTuple):
     count: int
 
     def run(self, job: Job) -> None:
-        left = missing(job)
-        todo = [number for number in left if number % self.count == self.number]
+        own = in_batches(range(len(job.parts)), self.count)[self.number :: self.count]
+        todo = sorted({*chain(*own)}.intersection(missing(job)))
         with progress(job, len(todo)) as bar, _error_of_each():
             make_here(job, todo, bar)
         if missing(job) or not _is_first(job):
@@ -33,7 +37,15 @@ class Share(NamedTuple):
             raise SystemExit(0)
 
     def alone(self, folder: Path | None) -> AbstractContextManager:
-        return FileLock(folder / ".shares.lock") if folder else nullcontext()  # an upload is whole, and the same bytes
+        return _locked(folder / ".shares.lock") if folder else nullcontext()  # an upload is whole, and the same bytes
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """A block that one process at a time enters. Who waits for a lock that is deleted takes the next one."""
+    with FileLock(path):
+        yield
+        path.unlink(missing_ok=True)
 
 
 def _is_first(job: Job) -> bool:

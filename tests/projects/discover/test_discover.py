@@ -1,6 +1,8 @@
 """Planted objects are found, by numbers that a loop in float64 has too; the command, its files, its continuation."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from commands import one_line_error, run
 from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 
-from projects.Discover.discovery import FOUND, Candidates, find_candidates, find_objects
+from projects.common import parts
+from projects.Discover.discovery import FOUND, REFERENCE, Candidates, find_candidates, find_objects, reference_of
 from projects.Discover.parts import FINER, find_parts, part_of
 from projects.Discover.ranking import best, contrast
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
@@ -57,8 +60,8 @@ def test_a_part_whose_box_has_more_than_40_percent_of_the_image_is_no_object_whe
     frame, square = np.zeros((2, 100, 100), bool)
     frame[[0, height - 1]] = frame[:height, [0, 99]] = True
     square[10:30, 10:30] = True
-    parts = [part_of(frame), part_of(square)]
-    candidates = Candidates((100, 100), parts, np.array([2.0, 1.0]), np.zeros((2, 5)), cuts=[])
+    of_image = [part_of(frame), part_of(square)]
+    candidates = Candidates((100, 100), of_image, np.array([2.0, 1.0]), np.zeros((2, 5)), cuts=[])
     objects = find_objects(candidates, 100, 100, 5, lambda rows, name: np.full(len(rows), recurs))
     boxes = [each["bbox"] for each in objects]
     assert boxes == [[0, 0, 100, height]] * is_object + [[10, 10, 20, 20]]
@@ -139,6 +142,31 @@ def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, writ
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == first
 
 
+def test_an_interrupted_comparison_continues_with_the_same_bytes(planted, write_pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "SECONDS", 0)
+    records = [{"file_name": str(path)} for path in write_pictures(tmp_path / "photos", 4)]
+    Path(records[0]["file_name"]).write_bytes(b"no image")
+    killed, calls = iter([False, True, False, False, False]), []
+
+    def features(image: np.ndarray) -> list[np.ndarray]:
+        calls.append(image)
+        if next(killed, False):
+            raise KeyboardInterrupt
+        return [planted]
+
+    outputs = [tmp_path / name for name in ("killed", "whole")]
+    for output in outputs:
+        output.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        reference_of(records, lambda: features, outputs[0])
+    references, candidates = reference_of(records, lambda: features, outputs[0])
+    assert len(calls) == 4 and list(references) == [record["file_name"] for record in records[1:]]
+    assert list(candidates) == list(references)[1:]
+    reference_of(records, lambda: features, outputs[1])
+    files = [output / REFERENCE for output in outputs]
+    assert files[0].read_bytes() == files[1].read_bytes() and os.listdir(outputs[0]) == [REFERENCE]
+
+
 def test_what_is_found_is_scored_where_images_have_boxes(weights, write_pictures, tmp_path):
     (path,) = write_pictures(tmp_path / "photos", 1, size=(90, 120))
     drawn = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2], "iscrowd": 0}  # smaller than any part
@@ -178,7 +206,7 @@ def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/others", tmp_path)
     assert "give another --output" in message
     message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/photos --boxes 5", tmp_path)
-    assert "other settings (boxes): give another --output" in message
+    assert "other settings (boxes 30, now 5): give another --output" in message
     write_pictures(tmp_path / "photos", 2)
     message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/photos", tmp_path)
     assert "other settings (images): give another --output" in message  # not silence on the second

@@ -12,12 +12,13 @@ from checkpoints import finetuned_checkpoint, run_checkpoint, write_converted
 from commands import one_line_error, run
 from torch.nn.functional import normalize
 
+from projects.common import parts
 from projects.common.nearest import nearest, neighbours
 from projects.common.network_maps import NetworkMaps, resized
 from projects.common.own_features import of_maps, own_features
 from projects.common.row_table import load_table
 from projects.ImageAtlas import embedding
-from projects.ImageAtlas.embedders import BoxesOfHead, BoxesOfMaps, WholeImages
+from projects.ImageAtlas.embedders import OPTIONS, BoxesOfMaps, WholeImages, embedder_of
 from projects.ImageAtlas.embedding import embed
 from projects.ImageAtlas.places import boxes_of, whole_images
 from projects.ImageAtlas.similar import similar_to
@@ -102,9 +103,10 @@ def test_rows_of_boxes_are_those_of_a_probe(weights, boxes_file, tmp_path):
 
 def test_rows_of_a_box_head_are_those_of_a_probe(boxes_file, tmp_path):
     weights = finetuned_checkpoint("faster_rcnn_fpn", tmp_path)
-    arguments = Namespace(weights=str(weights), config_file="", opts=["MODEL.DEVICE", "cpu"])
-    cfg = finetuned_config(arguments)
-    table = embed(boxes_of(boxes_file), BoxesOfHead(cfg), tmp_path / "photos")
+    arguments = Namespace(**dict.fromkeys(OPTIONS), device="cpu")
+    vars(arguments).update(weights=str(weights), box_head=True, config_file="", opts=["MODEL.DEVICE", "cuda"])
+    table = embed(boxes_of(boxes_file), embedder_of(arguments), tmp_path / "photos")  # --device comes last
+    cfg = finetuned_config(Namespace(weights=str(weights), config_file="", opts=["MODEL.DEVICE", "cpu"]))
     model, drawn = load_finetuned(cfg)[0], build_model(cfg)
     features = own_features(model, drawn)
     assert features.title == "neck and box head" and table.rows.shape == (3, cfg.MODEL.ROI_BOX_HEAD.FC_DIM)
@@ -132,6 +134,7 @@ def test_an_interrupted_command_continues_with_the_same_bytes(weights, write_pic
     write_pictures(tmp_path / "photos", 7)
     (tmp_path / "photos/003.png").write_bytes(b"no image")
     monkeypatch.setattr(embedding, "PART", 2)
+    monkeypatch.setattr(parts, "SECONDS", 0)
     places = whole_images(f"folder:{tmp_path}/photos")
     outputs = [tmp_path / name for name in ("whole", "killed")]
     for output in outputs:

@@ -18,8 +18,11 @@ from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
 from trees import refused
 
-from projects.Predict import amounts
+from projects.common import parts
+from projects.common.runners.shares import Share
+from projects.Predict import amounts, file_predictions
 from projects.Predict.file_predictions import FilePredictor, find_sources
+from projects.Predict.prediction_sheet import draw_objects
 from projects.Predict.predictions import finetuned_config, set_score_threshold
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
@@ -126,6 +129,43 @@ def test_where_nothing_is_found_a_lower_threshold_is_named(recipe, heads, write_
     assert text.startswith("none of 2 images has an object that scores at least 0.9 (--score-threshold); the highest")
     threshold, count = re.search(r"--score-threshold (\S+) would draw (\d+)", text).groups()
     assert words_at(float(threshold)).startswith(f"{count} objects score at least {threshold} ")
+
+
+def test_processes_of_which_one_is_killed_write_the_bytes_of_one_and_mix_no_settings(
+    write_pictures, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(file_predictions, "PART", 1)
+    monkeypatch.setattr(parts, "SECONDS", 0)
+    files, weights = write_pictures(tmp_path / "photos", 5, size=(90, 120)), str(weights_of("retinanet_fpn", tmp_path))
+
+    def predictor(name: str, threshold: float = 0.05) -> FilePredictor:
+        opts = ["MODEL.DEVICE", "cpu", "MODEL.RETINANET.SCORE_THRESH_TEST", str(threshold)]
+        (tmp_path / name).mkdir(exist_ok=True)
+        cfg = finetuned_config(Namespace(weights=weights, config_file="", opts=opts))
+        return FilePredictor(cfg, tmp_path / name)
+
+    calls = []
+
+    def killed_at_second(*arguments: object) -> np.ndarray:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return draw_objects(*arguments)
+
+    def contents(folder: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    sources = find_sources(files, tmp_path / "x")
+    predictor("one").run(sources)
+    with pytest.raises(SystemExit):
+        predictor("two").run(sources, Share(1, 2))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(file_predictions, "draw_objects", killed_at_second)
+        predictor("two").run(sources, Share(0, 2))
+    other = "SCORE_THRESH_TEST 0.05, now 0.3.: give those again to continue, or delete this folder"
+    refused(other, predictor("two", 0.3).run, sources)
+    predictor("two").run(sources, Share(0, 2))
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("segmentation_nyud", "classes"), ("depth", "depth")])
