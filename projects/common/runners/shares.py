@@ -3,6 +3,7 @@
 Of n processes number i makes every n-th batch of parts from the i-th on: a batch is one part, or some of very many.
 """
 
+import atexit
 import os
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ def _is_first(job: Job) -> bool:
     except Timeout:
         return False
     _held.append(lock)
+    atexit.register(job.lock.unlink, missing_ok=True)  # of what is put together outside ``in_parts``, too
     if done := bool(missing(job)):  # and deleted since
         job.lock.unlink(missing_ok=True)
     return not done
