@@ -161,6 +161,7 @@ def test_own_images_begin_with_imagenet_weights(photos, tmp_path):
     assert "nobody can say: DATASETS.TEST is empty" in text.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("imagenet")
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     options = {"pretrain": OWN, "detection": DETECTION}
     printed = walk("docs/own-images.md", tmp_path, options, count=7)
@@ -190,6 +191,8 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
             target = tmp_path / name / f"kind_{number % 2}" / f"{number:02d}.jpg"
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(photos / f"holiday/{number:02d}.jpg", target)
+    (classify,) = documented("docs/tasks/classification.md")
+    assert "top1 of class_folders:" in run(f"{on_photos(classify, tmp_path)} LINEAR.IMAGE_SIZE 64", tmp_path)
     frozen = on_photos(frozen, tmp_path).replace("--labels 50 200", "--dry-run --labels 10")
     assert "frozen features" in run(f"{frozen} {SMALL} MODEL.RESNETS.DEPTH 18", tmp_path)
     rest = [each for each in rest if "imagenet:" not in each and "objects_from" not in each]

@@ -35,7 +35,7 @@ def main() -> None:
     args = parse_args()
     from projects.common.output_settings import claim
     from projects.common.runners.job import PerProcess
-    from projects.Discover.coco_files import write_data_set, write_results
+    from projects.Discover.coco_files import folder_of, write_data_set, write_results
     from projects.Discover.dense_features import DenseFeatures
     from projects.Discover.discovery import discover
     from projects.Discover.scores import class_agnostic_scores
@@ -55,13 +55,15 @@ def main() -> None:
     with runner.alone(args.output):
         claim(args.output, settings)
     images = discover(records, features, args.output, args.boxes, runner)
-    count = write_data_set(args.output / "data_set.json", images)
+    folder, data_set = folder_of(images, args.images), args.output / "data_set.json"
+    count = write_data_set(data_set, images, folder=folder)
     save_found(args.output / "found.png", images)
     write_results(args.output / "proposals.json", images)
     without = sum(not line["objects"] for _, line in images)
     empty = f", {without} of them without any" if without else ""
-    of_all = f"{count} objects in {len(images)} of {len(records)} images{empty}"
-    print(f"{of_all}: data_set.json, proposals.json and found.png")
+    of_all = f"{count} box{'es' * (count != 1)} in {len(images)} of {len(records)} images{empty}"
+    print(f"{of_all}; at most {args.boxes} each, the best first: {args.output / 'found.png'}")
+    print(f"a detector learns them as coco:{folder}:{data_set}")
     if all("annotations" in record for record in records):
         scores = class_agnostic_scores(images)
         print(f"against the boxes of {args.images}: AP50 {scores['AP50']:.1f}, recall {scores['recall50']:.1f} %")

@@ -31,7 +31,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.Discover.coco_files import write_data_set
+    from projects.Discover.coco_files import folder_of, write_data_set
     from projects.Discover.self_labels import self_labelled
     from projects.Predict.predictions import Predictor, finetuned_config, set_score_threshold
     from revisit.checkpoint.run_folder import trained_network
@@ -50,8 +50,10 @@ def main() -> None:
         sure > 0, f"no box scores {threshold:g} in {len(labelled)} of {len(records)} images: lower --score-threshold"
     )
     make_folder(args.output, "--output")
-    count = write_data_set(args.output / "data_set.json", labelled, predictor.class_names)
-    print(f"{count} boxes in {len(labelled)} of {len(records)} images, {sure} of them of the detector: data_set.json")
+    folder, data_set = folder_of(labelled, args.images), args.output / "data_set.json"
+    count = write_data_set(data_set, labelled, predictor.class_names, folder=folder)
+    print(f"{count} boxes in {len(labelled)} of {len(records)} images, {sure} of them of the detector")
+    print(f"a detector learns them as coco:{folder}:{data_set}")
 
 
 if __name__ == "__main__":

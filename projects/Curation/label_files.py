@@ -9,7 +9,7 @@ import numpy as np
 from projects.common.label_studio import interface_of, task_of
 from projects.common.row_table import RowTable
 from projects.Curation.tables import full_names, write_list
-from projects.Discover.coco_files import write_data_set
+from projects.Discover.coco_files import folder_of, write_data_set
 from projects.ImageAtlas.thumbnails import thumbnails
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
 from revisit.files import write_whole
@@ -24,8 +24,8 @@ def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequen
     label_studio.xml, an interface for boxes of these classes, or of ANY."""
     names = full_names(chosen).tolist()
     write_list(output / "selected.txt", names)
-    images = zip(names, chosen.boxes, strict=True)
-    write_data_set(output / "to_label.json", [_without_boxes(*image) for image in images], classes=())
+    images = [_without_boxes(*image) for image in zip(names, chosen.boxes, strict=True)]
+    write_data_set(output / "to_label.json", images, classes=(), folder=folder_of(images))
     write_whole(output / "label_studio.json", json.dumps([task_of(name) for name in names]))
     write_whole(output / "label_studio.xml", interface_of(class_names or [ANY]))
     shown = evenly_spread(len(names), MOST)

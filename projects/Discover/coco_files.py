@@ -1,6 +1,7 @@
 """What was found, as files: a COCO data set of one class, and COCO results for OBJECTS.PROPOSALS."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from revisit.files import write_whole
 from detectron2.structures import BoxMode
 
 CATEGORY = {"id": 1, "name": "object"}
+Images = list[tuple[dict, dict[str, Any]]]  # records, and height and width (px) and objects of each
 
 
 def in_coco(annotation: dict) -> dict[str, Any]:
@@ -20,17 +22,31 @@ def in_coco(annotation: dict) -> dict[str, Any]:
     return {"bbox": corner_and_sides, "iscrowd": annotation.get("iscrowd", 0)}
 
 
+def folder_of(images: Images, data_set: str = "") -> str:
+    """The folder that has all images: one that the name of a data set names, or else the deepest, without links.
+
+    Args:
+        data_set: such as ``folder:/data/photos``.
+    """
+    folders = [os.path.dirname(os.path.abspath(record["file_name"])) for record, _ in images]
+    deepest = os.path.commonpath(folders)
+    named = [part for part in data_set.split(":") if part and Path(deepest).is_relative_to(os.path.abspath(part))]
+    return named[0] if named else deepest
+
+
 def write_data_set(
-    path: Path, discovered: list[tuple[dict, dict[str, Any]]], classes: Sequence[str] = (CATEGORY["name"],)
+    path: Path, discovered: Images, classes: Sequence[str] = (CATEGORY["name"],), *, folder: str = ""
 ) -> int:
     """Write images and annotations with masks in run lengths; returns how many objects there are.
 
-    Objects with a ``category_id`` count ``classes`` from 1.
+    Objects with a ``category_id`` count ``classes`` from 1. Names of files are those below ``folder``, as annotation
+    tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records.
     """
     images, annotations = [], []
     for number, (record, line) in enumerate(discovered, start=1):
         size = {"height": line["height"], "width": line["width"]}
-        images.append({"id": number, "file_name": record["file_name"], **size})
+        name = os.path.relpath(record["file_name"], folder) if folder else record["file_name"]
+        images.append({"id": number, "file_name": name, **size})
         for each in line["objects"]:
             identity = {"id": len(annotations) + 1, "image_id": number, "category_id": 1, "iscrowd": 0}
             annotations.append(identity | each)
@@ -39,7 +55,7 @@ def write_data_set(
     return len(annotations)
 
 
-def write_results(path: Path, discovered: list[tuple[dict, dict[str, Any]]]) -> None:
+def write_results(path: Path, discovered: Images) -> None:
     """Write boxes and scores by image_id, or by the stem of the file's name, as OBJECTS.PROPOSALS reads them.
 
     Raises UserError where two images have the same.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from projects.common.labelled_boxes import size_of, with_whole_name
-from projects.Discover.coco_files import in_coco, write_data_set
+from projects.Discover.coco_files import folder_of, in_coco, write_data_set
 from projects.LabelCheck.labels import Labels, read_labels_of
 from projects.LabelCheck.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
 from revisit.errors import UserError, expect, first_line
@@ -40,7 +40,7 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     changes = [_change(row, suspects, labels, place) for place, row in _rows(accepted)]
     images = _corrected(labels, changes)
     path = folder / "corrected.json"
-    write_data_set(path, images, labels.class_names)
+    write_data_set(path, images, labels.class_names, folder=folder_of(images, name))
     return len(changes), path
 
 

@@ -1,7 +1,6 @@
 """What a detector has found in image files, as files that other programs open."""
 
 import json
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import pycocotools.mask as run_lengths
 
 from projects.common.label_studio import interface_of, task_with_boxes
-from projects.Discover.coco_files import write_data_set
+from projects.Discover.coco_files import folder_of, write_data_set
 from revisit.files import write_whole
 
 RESULTS, IMAGES = "predictions.json", "images.json"
@@ -48,9 +47,9 @@ def write_objects(output: Path, predicted: Predicted, num_files: int, version: s
     of_image = defaultdict(list)
     for box in predicted.objects:
         of_image[box["image_id"]].append(box)
-    folder = os.path.commonpath([os.path.dirname(os.path.abspath(image["file_name"])) for image in images])
-    lines = [_line(image, of_image[image["id"]], folder) for image in images]
-    write_data_set(output / DATA_SET, lines, predicted.class_names)
+    lines = [_line(image, of_image[image["id"]]) for image in images]
+    folder = folder_of(lines)
+    write_data_set(output / DATA_SET, lines, predicted.class_names, folder=folder)
     names = predicted.class_names
     tasks = [task_with_boxes(image, of_image[image["id"]], names, version) for image in images]
     write_whole(output / TASKS, json.dumps(tasks))
@@ -58,11 +57,10 @@ def write_objects(output: Path, predicted: Predicted, num_files: int, version: s
     return f"coco:{folder}:{output / DATA_SET}"
 
 
-def _line(image: dict[str, Any], boxes: list[dict[str, Any]], folder: str) -> tuple[dict, dict]:
-    """An image, by its name below the folder, and its objects with their areas, as ``write_data_set`` takes them."""
-    record = {"file_name": os.path.relpath(image["file_name"], folder)}
+def _line(image: dict[str, Any], boxes: list[dict[str, Any]]) -> tuple[dict, dict]:
+    """An image and its objects with their areas, as ``write_data_set`` takes them."""
     objects = [box | {"area": _area(box)} for box in boxes]
-    return record, {"height": image["height"], "width": image["width"], "objects": objects}
+    return image, {"height": image["height"], "width": image["width"], "objects": objects}
 
 
 def _area(box: dict[str, Any]) -> float:

@@ -16,7 +16,7 @@ from projects.Teacher.tally import Tally
 from revisit.compat.private_names import BatchNorm
 from revisit.data.sources.inspection import num_classes
 from revisit.engine.writers import Writers
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 from revisit.keys import with_values
 from revisit.modeling.momentum import ema_update, momentum_copy
 
@@ -29,6 +29,17 @@ from detectron2.utils.events import EventStorage, get_event_storage
 STUDENT = "student."
 LEARNT = ("loss_rpn_cls", "loss_cls")  # from the teacher's boxes: what is an object, and of which class; not where
 _OTHER_HEADS = ("mask_on", "keypoint_on")  # switches of Detectron2's region heads
+
+
+def detector_of(cfg: CfgNode) -> nn.Module:
+    """The network of TEACHER.DETECTOR. Raises UserError where the recipe is one of another network, such as a
+    RetinaNet's, whose maps are not those that this one reads."""
+    name = cfg.TEACHER.DETECTOR
+    try:
+        return META_ARCH_REGISTRY.get(name)(with_values(cfg, {"MODEL.META_ARCHITECTURE": name}))
+    except KeyError as error:
+        problem = f"the recipe has no map {error.args[0]}, which TEACHER.DETECTOR {name} reads"
+        raise UserError(f"{problem}: for the recipe of a RetinaNet add TEACHER.DETECTOR RetinaNet") from error
 
 
 @META_ARCH_REGISTRY.register()
@@ -50,8 +61,7 @@ class TeacherDetector(nn.Module):
     def __init__(self, cfg: CfgNode):
         super().__init__()
         options = cfg.TEACHER
-        network = META_ARCH_REGISTRY.get(options.DETECTOR)
-        self.student = network(with_values(cfg, {"MODEL.META_ARCHITECTURE": options.DETECTOR}))
+        self.student = detector_of(cfg)
         teacher = momentum_copy(self.student)
         self._teacher = (teacher,)  # its parts belong to this module, under their own names
         for name, part in teacher.named_children():

@@ -5,12 +5,15 @@ from argparse import Namespace
 from pathlib import Path
 
 from projects.common.command_line import RANDOM
+from revisit.checkpoint.flags import read_flags
+from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.engine.environment import record_environment
 from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.run_log import open_log
 from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.files import make_folder, strict_json, write_whole
+from revisit.modeling.backbone.description import family_of
 
 from detectron2.config import CfgNode
 
@@ -18,10 +21,12 @@ from detectron2.config import CfgNode
 def load_project(args: Namespace) -> CfgNode:
     """The config of projects/NAME/run.py, checked and frozen; OUTPUT_DIR, which is --output, has its records.
 
-    --weights becomes MODEL.WEIGHTS, empty for a network drawn from SEED.
+    --weights becomes MODEL.WEIGHTS, empty for a network drawn from SEED. A name, such as imagenet:NAME, brings its
+    backbone in place of the recipe's.
     """
     start = ("MODEL.WEIGHTS", "" if args.weights == RANDOM else args.weights)
-    cfg = make_config(args.config_file, (*args.opts, *start), seed=0)  # repeatable unless the seed is changed
+    pairs = (*_backbone_of(args.weights), *args.opts, *start)
+    cfg = make_config(args.config_file, pairs, seed=0)  # repeatable unless the seed is changed
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
     make_folder(args.output, "--output")
@@ -31,6 +36,14 @@ def load_project(args: Namespace) -> CfgNode:
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
+
+
+def _backbone_of(weights: str) -> tuple[str, ...]:
+    """The pair that builds the plain backbone of named weights; without it the recipe looks like a detector's."""
+    if not is_named(weights):
+        return ()
+    family = family_of(read_flags(weights_file(weights))[0] or {})
+    return ("MODEL.BACKBONE.NAME", family.BUILDER) if family else ()
 
 
 def only_dataset(cfg: CfgNode, split: str) -> str:

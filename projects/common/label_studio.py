@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
-# How Label Studio serves a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT, here /.
-LOCAL_FILE = "/data/local-files/?d="
+from revisit.data.sources.coco_truth import LOCAL_FILE
+
 IMAGE, LABEL = "image", "label"  # what an interface calls the image, and the boxes on it
 
 
 def task_of(file_name: str) -> dict[str, Any]:
-    """An image to label; its name need not be UTF-8."""
+    """An image to label, where the document root is /; its name need not be UTF-8."""
     path = os.fsencode(os.path.abspath(file_name))
     return {"data": {IMAGE: f"{LOCAL_FILE}{quote(path.lstrip(b'/'))}"}}
 

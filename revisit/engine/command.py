@@ -8,6 +8,7 @@ import io
 import os
 import re
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -88,6 +89,12 @@ def parse_with_pairs(parser: argparse.ArgumentParser) -> argparse.Namespace:
     args.opts = [*(vars(args).get("opts") or []), *pairs]
     check_pairs(args.opts)
     return args
+
+
+def in_shell(word: str) -> str:
+    """A word as it is typed in a shell: between double quotes where it has single ones, such as ``('folder:x',)``."""
+    needs_escapes = any(sign in word for sign in '"$`\\!')
+    return shlex.quote(word) if "'" not in word or needs_escapes else f'"{word}"'
 
 
 def check_pairs(words: Sequence[object]) -> None:

@@ -218,8 +218,9 @@ def log_processes(device: str) -> None:
     """Log what the run runs on."""
     world_size = comm.get_world_size()
     if device == "cpu":
-        how = f"{world_size} gloo processes" if world_size > 1 else "one process"
-        where = f"the CPU: {how}, {torch.get_num_threads()} threads each"
+        how = f"{world_size} gloo processes, each" if world_size > 1 else "one process"
+        threads = torch.get_num_threads()
+        where = f"the CPU: {how} with {threads} thread{'s' * (threads > 1)}"
     else:
         where = f"{world_size} x {torch.cuda.get_device_name()}"
     logging.getLogger(__name__).info(f"Running on {where}")

@@ -27,7 +27,8 @@ def precision(cfg: CfgNode, facts: Facts) -> Decision | None:
         parts = {"SOLVER.AMP.ENABLED": asked != "float32", "SOLVER.AMP.DTYPE": dtype}
         return Decision("", f"SOLVER.PRECISION {asked}", parts)
     if asked == "auto_on_gpu" and (cfg.MODEL.DEVICE == "cpu" or not method_of(cfg)):
-        return Decision("", "auto_on_gpu is for a pretraining on a GPU")
+        dtype = amp.DTYPE if amp.ENABLED else "float32"
+        return Decision("", f"{dtype}, by SOLVER.AMP.ENABLED {amp.ENABLED}; auto decides by what the device computes")
     if asked:
         wrong = why_not_bfloat16(cfg)
         parts = dict(zip(PARTS, (not wrong, "bfloat16", True), strict=True))

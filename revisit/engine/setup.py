@@ -5,7 +5,6 @@
 
 import argparse
 import logging
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -26,6 +25,7 @@ from revisit.checkpoint.run_folder import (
 from revisit.data.images.deep_images import bit_depth, depth_key
 from revisit.data.sources.catalog import register
 from revisit.data.sources.inspection import num_classes
+from revisit.engine.command import in_shell
 from revisit.engine.config_checks import check_config, check_evaluation, check_schedule, check_start
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
@@ -213,7 +213,8 @@ def _open_log(cfg: CfgNode, args: argparse.Namespace) -> None:
         lambda record: not (record.exc_info and is_no_defect(record.exc_info[1]))
     )
     settings = Path(cfg.OUTPUT_DIR) / "config.yaml"
-    logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
+    typed = " ".join(map(in_shell, args.opts))
+    logger.info(f"{args.config_file or 'no config file'} {typed}: all settings are in {settings}")
     log_processes(cfg.MODEL.DEVICE)
 
 

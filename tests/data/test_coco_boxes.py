@@ -205,6 +205,13 @@ def test_names_are_texts_and_files_are_found_by_either_slash(coco, tmp_path):
     assert MetadataCatalog.get(name).thing_classes == ["1", "dog"]
 
 
+def test_label_studio_exports_files_by_their_addresses_below_its_root(coco, tmp_path):
+    (tmp_path / "a.jpg").rename(tmp_path / "a b.jpg")
+    for root in ("", f"{tmp_path}".lstrip("/") + "/"):
+        name = coco(of("images", file_name=f"/data/local-files/?d={root}a%20b.jpg"))
+        assert get_records(name)[0]["file_name"] == f"{tmp_path}/a b.jpg"
+
+
 @pytest.mark.parametrize("others", [0, 20])
 def test_boxes_that_stand_there_twice_are_refused_or_if_few_warned_of(coco, others):
     def change(content: dict) -> None:

@@ -1,13 +1,14 @@
 """Command lines that end in KEY VALUE pairs, with --opts before them or not, are read alike by every command."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 from trees import refused
 
-from revisit.engine.command import parse_with_pairs
+from revisit.engine.command import in_shell, parse_with_pairs
 
 PAIRS = ["SOLVER.MAX_ITER", "5", "SEED", "-1"]
 
@@ -49,3 +50,12 @@ def test_half_a_pair_is_refused(monkeypatch):
 
 def test_an_option_after_the_pairs_is_told_where_it_belongs(monkeypatch):
     refused("--resume comes after KEY VALUE: options go before", parsed, [*PAIRS, "--resume"], monkeypatch, bare=True)
+
+
+@pytest.mark.parametrize("word", ["('folder:/data/photos',)", "''", "plain", "two words", "it's $5", 'a "b"', ""])
+def test_a_word_is_logged_as_a_shell_reads_it_back(word):
+    assert shlex.split(in_shell(word)) == [word]
+
+
+def test_names_of_data_sets_are_logged_as_the_pages_write_them():
+    assert in_shell("('folder:/data/photos',)") == "\"('folder:/data/photos',)\""

@@ -10,6 +10,7 @@ import os
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from revisit.errors import expect, translated
 MIN_SIDE = 0.01  # px of a box inside its image; narrower ones vanish when an image is made smaller
 FAR = 2**20  # px, beyond any image
 MAX_OUTLINE = 2**20  # px around a mask; pycocotools walks along it step by step, and dies of one without an end
+LOCAL_FILE = "/data/local-files/?d="  # how Label Studio serves a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT
 IS_CROWD = (None, 0, 1, "0", "1")
 # Reasons to leave out an annotation.
 WITHOUT_IMAGE = "of images that the file does not have"
@@ -155,9 +157,14 @@ def _is_side(value: Any) -> bool:
 
 
 def _file_name(name: str, folder: Path) -> str:
-    """The name, which another system may have written with backslashes."""
-    path = os.path.join(folder, name)
-    return name if os.path.exists(path) else name.replace("\\", "/")
+    """The name, which another system may have written with backslashes, and Label Studio as an address."""
+    if os.path.exists(os.path.join(folder, name)):
+        return name
+    _, is_address, quoted = name.partition(LOCAL_FILE)
+    below = os.fsdecode(unquote_to_bytes(quoted))
+    if not is_address:
+        return name.replace("\\", "/")
+    return below if os.path.exists(os.path.join(folder, below)) else f"/{below}"
 
 
 def _annotation(entry: dict, picture: dict) -> dict | None:

@@ -6,7 +6,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import Records
 from revisit.errors import UserError, expect, first_few
-from revisit.keys import Decision, Facts, architecture_of, integer, of_detectron2, value_of
+from revisit.keys import Decision, Facts, architecture_of, integer, network_of, of_detectron2, value_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -100,7 +100,9 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
     count = len(MetadataCatalog.get(name).get(classes, ())) if classes else None
     if count != num_classes(cfg):
         problem = f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} class{'es' * (count != 1)}"
-        remedy = f": add {key} {count} to the command" if count else ""
+        around = getattr(network_of(cfg), "around", "")
+        other = f", or {around} of another network than {architecture}" if around else ""
+        remedy = f": add {key} {count} to the command{other}" if count else ""
         raise UserError(problem + remedy)
 
 

@@ -111,7 +111,7 @@ def test_the_command_writes_what_a_tool_for_labelling_reads(table, tmp_path, how
     names = [record["file_name"] for record in get_records(f"list:{tmp_path}/out/selected.txt")]
     assert len({*names}) == 5 and {*names} <= {*table.files.tolist()}
     content = json.loads((tmp_path / "out/to_label.json").read_text())
-    assert [image["file_name"] for image in content["images"]] == names
+    assert [f"{tmp_path}/photos/{image['file_name']}" for image in content["images"]] == names
     assert {(image["height"], image["width"]) for image in content["images"]} == {(30, 40)}
     assert content["annotations"] == content["categories"] == []
     tasks = json.loads((tmp_path / "out/label_studio.json").read_text())

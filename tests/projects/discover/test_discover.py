@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import run_checkpoint, write_converted
-from commands import one_line_error, run
+from commands import ROOT, one_line_error, run
 from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 
@@ -124,12 +124,15 @@ def weights(tmp_path_factory):
 
 
 def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, write_pictures, tmp_path):
-    pictures = write_pictures(tmp_path / "photos", 3, size=(90, 120))
-    words = f"--weights {weights} --images folder:{tmp_path}/photos --short-side 192 --output {tmp_path}"
+    pictures = write_pictures(tmp_path / "photos/day", 3, size=(90, 120))
+    photos = os.path.relpath(tmp_path / "photos", ROOT)
+    words = f"--weights {weights} --images folder:{photos} --short-side 192 --output {tmp_path}"
     command = f"python tools/discover.py {words}/out"
-    assert "in 3 of 3 images" in run(command, tmp_path)
+    text = run(command, tmp_path)
+    assert "in 3 of 3 images" in text and f"coco:{photos}:{tmp_path}/out/data_set.json" in text
     first = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     whole = json.loads(first["data_set.json"])
+    assert [image["file_name"] for image in whole["images"]] == [f"day/{path.name}" for path in pictures]
     coco = COCO(str(tmp_path / "out/data_set.json"))
     for annotation in whole["annotations"]:
         mask = coco.annToMask(annotation)
@@ -191,7 +194,7 @@ def test_images_without_any_object_are_counted_and_refused_where_all_are(write_p
     mask = {"size": [30, 40], "counts": run_lengths.encode(np.ones((30, 40), np.uint8, "F"))["counts"].decode()}
     lines[0]["objects"] = [{"bbox": [0, 0, 40, 30], "segmentation": mask, "area": 1200, "score": 1.0}]
     (tmp_path / "out" / FOUND).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "1 objects in 2 of 2 images, 1 of them without any" in run(f"{command} --short-side 64", tmp_path)
+    assert "1 box in 2 of 2 images, 1 of them without any" in run(f"{command} --short-side 64", tmp_path)
 
 
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):

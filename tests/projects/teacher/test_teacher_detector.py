@@ -213,6 +213,12 @@ def test_it_reads_the_keys_of_its_detector_and_of_looks():
     assert not is_read(plain, "TEACHER.WEIGHT")
 
 
+def test_the_recipe_of_a_retinanet_without_its_name_is_refused_with_the_key():
+    options = (*ONE_STAGE, "TEACHER.DETECTOR", "GeneralizedRCNN", "MODEL.RPN.IN_FEATURES", ["p2", "p3"])
+    message = "no map p2, which TEACHER.DETECTOR GeneralizedRCNN reads: for the recipe of a RetinaNet add"
+    refused(message, small_teacher, *options)
+
+
 def test_a_network_that_predicts_no_boxes_is_refused():
     options = ["MODEL.META_ARCHITECTURE", "TeacherDetector", "TEACHER.DETECTOR", "SemanticSegmentor"]
     message = "TEACHER.DETECTOR is 'SemanticSegmentor': expected one of GeneralizedRCNN, RetinaNet"
