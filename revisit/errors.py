@@ -26,7 +26,7 @@ class UserError(Exception):
     EXIT_CODE = 2
 
     def __init__(self, message: str):
-        super().__init__(printable(told_by_worker(message, "UserError")))
+        super().__init__(printable(told_by_worker(message, type(self).__name__)))
 
 
 def expect(condition: bool, message: str) -> None:
