@@ -1,6 +1,6 @@
 """Command lines as a user types them, and processes of a run, for the tests that drive whole programs.
 
-Importing torch and its like takes 3 s of CPU. Processes here are forks of one that has imported them, except where a
+Importing torch and its like takes 5 s of CPU. Processes here are forks of one that has imported them, except where a
 test is about how processes start. Detectron2 and this project, 0.2 s, are imported by each, in its own environment.
 """
 
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, spawn
 from multiprocessing.connection import Connection
@@ -109,9 +110,12 @@ def _be_process(environment: dict[str, str], folder: str, main: Callable[..., ob
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([
-    *("cv2", "fvcore.nn", "hydra", "matplotlib.figure", "omegaconf", "pycocotools.cocoeval", "scipy.optimize"),
-    *("sklearn.linear_model", "tabulate", "torch._dynamo", "torch.utils.flop_counter", "torch.utils.tensorboard"),
-    *("torchvision.models", "yaml"),
+    *("cv2", "filelock", "fsspec.implementations.local", "fvcore.common.config", "fvcore.common.param_scheduler"),
+    *("fvcore.nn", "fvcore.transforms", "hydra", "jinja2", "matplotlib.backends.backend_agg", "matplotlib.figure"),
+    *("omegaconf", "onnx", "PIL.JpegImagePlugin", "PIL.TiffImagePlugin", "plotly.graph_objects", "pycocotools.coco"),
+    *("pycocotools.cocoeval", "pytest", "scipy.optimize", "sklearn.cluster", "sklearn.linear_model", "tabulate"),
+    *("timm", "torch._dynamo", "torch.distributed.elastic.utils.distributed", "torch.utils.flop_counter"),
+    *("torch.utils.tensorboard", "torchvision.models", "torchvision.transforms.v2", "yaml"),
 ])  # fmt: skip
 _popen = subprocess.Popen
 
@@ -184,6 +188,9 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
 
     cv2.setNumThreads(0)  # what this forks would wait for threads that only this process has
     gc.freeze()
+    weakref.finalize._registry.clear()  # of torch's operators, which would be unregistered one by one at the end
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        del sys.modules[name]  # it reads its environment when it is imported
     if new_session:
         os.setsid()
     for number, stream in enumerate(streams, start=1):

@@ -142,6 +142,8 @@ def test_eval_only_repeats_the_numbers_of_finetuning(task, options, metric, proc
         assert trained[name] == value or (value is None and trained[name] != trained[name]), name  # no box of a size
 
 
+FEW_BOXES = "MODEL.RPN.PRE_NMS_TOPK_TRAIN 50 MODEL.RPN.POST_NMS_TOPK_TRAIN 20 MODEL.RPN.PRE_NMS_TOPK_TEST 50 "
+FEW_BOXES += "MODEL.RPN.POST_NMS_TOPK_TEST 20 TEST.DETECTIONS_PER_IMAGE 10"
 OWN = {
     "detection_fpn": ("voc_xml:{toy}/JPEGImages:{toy}/Annotations", "", "bbox/AP50"),
     "mask_rcnn": ("toy_coco_val", "INPUT.MASK_FORMAT bitmask", "segm/AP50"),
@@ -157,6 +159,7 @@ OWN = {
 def test_own_recipes_learn_from_labels_as_people_have_them(recipe, data, options, metric, toy_root, tmp_path):
     labels = f"\"('{data.format(toy=toy_root / 'toy_scenes/VOC2007')}',)\""
     options += "" if recipe == "segmentation" else f" {DETECTION} INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64"
+    options += f" TEST.EVAL_PERIOD 3 {FEW_BOXES}"
     train = f"{TRAIN} configs/own_images/{recipe}.yaml IMPORTS \"('projects.ToyScenes',)\" OUTPUT_DIR {tmp_path} "
     test = f"DATASETS.TEST {labels} DATALOADER.NUM_WORKERS 0 {options}"
     text = run(f"{train} DATASETS.TRAIN {labels} {test} {SHORT}", toy_root)

@@ -95,7 +95,7 @@ class Soak:
         folder, untouched = self._output / kind / f"run_{number}", self._output / f"untouched_{processes}"
         if processes not in self._seconds:
             process, start = self._start(untouched, processes, 0), time.perf_counter()
-            _wait_for(lambda: (untouched / "model_final.pth").exists(), process)
+            _wait_for(lambda: (untouched / "model_final.pth").exists(), process, every=0.02)
             self._seconds[processes] = time.perf_counter() - start
             self._finish(process)
         reached = None
@@ -122,7 +122,7 @@ class Soak:
             options = {"cwd": PACKAGES, "env": environment, "stdout": console, "start_new_session": True}
             command = [sys.executable, find_file(words[0]), *words[1:]]
             process = subprocess.Popen(command, stderr=subprocess.STDOUT, **options)
-        _wait_for(lambda: "Starting training" in _console(folder), process)
+        _wait_for(lambda: "Starting training" in _console(folder), process, every=0.02)
         return process
 
     def _finish(self, process: subprocess.Popen) -> None:
@@ -166,14 +166,14 @@ def _done(folder: Path) -> int:
     return max((iteration_of(path) + 1 for path in checkpoints_of_run(folder)), default=0)
 
 
-def _wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Until the condition holds or the process has ended."""
+def _wait_for(condition: Callable[[], bool], process: subprocess.Popen, every: float = 0.001) -> None:
+    """Until the condition, seen ``every`` so many seconds, holds or the process has ended."""
     end = time.monotonic() + LIMIT
     while not condition() and process.poll() is None:
         if time.monotonic() > end:
             os.killpg(process.pid, signal.SIGKILL)
             raise UserError(f"process {process.pid} made no progress in {LIMIT} s")
-        time.sleep(0.001)
+        time.sleep(every)
 
 
 def _same(folder: Path, untouched: Path) -> bool:

@@ -133,7 +133,7 @@ def declaration(name: str) -> Key:
     """What is declared of a full key: of each field the first declaration that has it."""
     merged = KEYS.get(name, Key(name))
     for key in OF_DETECTRON2:
-        if fnmatchcase(name, key.name):
+        if key.name == name or ("*" in key.name and fnmatchcase(name, key.name)):  # most are names, not patterns
             is_open = {field for field in Key._fields if getattr(merged, field) == getattr(UNSTATED, field)}
             open_fields = {field: value for field, value in key._asdict().items() if field in is_open}
             merged = merged._replace(**open_fields | {"default": merged.default, "paper": merged.paper})

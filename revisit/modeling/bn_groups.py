@@ -104,42 +104,44 @@ def check_whole_batch(cfg: CfgNode, method: str) -> None:
 
 def check_groups(cfg: CfgNode, share: int) -> None:
     """Raise UserError where groups do not fit, or have a single value of a channel, which is always normalised to 0."""
-    groups = bn_groups(cfg, share)
+    backbone = meta_backbone(cfg)
+    groups = bn_groups(cfg, share, backbone)
     alone = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP} normalises a map of one place by one image alone"
     wrong = f"{alone}, which makes all images alike: expected larger groups, or larger views"
-    expect(groups is None or values_of_group(cfg, groups.images) > 1, wrong)
+    expect(groups is None or values_of_group(cfg, groups.images, backbone) > 1, wrong)
 
 
 def warn_of_groups(cfg: CfgNode, share: int) -> None:
     """Warn of groups of few values, or of a single group, by whose statistics a key and its positive may know each
     other."""
-    groups = bn_groups(cfg, share)
+    backbone = meta_backbone(cfg)
+    groups = bn_groups(cfg, share, backbone)
     if groups is None:
         return
     name = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP}"
-    if values_of_group(cfg, groups.images) < FEW_VALUES:
+    if values_of_group(cfg, groups.images, backbone) < FEW_VALUES:
         few = f"{name} normalises the smallest map by fewer than {FEW_VALUES} values, which tell images apart poorly"
         logger.warning(f"{few}: take larger groups, or larger views")
     elif cfg.MOCO.SHUFFLE_BN and groups.count == 1:
         alone = f"{name} is all that runs at a time, so MOCO.SHUFFLE_BN has no other group"
         leak = "batch statistics may tell which key belongs to which positive"
-        logger.warning(f"{alone}, and {leak}: take {_advice(cfg, groups.images)}")
+        logger.warning(f"{alone}, and {leak}: take {_advice(cfg, groups.images, backbone)}")
 
 
-def _advice(cfg: CfgNode, images: int) -> str:
+def _advice(cfg: CfgNode, images: int, backbone: nn.Module) -> str:
     """How a group of all images becomes several."""
     half = images // 2
-    if images % 2 == 0 and values_of_group(cfg, half) >= FEW_VALUES:
+    if images % 2 == 0 and values_of_group(cfg, half, backbone) >= FEW_VALUES:
         return f"MOCO.BN_GROUP {half}"
     return "a larger batch"
 
 
-def values_of_group(cfg: CfgNode, images: int) -> int:
+def values_of_group(cfg: CfgNode, images: int, backbone: nn.Module) -> int:
     """How many values of a channel a group of so many images has in the smallest map that batch norm normalises, over
-    the passes of large and of small views; at most FEW_VALUES are counted."""
+    the passes of large and of small views; at most FEW_VALUES are counted. ``backbone``: that of ``meta_backbone``."""
     if images >= FEW_VALUES:
         return FEW_VALUES
-    backbone = meta_backbone(cfg).eval()
+    backbone.eval()
     views = cfg.VIEWS
     values = [_smallest_map(backbone, views.LARGE_SIZE)]
     if views.NUM_SMALL:
