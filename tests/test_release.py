@@ -15,12 +15,13 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import cv2
+import jupyter_client.launcher
 import nbclient
 import nbformat
 import numpy as np
 import pytest
 import yaml
-from commands import ROOT, popen, run, run_in
+from commands import ROOT, ForkedScript, popen, run, run_in, wait_until
 
 import revisit
 from revisit import api
@@ -175,15 +176,15 @@ def test_what_is_public_is_listed_once_and_a_mistake_is_one_line(tmp_path, monke
 
 # Of finetuning: small images, and few to measure batch statistics by.
 QUICK = {"INPUT.MIN_SIZE_TRAIN": (64,), "INPUT.MIN_SIZE_TEST": 64, "TEST.PRECISE_BN.NUM_ITER": 1}
-# Of the kernel, whose commands then fork too.
-FORKING = f"""
-import functools, subprocess, sys
-sys.path.append("{ROOT}/tests")
-from commands import popen
-subprocess.Popen = popen
-import revisit
-revisit.finetune = functools.partial(revisit.finetune, **{QUICK})
-"""
+QUICKLY = f"import functools, revisit; revisit.finetune = functools.partial(revisit.finetune, **{QUICK})"
+
+
+def forked_kernel(*args: object, **options: object) -> ForkedScript:
+    """What starts a notebook's kernel, and what that starts, without imports."""
+    kernel = popen(*args, **options)
+    kernel.stdin, kernel.stderr = MagicMock(), None  # the one is closed
+    wait_until(lambda: os.getpgid(kernel.pid) == kernel.pid)  # it is asked for, and signals go there
+    return kernel
 
 
 def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
@@ -191,7 +192,8 @@ def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(value))
     notebook = nbformat.read(ROOT / "notebooks/own_images.ipynb", 4)
     assert not any(cell.get("outputs") for cell in notebook.cells)
-    options = {"timeout": 600, "extra_arguments": [f"--IPKernelApp.exec_lines={FORKING}"]}
+    monkeypatch.setattr(jupyter_client.launcher, "Popen", forked_kernel)
+    options = {"timeout": 600, "extra_arguments": [f"--IPKernelApp.exec_lines={QUICKLY}"]}
     nbclient.NotebookClient(notebook, **options).execute(cwd=tmp_path)
     assert (tmp_path / "found/predictions.json").is_file()
 
