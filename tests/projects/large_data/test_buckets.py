@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,14 @@ from runs import assert_same, load, train
 from s3fs import S3FileSystem
 from trees import pack, refusal
 
+from projects.LargeData.cache import Cache
 from projects.LargeData.places import Place, place_of
 from projects.LargeData.shards import load_shards
 
 NUM_IMAGES = 26
 OPTIONS = ("SOLVER.MAX_ITER", 5, "SOLVER.CHECKPOINT_PERIOD", 2, "VIEWS.NUM_SMALL", 0)
 WORKERS = ("DATALOADER.NUM_WORKERS", 2)
-KILL = 60  # the change of a file before which a run is killed
+KILL = 7  # the change in its folder before which a run is killed: its second checkpoint gets its name
 CACHE = ("DATALOADER.CACHE_GB", 0.01)
 
 
@@ -118,9 +119,19 @@ def of_two(output: str, place: object, *options: object) -> dict:
     return load(Path(output) / "model_final.pth")["model"]
 
 
-def test_a_killed_run_resumes_on_a_machine_without_its_cache(places, local, cache, tmp_path):
+def complete_and_wait(cache: Cache, ranges: list, fetch: Callable, complete: Callable = Cache.complete) -> dict:
+    """``Cache.complete``, after which everything is on the disk."""
+    content = complete(cache, ranges, fetch)
+    cache.wait()
+    return content
+
+
+def test_a_killed_run_resumes_on_a_machine_without_its_cache(places, local, cache, tmp_path, monkeypatch):
     run = partial(trained, tmp_path / "run", places[1], *CACHE)
-    assert killed(run, tmp_path, KILL) and any(cache.glob("??/*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, "complete", complete_and_wait)
+        assert killed(run, tmp_path / "run", KILL) and any(cache.glob("??/*"))
+    assert (tmp_path / "run/model_0000001.pth").exists()
     shutil.rmtree(cache)
     assert_ends_as(local, run(resume=True))
 
