@@ -46,11 +46,12 @@ def cut(image: np.ndarray, table: RowTable, place: int) -> np.ndarray:
 
 
 def surroundings(box: Sequence[float], shape: tuple[int, ...], around: float) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom px of a box with a share of its sides ``around``, inside an image of this shape."""
+    """Left, top, right and bottom px of a box with a share of its sides ``around``, inside an image of this shape: at
+    least one pixel, also of a box without area at the far edge."""
     x0, y0, x1, y1 = box
     across, down = around * (x1 - x0), around * (y1 - y0)
     height, width = shape[:2]
-    left, top = int(max(0, x0 - across)), int(max(0, y0 - down))
+    left, top = min(int(max(0, x0 - across)), width - 1), min(int(max(0, y0 - down)), height - 1)
     return left, top, int(min(width, x1 + across)) + 1, int(min(height, y1 + down)) + 1
 
 

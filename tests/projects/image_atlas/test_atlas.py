@@ -19,7 +19,7 @@ from projects.ImageAtlas import atlas
 from projects.ImageAtlas.atlas import pairs_of, write_atlas
 from projects.ImageAtlas.colours import OTHER, column, columns_of
 from projects.ImageAtlas.coordinates import coordinates
-from projects.ImageAtlas.thumbnails import thumbnails
+from projects.ImageAtlas.thumbnails import surroundings, thumbnails
 from revisit.errors import UserError
 
 NASTY = "<img src=x onerror=alert(1)>'\".png"
@@ -96,6 +96,12 @@ def test_sprites_are_the_thumbnails_in_order(table, monkeypatch):
     shown = pixels[64 * (place // 4) :, 64 * (place % 4) :][:64, :64]
     errors = [np.abs(shown - tile).mean() for tile in tiles.astype(int)]
     assert np.argmin(errors) == 21
+
+
+def test_surroundings_have_a_pixel_also_of_a_box_without_area_at_the_edge():
+    assert surroundings([10, 5, 20, 15], (40, 60), 0.5) == (5, 0, 26, 21)
+    left, top, right, bottom = surroundings([60, 40, 60, 40], (40, 60), 0.5)
+    assert 0 <= left < min(right, 60) and 0 <= top < min(bottom, 40)
 
 
 def test_pairs_are_those_of_highest_cosine_each_once():
