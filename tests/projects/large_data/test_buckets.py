@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,23 +16,27 @@ import numpy as np
 import pytest
 import requests
 import torch
-from commands import launch_forks
-from kills import killed
+from commands import launch_forks, wait_until
+from kills import fork
 from moto.server import ThreadedMotoServer
 from PIL import Image
-from runs import assert_same, load, train
+from runs import assert_same, load, run, run_config, train
 from s3fs import S3FileSystem
 from trees import pack, refusal
 
-from projects.LargeData.cache import Cache
+from projects.LargeData import output_sync
+from projects.LargeData.output_sync import OutputSync
 from projects.LargeData.places import Place, place_of
+from projects.LargeData.run_store import RunStore
 from projects.LargeData.shards import load_shards
+
+from detectron2.engine import HookBase
 
 NUM_IMAGES = 26
 OPTIONS = ("SOLVER.MAX_ITER", 5, "SOLVER.CHECKPOINT_PERIOD", 2, "VIEWS.NUM_SMALL", 0)
 WORKERS = ("DATALOADER.NUM_WORKERS", 2)
-KILL = 7  # the change in its folder before which a run is killed: its second checkpoint gets its name
 CACHE = ("DATALOADER.CACHE_GB", 0.01)
+COPY = "s3://bucket/run"
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +82,20 @@ def local(places, tmp_path_factory) -> Path:
     return output
 
 
-def trained(output: Path, place: object, *options: object, resume: bool = False) -> dict:
-    train(output, "DATASETS.TRAIN", (f"shards:{place}",), *OPTIONS, *options, resume=resume)
+class Dies(HookBase):
+    """By SIGKILL, once the fourth iteration has ended and something else has happened."""
+
+    def __init__(self, has_happened: Callable[[], bool]):
+        self._has_happened = has_happened
+
+    def after_step(self) -> None:
+        if self.trainer.iter == 3:
+            wait_until(self._has_happened)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def trained(output: Path, place: object, *options: object, **how: object) -> dict:
+    train(output, "DATASETS.TRAIN", (f"shards:{place}",), *OPTIONS, *options, **how)
     return load(output / "model_final.pth")
 
 
@@ -119,21 +136,38 @@ def of_two(output: str, place: object, *options: object) -> dict:
     return load(Path(output) / "model_final.pth")["model"]
 
 
-def complete_and_wait(cache: Cache, ranges: list, fetch: Callable, complete: Callable = Cache.complete) -> dict:
-    """``Cache.complete``, after which everything is on the disk."""
-    content = complete(cache, ranges, fetch)
-    cache.wait()
-    return content
-
-
-def test_a_killed_run_resumes_on_a_machine_without_its_cache(places, local, cache, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_on_a_machine_without_its_cache(places, local, cache, tmp_path):
     run = partial(trained, tmp_path / "run", places[1], *CACHE)
-    with monkeypatch.context() as patch:
-        patch.setattr(Cache, "complete", complete_and_wait)
-        assert killed(run, tmp_path / "run", KILL) and any(cache.glob("??/*"))
-    assert (tmp_path / "run/model_0000001.pth").exists()
+    code, _ = fork(partial(run, hook=Dies(lambda: any(cache.glob("??/*")))))
+    assert code == -signal.SIGKILL and (tmp_path / "run/model_0000001.pth").exists()
     shutil.rmtree(cache)
     assert_ends_as(local, run(resume=True))
+
+
+def has_copy() -> bool:
+    listing = RunStore(COPY).listing()
+    return listing is not None and "model_0000001.pth" in listing.files
+
+
+def copied(output: Path, place: object, *, resume: bool = False, **how: object) -> dict:
+    """A run whose files go to a bucket while it trains."""
+    cfg = run_config(output, "DATASETS.TRAIN", (f"shards:{place}",), *OPTIONS, "OUTPUT_SYNC", COPY)
+    sync = OutputSync()
+    sync.prepare(cfg, resume=resume)
+    with sync.kept(cfg, resume=resume):
+        trainer = run(cfg, resume=resume, **how)
+    return load(output / "model_final.pth") | {"start": trainer.start_iter}
+
+
+def test_a_killed_run_comes_back_from_a_bucket_to_an_empty_disk(places, local, tmp_path, monkeypatch):
+    for name, seconds in {"POLL": 0.01, "SETTLE": 0.0, "SILENCE": 0.1}.items():
+        monkeypatch.setattr(output_sync, name, seconds)
+    code, _ = fork(partial(copied, tmp_path / "lost", places[1], hook=Dies(has_copy)))
+    assert code == -signal.SIGKILL
+    new = copied(tmp_path / "new", places[1], resume=True)
+    assert new["start"] >= 2
+    assert_ends_as(local, new)
+    assert "model_final.pth" in RunStore(COPY).listing().files and RunStore(COPY).owner() is None
 
 
 def refused_run(place: object) -> str:
