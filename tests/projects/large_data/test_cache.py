@@ -139,7 +139,8 @@ def test_the_limit_holds_for_processes_together_one_of_which_is_killed(store, tm
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [-signal.SIGKILL, 0, 0]
-    assert 5 <= len(images_in(tmp_path)) <= 7
+    whole = [path for path in images_in(tmp_path) if path.stat().st_size]  # the kill may leave an empty one
+    assert 5 <= len(whole) <= 7
     complete(Cache(tmp_path, limit))
 
 
