@@ -5,6 +5,7 @@ When one process of several fails, all end: soon, with its reason, and nothing i
 
 import multiprocessing
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -246,6 +247,12 @@ def held_memory() -> set[str]:
     return names
 
 
+def owner_of(name: str) -> int:
+    """The process that has made a tensor's shared memory, which torch names after it; 0 of other memory."""
+    made_by = re.match(r"torch_(\d+)_", name)
+    return int(made_by[1]) if made_by else 0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize(("victim", "start"), [("a training process", popen), ("the launcher", subprocess.Popen)])
 def test_a_killed_process_takes_all_others_with_it(toy_datasets, monkeypatch, tmp_path, victim, start):
@@ -275,4 +282,4 @@ def test_a_killed_process_takes_all_others_with_it(toy_datasets, monkeypatch, tm
         assert launcher.wait(TIMEOUT) == 128 + signal.SIGKILL
         assert "terminated with signal SIGKILL, so the others were ended; --resume continues" in text
         assert "Traceback" not in text
-    wait_until(lambda: held_memory() <= shared_memory)  # other tests use it for moments, at the same time
+    wait_until(lambda: not {*map(owner_of, held_memory() - shared_memory)} & parents.keys())

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import requests
 import torch
-from commands import launch_forks, wait_until
-from kills import fork
+from commands import exit_code_of_fork, launch_forks, wait_until
 from moto.server import ThreadedMotoServer
 from PIL import Image
 from runs import assert_same, load, run, run_config, train
@@ -136,10 +135,14 @@ def of_two(output: str, place: object, *options: object) -> dict:
     return load(Path(output) / "model_final.pth")["model"]
 
 
+def has_files(cache: Path) -> bool:
+    return any(cache.glob("??/*"))
+
+
 def test_a_killed_run_resumes_on_a_machine_without_its_cache(places, local, cache, tmp_path):
     run = partial(trained, tmp_path / "run", places[1], *CACHE)
-    code, _ = fork(partial(run, hook=Dies(lambda: any(cache.glob("??/*")))))
-    assert code == -signal.SIGKILL and (tmp_path / "run/model_0000001.pth").exists()
+    assert exit_code_of_fork(partial(run, hook=Dies(partial(has_files, cache)))) == -signal.SIGKILL
+    assert (tmp_path / "run/model_0000001.pth").exists()
     shutil.rmtree(cache)
     assert_ends_as(local, run(resume=True))
 
@@ -153,17 +156,17 @@ def copied(output: Path, place: object, *, resume: bool = False, **how: object) 
     """A run whose files go to a bucket while it trains."""
     cfg = run_config(output, "DATASETS.TRAIN", (f"shards:{place}",), *OPTIONS, "OUTPUT_SYNC", COPY)
     sync = OutputSync()
-    sync.prepare(cfg, resume=resume)
-    with sync.kept(cfg, resume=resume):
-        trainer = run(cfg, resume=resume, **how)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in {"POLL": 0.01, "SETTLE": 0.0, "SILENCE": 0.1}.items():
+            patch.setattr(output_sync, name, seconds)
+        sync.prepare(cfg, resume=resume)
+        with sync.kept(cfg, resume=resume):
+            trainer = run(cfg, resume=resume, **how)
     return load(output / "model_final.pth") | {"start": trainer.start_iter}
 
 
-def test_a_killed_run_comes_back_from_a_bucket_to_an_empty_disk(places, local, tmp_path, monkeypatch):
-    for name, seconds in {"POLL": 0.01, "SETTLE": 0.0, "SILENCE": 0.1}.items():
-        monkeypatch.setattr(output_sync, name, seconds)
-    code, _ = fork(partial(copied, tmp_path / "lost", places[1], hook=Dies(has_copy)))
-    assert code == -signal.SIGKILL
+def test_a_killed_run_comes_back_from_a_bucket_to_an_empty_disk(places, local, tmp_path):
+    assert exit_code_of_fork(partial(copied, tmp_path / "lost", places[1], hook=Dies(has_copy))) == -signal.SIGKILL
     new = copied(tmp_path / "new", places[1], resume=True)
     assert new["start"] >= 2
     assert_ends_as(local, new)
