@@ -1,5 +1,7 @@
 """Images of one data set that another one has too, saved again: in another size, format, quality or brightness."""
 
+from functools import partial
+
 import cv2
 import numpy as np
 
@@ -19,7 +21,8 @@ def alike_images(one: Records, other: Records) -> tuple[int, int]:
     Two do where their pictures of SIDE x SIDE px, less the mean of each colour, have a correlation of ALIKE.
     """
     compared = sample(other)
-    ours, theirs = (np.stack(ask_each(_small_picture, records)) for records in (sample(one), compared))
+    pictures = partial(ask_each, _small_picture, title="looking for copies")
+    ours, theirs = (np.stack(pictures(records)) for records in (sample(one), compared))
     return int((theirs @ ours.T > ALIKE).any(axis=1).sum()), len(compared)
 
 

@@ -6,7 +6,7 @@ of local files.
 """
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from queue import Queue
@@ -26,7 +26,7 @@ from detectron2.config import CfgNode
 
 PATIENCE = 180.0  # seconds that a store may be away
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds between tries, doubled after each
-TRIES_OF_WRONG_LENGTH = 4  # of an answer that is no error, and has more or fewer bytes
+TRIES_OF_WRONG_LENGTH = 6  # of a range whose answers are no error, and have more or fewer bytes
 GAP = 2**16  # bytes between two ranges that one request reads, too
 
 declare(
@@ -105,14 +105,15 @@ def fetch(ranges: list[Range]) -> dict[Range, bytes]:
         LostContactError: none of them came for PATIENCE seconds, those that a request takes included.
     """
     content: dict[Range, bytes] = {}
-    left, wait, tries, last = set(ranges), FIRST_WAIT, 0, time.monotonic()
+    wrong: Counter[Range] = Counter()  # answers with another length
+    left, wait, last = set(ranges), FIRST_WAIT, time.monotonic()
     while True:
         answers = ask(sorted(left))
-        tries += 1
         whole = {each: data for each, data in answers.items() if _is_whole(each, data)}
         content |= whole
         last = time.monotonic() if whole else last
-        left = {each for each, data in answers.items() if _may_come(each, data, tries)}
+        wrong.update(each for each, data in answers.items() if isinstance(data, bytes) and each not in whole)
+        left = {each for each, data in answers.items() if each not in whole and _may_come(data, wrong[each])}
         if not left:
             return content
         away = time.monotonic() - last
@@ -123,11 +124,11 @@ def fetch(ranges: list[Range]) -> dict[Range, bytes]:
         wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _may_come(wanted: Range, data: bytes | Exception, tries: int) -> bool:
-    """Whether asking again may help."""
-    if isinstance(data, Exception):
-        return not isinstance(data, FileNotFoundError)
-    return not _is_whole(wanted, data) and tries < TRIES_OF_WRONG_LENGTH
+def _may_come(answer: bytes | Exception, wrong: int) -> bool:
+    """Whether asking again may help where ``wrong`` answers had another length."""
+    if isinstance(answer, Exception):
+        return not isinstance(answer, FileNotFoundError)
+    return wrong < TRIES_OF_WRONG_LENGTH
 
 
 def _is_whole(wanted: Range, data: bytes | Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Threads that work beside a training."""
+"""Threads that work while a training runs."""
 
 import signal
 from collections.abc import Callable
