@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -18,7 +18,7 @@ from revisit.checkpoint.run_folder import iteration_of
 from revisit.errors import LostContactError, UserError, first_line
 from revisit.files import write_whole, written_whole
 
-LIST, OWNER = "run.json", "owner.json"
+LIST, COPY, OWNER = "run.json", "run_copy.json", "owner.json"
 CHUNK = 2**24  # bytes
 TRIES, FIRST_WAIT = 6, 0.5  # of a request at the start; seconds before the second, doubled after each
 FOR_GOOD = (FileNotFoundError, PermissionError, ImportError, ValueError)  # which no other try changes
@@ -63,19 +63,22 @@ class RunStore(Store):
         return Path(self._root) if isinstance(self._filesystem, LocalFileSystem) else None
 
     def listing(self) -> Listing | None:
-        """None where no run has a whole file. Raises UserError for a list that is none."""
-        content = self._json(LIST)
+        """None where no run has a whole file. Raises UserError for a list that is none, nor its copy."""
+        content = self.read(LIST)
         if content is None:
             return None
-        try:
-            files = {file.pop("name"): Entry(**file) for file in content["files"]}
-            return Listing(content["run"], files)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{self}/{LIST} is no list of a run's files: take another place") from error
+        for text in (content, self.read(COPY)):
+            try:
+                return read_listing(text)
+            except (KeyError, TypeError, AttributeError, ValueError):
+                continue
+        raise UserError(f"{self}/{LIST} is no list of a run's files: take another place")
 
     def publish(self, listing: Listing) -> None:
+        """Write the list twice: of a writer that is killed, one of the two is whole."""
         files = [{"name": name, **entry._asdict()} for name, entry in sorted(listing.files.items())]
-        self._write(LIST, {"run": listing.run, "files": files})
+        for name in (COPY, LIST):
+            self._write(name, {"run": listing.run, "files": files})
 
     def owner(self) -> Owner | None:
         """None where it is free, HALF where the record is half written."""
@@ -117,20 +120,19 @@ class RunStore(Store):
         except FileNotFoundError:
             return
 
-    def _json(self, name: str) -> Any:
-        """None where there is no such file, or a part of one."""
-        content = self.read(name)
-        try:
-            return json.loads(content) if content else None
-        except ValueError:
-            return None
-
     def _write(self, name: str, content: dict) -> None:
         text = json.dumps(content, indent=1)
         if self.folder:
             write_whole(self.folder / name, text)  # a store has it whole or not at all by itself
         else:
             self._filesystem.pipe_file(f"{self._root}/{name}", text.encode())
+
+
+def read_listing(text: bytes | None) -> Listing:
+    """Raises KeyError, TypeError, AttributeError or ValueError for a text that is no list."""
+    content = json.loads(text)
+    files = {file.pop("name"): Entry(**file) for file in content["files"]}
+    return Listing(content["run"], files)
 
 
 def answered(call: Callable[[], Result], doing: str) -> Result:

@@ -7,7 +7,7 @@ import random
 import shutil
 import signal
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -197,7 +197,7 @@ def test_the_store_keeps_the_checkpoints_that_the_disk_keeps_also_after_a_resume
     of_store = {name for name in listed() if name.startswith("model_")}
     assert of_store == {path.name for path in whole.glob("model_*.pth")}  # the sixth, too, which the new disk never had
     places = {entry["place"] for entry in listed().values()}
-    assert {Path(name).name for name in Failing.store} == {*places, "run.json"}
+    assert {Path(name).name for name in Failing.store} == {*places, "run.json", "run_copy.json"}
 
 
 def test_a_store_that_is_away_stops_nothing_and_gets_the_files_when_the_run_is_started_again(
@@ -290,6 +290,40 @@ def test_two_runs_in_one_place_are_refused_while_one_is_alive_and_afterwards(toy
     assert "holds a run: --resume continues it" in refused(tmp_path / "two")
     torch.save({}, tmp_path / "two/model_0000001.pth")
     assert "holds another run than OUTPUT_DIR" in refused(tmp_path / "two", resume=True)
+
+
+def test_a_writer_killed_at_any_byte_leaves_the_old_list_or_the_new_one(monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def write_until(count: int) -> None:
+        """The bytes of all files together, of a store that keeps what it has got."""
+        left = count
+
+        def write(self, path, value, **options):
+            nonlocal left
+            MemoryFileSystem.pipe_file(self, path, value[:left], **options)
+            if len(value) > left:
+                raise Killed
+            left -= len(value)
+
+        monkeypatch.setattr(Failing, "pipe_file", write)
+
+    store = RunStore(URL)
+    store.make()
+    one, two = (run_store.Listing("a", {"model.pth": run_store.Entry("x", n, "00", n)}) for n in (1, 2))
+    length = len(json.dumps(one, indent=1)) * 3
+    for before in (None, one):
+        for count in range(length):
+            write_until(10 * length)
+            Failing.store.clear()
+            if before:
+                store.publish(before)
+            write_until(count)
+            with suppress(Killed):
+                store.publish(two)
+            assert store.listing() in (before, two)
+    assert store.listing() == two  # the last count is more than both files have
 
 
 def test_a_half_written_record_of_an_owner_is_waited_for(toy_datasets, tmp_path, monkeypatch, capsys):
