@@ -33,9 +33,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from projects.common.coco_files import folder_of, write_data_set, write_results
     from projects.common.output_settings import claim
     from projects.common.runners.job import PerProcess
-    from projects.Discover.coco_files import folder_of, write_data_set, write_results
     from projects.Discover.dense_features import DenseFeatures
     from projects.Discover.discovery import discover
     from projects.Discover.scores import class_agnostic_scores

@@ -31,7 +31,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.Discover.coco_files import folder_of, write_data_set
+    from projects.common.coco_files import folder_of, write_data_set
     from projects.Discover.self_labels import self_labelled
     from projects.Predict.predictions import Predictor, finetuned_config, set_score_threshold
     from revisit.checkpoint.run_folder import trained_network

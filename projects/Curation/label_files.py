@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from projects.common.coco_files import folder_of, write_data_set
 from projects.common.label_studio import interface_of, task_of
 from projects.common.row_table import RowTable
 from projects.Curation.tables import full_names, write_list
-from projects.Discover.coco_files import folder_of, write_data_set
 from projects.ImageAtlas.thumbnails import thumbnails
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
 from revisit.files import write_whole

@@ -8,7 +8,7 @@ import numpy as np
 from pycocotools import mask as run_lengths
 from tqdm import tqdm
 
-from projects.Discover.coco_files import in_coco
+from projects.common.coco_files import in_coco
 from revisit.errors import UserError
 
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from projects.common.coco_files import folder_of, in_coco, write_data_set
 from projects.common.labelled_boxes import size_of, with_whole_name
-from projects.Discover.coco_files import folder_of, in_coco, write_data_set
 from projects.LabelCheck.labels import Labels, read_labels_of
 from projects.LabelCheck.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
 from revisit.errors import UserError, expect, first_line

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from projects.common.coco_files import write_data_set
 from projects.common.labelled_boxes import iou, size_of, with_whole_name
-from projects.Discover.coco_files import write_data_set
 from projects.LabelCheck.labels import Labels
 from revisit.errors import expect
 from revisit.files import write_whole

@@ -1,4 +1,4 @@
-"""What was found, as files: a COCO data set of one class, and COCO results for OBJECTS.PROPOSALS."""
+"""Objects of images as files: a COCO data set, and COCO results for OBJECTS.PROPOSALS."""
 
 import json
 import os
