@@ -83,21 +83,27 @@ def launch_forks(main: Callable[..., object], processes: int, *args: object) -> 
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr(launch, "START_METHOD", "forkserver")
         patch.setattr(launch, "GRACE", 1.0)  # for the others, when one of these processes has failed
-        everything = (dict(os.environ), folder, main, args)
+        everything = (dict(os.environ), folder, 1, main, args)
         launch.launch(_be_process, launch.Processes(processes), device="cpu", args=everything)
         return [torch.load(f"{folder}/{rank}.pth", weights_only=False) for rank in range(processes)]
 
 
 def exit_code_of_fork(main: Callable[..., object], *args: object) -> int:
-    """Of a process that calls ``main``, negative where a signal killed it; a fork of one that has computed nothing."""
+    """Of a process that calls ``main``, negative where a signal killed it; a fork of one that has computed nothing. It
+    rounds as this process does: with as many threads."""
+    import torch
+
     with tempfile.TemporaryDirectory() as folder:
-        process = FORKS.Process(target=_be_process, args=(dict(os.environ), folder, main, args))
+        everything = (dict(os.environ), folder, torch.get_num_threads(), main, args)
+        process = FORKS.Process(target=_be_process, args=everything)
         process.start()
         process.join()
         return process.exitcode
 
 
-def _be_process(environment: dict[str, str], folder: str, main: Callable[..., object], args: tuple) -> None:
+def _be_process(
+    environment: dict[str, str], folder: str, threads: int, main: Callable[..., object], args: tuple
+) -> None:
     import torch
 
     from detectron2.utils import comm
@@ -105,6 +111,7 @@ def _be_process(environment: dict[str, str], folder: str, main: Callable[..., ob
     gc.freeze()  # what it shares with its parent: collections would look through it, and copy its memory
     os.environ.update(environment)
     os.chdir(ROOT)
+    torch.set_num_threads(threads)  # those of the server are of whoever started it
     torch.save(main(*args), f"{folder}/{comm.get_rank()}.pth")
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from revisit.engine.command import natural
+from revisit.engine.command import in_shell, natural
 from revisit.errors import UserError
 from revisit.files import make_folder
 from revisit.plugins import name_from_here
@@ -70,5 +69,6 @@ def show_jobs(jobs: list[Job], missing: Mapping[Path, str]) -> None:
         lacks = f"; MISSING {missing[job.result]}" if job.result in missing else ""
         print(f"{'done' if job.done else 'to do'}: {job.name} ({cost_of(job)}{lacks})")
         for command in job.commands:
-            print(f"    python {shlex.join([name_from_here(command[0]), *command[1:]])}")
+            words = map(in_shell, [name_from_here(command[0]), *command[1:]])
+            print(f"    python {' '.join(words)}")
     print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} done, {sum(job.result in missing for job in todo)} without data")

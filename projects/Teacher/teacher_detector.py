@@ -38,6 +38,9 @@ def detector_of(cfg: CfgNode) -> nn.Module:
     try:
         return META_ARCH_REGISTRY.get(name)(with_values(cfg, {"MODEL.META_ARCHITECTURE": name}))
     except KeyError as error:
+        roles = (cfg.MODEL.RPN, cfg.MODEL.ROI_HEADS, cfg.MODEL.RETINANET)
+        if not any(error.args[0] in role.IN_FEATURES for role in roles):
+            raise
         problem = f"the recipe has no map {error.args[0]}, which TEACHER.DETECTOR {name} reads"
         raise UserError(f"{problem}: for the recipe of a RetinaNet add TEACHER.DETECTOR RetinaNet") from error
 

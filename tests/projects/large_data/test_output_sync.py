@@ -178,6 +178,8 @@ def test_a_store_that_fails_at_random_has_everything_in_the_end_and_gives_it_bac
     whole, toy_datasets, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(Failing, "share", 0.4)
+    monkeypatch.setattr(run_store, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(run_store, "TRIES", 100)  # six might all fail
     caplog.set_level("INFO", "projects")
     with pytest.raises(RuntimeError, match="ends"):
         train_synced(tmp_path / "lost", hook=Ends(8))
