@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,10 +24,13 @@ needs_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch):
+def offline(monkeypatch) -> Iterator[None]:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield
+    if "mlflow" in sys.modules:
+        sys.modules["mlflow"].set_tracking_uri(None)  # or the next run is written where this one was
 
 
 def test_a_service_that_is_not_installed_is_refused(toy_datasets, tmp_path, monkeypatch):

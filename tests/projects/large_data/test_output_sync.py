@@ -177,7 +177,7 @@ def test_a_run_of_two_processes_ends_on_an_empty_machine_as_an_uninterrupted_one
 def test_a_store_that_fails_at_random_has_everything_in_the_end_and_gives_it_back(
     whole, toy_datasets, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(Failing, "share", 0.4)
+    monkeypatch.setattr(Failing, "share", 0.3)
     monkeypatch.setattr(run_store, "FIRST_WAIT", 0.0)
     monkeypatch.setattr(run_store, "TRIES", 100)  # six might all fail
     caplog.set_level("INFO", "projects")
