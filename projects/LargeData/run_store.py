@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from projects.LargeData.places import Store
 from revisit.checkpoint.run_folder import iteration_of
-from revisit.errors import LostContactError, UserError, first_line
+from revisit.errors import LostContactError, UserError, expect, first_line
 from revisit.files import write_whole, written_whole
 
 LIST, COPY, OWNER = "run.json", "run_copy.json", "owner.json"
@@ -67,18 +67,16 @@ class RunStore(Store):
         content = self.read(LIST)
         if content is None:
             return None
-        for text in (content, self.read(COPY)):
-            try:
-                return read_listing(text)
-            except (KeyError, TypeError, AttributeError, ValueError):
-                continue
-        raise UserError(f"{self}/{LIST} is no list of a run's files: take another place")
+        listing = listing_in(content) or listing_in(self.read(COPY))
+        expect(listing is not None, f"{self}/{LIST} is no list of a run's files: take another place")
+        return listing
 
     def publish(self, listing: Listing) -> None:
         """Write the list twice: of a writer that is killed, one of the two is whole."""
         files = [{"name": name, **entry._asdict()} for name, entry in sorted(listing.files.items())]
-        for name in (COPY, LIST):
-            self._write(name, {"run": listing.run, "files": files})
+        content = {"run": listing.run, "files": files}
+        self._write(COPY, content)
+        self._write(LIST, content)
 
     def owner(self) -> Owner | None:
         """None where it is free, HALF where the record is half written."""
@@ -128,11 +126,14 @@ class RunStore(Store):
             self._filesystem.pipe_file(f"{self._root}/{name}", text.encode())
 
 
-def read_listing(text: bytes | None) -> Listing:
-    """Raises KeyError, TypeError, AttributeError or ValueError for a text that is no list."""
-    content = json.loads(text)
-    files = {file.pop("name"): Entry(**file) for file in content["files"]}
-    return Listing(content["run"], files)
+def listing_in(content: bytes | None) -> Listing | None:
+    """None for a file that has no list, a part of one, or that is not there."""
+    try:
+        fields = json.loads(content or b"")
+        files = {file.pop("name"): Entry(**file) for file in fields["files"]}
+        return Listing(fields["run"], files)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
 
 
 def answered(call: Callable[[], Result], doing: str) -> Result:

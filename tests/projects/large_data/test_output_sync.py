@@ -328,6 +328,15 @@ def test_a_writer_killed_at_any_byte_leaves_the_old_list_or_the_new_one(monkeypa
     assert store.listing() == two  # the last count is more than both files have
 
 
+def test_a_place_whose_lists_are_none_is_refused(toy_datasets, tmp_path):
+    store = RunStore(URL)
+    store.make()
+    for name in (run_store.LIST, run_store.COPY):
+        with fsspec.open(f"{URL}/{name}", "w") as file:
+            file.write('{"run": "1", "files": [{"name": "model.pth"}]}')
+    assert "run.json is no list of a run's files: take another place" in refused(tmp_path, resume=True)
+
+
 def test_a_half_written_record_of_an_owner_is_waited_for(toy_datasets, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(output_sync, "SILENCE", 0.05)
     RunStore(URL).make()
