@@ -133,6 +133,7 @@ def test_a_start_may_be_what_a_recipe_first_makes_of_the_images_without_their_la
     starts = f"--starts random pretrain:{recipe}"
     planned = run(f"{command} {starts} --dry-run --opts {SHORT}", toy_root)
     assert "seed 1: pretraining (2 iterations of 4 images)" in planned and "3 jobs" in planned
+    assert 'DATASETS.TRAIN "(' in planned  # as one types it
     text = run(f"{command} {starts} --opts {SHORT}", toy_root)
     assert re.search(r"\| simclr, these images \| \d\.\d{3} \|", text) and "3 jobs, 0 done" in text
     other = f"{command} --starts random pretrain:{ROOT}/configs/toy/demo.yaml --opts {SHORT}"

@@ -219,6 +219,11 @@ def test_the_recipe_of_a_retinanet_without_its_name_is_refused_with_the_key():
     refused(message, small_teacher, *options)
 
 
+def test_a_name_that_no_registry_has_is_not_taken_for_a_missing_map():
+    with pytest.raises(KeyError, match="NoAnchors"):
+        small_teacher(*TWO_STAGES, "MODEL.ANCHOR_GENERATOR.NAME", "NoAnchors")
+
+
 def test_a_network_that_predicts_no_boxes_is_refused():
     options = ["MODEL.META_ARCHITECTURE", "TeacherDetector", "TEACHER.DETECTOR", "SemanticSegmentor"]
     message = "TEACHER.DETECTOR is 'SemanticSegmentor': expected one of GeneralizedRCNN, RetinaNet"
