@@ -21,6 +21,7 @@ from projects.Discover.parts import Part, part_of
 TAU = 0.2  # cosine of centred features from which two cells are alike
 UNLIKE = 1e-5  # affinity of the others, which keeps the graph connected
 CORNERS = 2  # of the image, which an object does not have
+ENDS = (0, -1)  # the first and the last row or column
 CELLS = 1600  # of a grid: as many as an affinity of 20 MB has; a finer one is averaged
 LEAST_CELLS = 16  # that can be cut
 TOLERANCE = 1e-6  # of the eigenvalue
@@ -28,9 +29,11 @@ TOLERANCE = 1e-6  # of the eigenvalue
 
 def find_cuts(features: np.ndarray, count: int, size: tuple[int, int]) -> list[Part]:
     """The first ``count`` cuts of (h, w, C) float32 features of cells, in a mask of ``size``, width and height."""
-    masks = [mask.astype(np.float32) for mask in cut_objects(_averaged(features), count)]
-    enlarged = [cv2.resize(mask, size, interpolation=cv2.INTER_LINEAR) > 0.5 for mask in masks]
-    return [part_of(mask) for mask in enlarged if mask.any()]
+    objects = cut_objects(_averaged(features), count)
+    shares = [mask.astype(np.float32) for mask in objects]
+    enlarged = [cv2.resize(share, size, interpolation=cv2.INTER_LINEAR) for share in shares]
+    masks = [share > 0.5 for share in enlarged]
+    return [part_of(mask) for mask in masks if mask.any()]
 
 
 def cut_objects(features: np.ndarray, count: int) -> Iterator[np.ndarray]:
@@ -45,7 +48,8 @@ def cut_objects(features: np.ndarray, count: int) -> Iterator[np.ndarray]:
             return
         values = np.zeros(left.shape)
         values[left] = second_eigenvector(among)
-        mask = _object(values.reshape(height, width), left.reshape(height, width))
+        values = values.reshape(height, width)
+        mask = _object(values, left.reshape(height, width))
         left &= ~mask.ravel()
         yield mask
 
@@ -57,8 +61,10 @@ def second_eigenvector(affinity: np.ndarray) -> np.ndarray:
     """
     roots = np.sqrt(affinity.sum(axis=1))
     first = roots / np.linalg.norm(roots)
-    rest = affinity / roots / roots[:, None] - np.outer(first, first)
-    start = np.random.default_rng(0).normal(size=len(rest))
+    rest = affinity / roots / roots[:, None]
+    rest -= np.outer(first, first)
+    random = np.random.default_rng(0)
+    start = random.normal(size=len(rest))
     _, vectors = eigsh(rest, k=1, which="LA", v0=start, tol=TOLERANCE)
     return vectors[:, 0] / roots
 
@@ -68,16 +74,22 @@ def _object(values: np.ndarray, left: np.ndarray) -> np.ndarray:
     above = left & (values > values[left].mean())
     strength = np.abs(values)  # 0 where nothing is left
     side = above if above.flat[strength.argmax()] else left & ~above
-    if side[[0, 0, -1, -1], [0, -1, 0, -1]].sum() >= CORNERS:
+    corners = side[np.ix_(ENDS, ENDS)]
+    if corners.sum() >= CORNERS:
         side = left & ~side
-    labels = cv2.connectedComponents(side.astype(np.uint8), connectivity=4)[1]
-    return labels == labels.flat[np.where(side, strength, -1).argmax()]
+    _, labels = cv2.connectedComponents(side.astype(np.uint8), connectivity=4)
+    of_side = np.where(side, strength, -1)
+    strongest = of_side.argmax()
+    return labels == labels.flat[strongest]
 
 
 def _averaged(features: np.ndarray) -> np.ndarray:
     """Features of length 1 of a grid of at most CELLS cells."""
-    height, width, channels = features.shape
+    height, width, _ = features.shape
     factor = np.ceil(np.sqrt(height * width / CELLS))
     size = (round(width / factor), round(height / factor))
-    coarse = np.stack([cv2.resize(one, size, interpolation=cv2.INTER_AREA) for one in features.transpose(2, 0, 1)], 2)
-    return coarse / np.maximum(np.linalg.norm(coarse, axis=2, keepdims=True), 1e-12)
+    channels = features.transpose(2, 0, 1)
+    averaged = [cv2.resize(channel, size, interpolation=cv2.INTER_AREA) for channel in channels]
+    coarse = np.stack(averaged, axis=2)
+    lengths = np.linalg.norm(coarse, axis=2, keepdims=True)
+    return coarse / np.maximum(lengths, 1e-12)

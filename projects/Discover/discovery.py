@@ -16,8 +16,8 @@ from projects.common.runners.job import PerProcess, Runner
 from projects.common.runners.processes import HERE
 from projects.Discover.cuts import find_cuts
 from projects.Discover.parts import FINER, Part, find_parts
-from projects.Discover.ranking import best, boxes_of, scores_of
-from projects.Discover.recurrence import Recurrence, descriptors
+from projects.Discover.ranking import best, boxes_of, scores_of, sides_of
+from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
 from projects.Pictures.tiles import evenly_spread
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect
@@ -58,11 +58,14 @@ def find_candidates(maps: Maps) -> Candidates:
     parts = find_parts(maps)
     cuts = find_cuts(maps[-1], CUTS, size)
     if not parts:
-        return Candidates(size, [], np.zeros(0), np.zeros((0, 3 * channels + 2)), cuts)
-    scores, boxes = scores_of(features, parts), boxes_of(parts)
+        no_descriptors = np.zeros((0, descriptor_length(channels)))
+        return Candidates(size, [], np.zeros(0), no_descriptors, cuts)
+    boxes = boxes_of(parts)
+    scores = scores_of(features, parts)
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
     described = descriptors(features, boxes[kept] / FINER)
-    return Candidates(size, [parts[index] for index in kept], scores[kept], described, cuts)
+    best_parts = [parts[index] for index in kept]
+    return Candidates(size, best_parts, scores[kept], described, cuts)
 
 
 def find_objects(
@@ -84,9 +87,11 @@ def find_objects(
     judged = best(boxes_of(parts), scores, JUDGED)
     if scores.any() and recurs[judged].mean() < RECURRENT:
         parts = candidates.cuts + parts
-        scores = np.append(np.full(len(candidates.cuts), 1.001 * scores.max()), scores)
+        first = np.full(len(candidates.cuts), 1.001 * scores.max())
+        scores = np.append(first, scores)
     else:
-        scores = scores * (_box_areas(parts) <= LARGEST * np.prod(candidates.size))
+        largest = LARGEST * np.prod(candidates.size)
+        scores = scores * (_box_areas(parts) <= largest)
     objects = []
     for index in best(boxes_of(parts), scores, count):
         mask = _in_image(parts[index], candidates.size, height, width)
@@ -115,13 +120,17 @@ def discover(
                 logger.warning(f"left out: {problem}")
             with written_whole(path) as temporary:
                 temporary.write_bytes(arrays["lines"].tobytes())
-    lines = {line["file_name"]: line for line in map(json.loads, path.read_bytes().splitlines())}
-    foreign = sorted(lines.keys() - {record["file_name"] for record in records})
+    content = path.read_bytes()
+    lines = [json.loads(line) for line in content.splitlines()]
+    of_name = {line["file_name"]: line for line in lines}
+    names = [record["file_name"] for record in records]
+    foreign = sorted(of_name.keys() - set(names))
     expect(not foreign, f"{path} has {foreign[:1]}, which is none of these images: give another --output")
     expect(lines, "none of the images can be read")
-    has_objects = any(line["objects"] for line in lines.values())
+    has_objects = any(line["objects"] for line in lines)
     expect(has_objects, f"no object in any of {len(lines)} images, which look the same all over: give other --weights")
-    return [(record, lines[record["file_name"]]) for record in records if record["file_name"] in lines]
+    pairs = zip(records, names, strict=True)
+    return [(record, of_name[name]) for record, name in pairs if name in of_name]
 
 
 def _part(
@@ -134,7 +143,8 @@ def _part(
     """Lines of some of the images."""
     recurrence, candidates = compared()
     lines, left_out = [], []
-    for name, image in _images([records[number] for number in part], left_out):
+    of_part = [records[number] for number in part]
+    for name, image in _images(of_part, left_out):
         height, width = image.shape[:2]
         of_image = candidates.pop(name, None) or find_candidates(features()(image))
         objects = find_objects(of_image, height, width, count, recurrence, name)
@@ -153,9 +163,11 @@ def reference_of(
         spread = [records[index] for index in evenly_spread(len(records), REFERENCES)]
         compare = partial(_compare, spread, features, candidates)
         with in_parts(Work("comparing", len(spread), 1, compare), output / "comparing") as arrays:
-            names, ends = of_lines(arrays["names"]), arrays["counts"].cumsum()[:-1]
-            rows_of = {f"of_{n}": rows for n, rows in enumerate(np.split(arrays["rows"], ends))}
-            save_arrays(path, {"names": np.array(names, str), **rows_of})
+            names = of_lines(arrays["names"])
+            ends = arrays["counts"].cumsum()
+            rows = np.split(arrays["rows"], ends[:-1])
+            of_images = {f"of_{n}": of_image for n, of_image in enumerate(rows)}
+            save_arrays(path, {"names": np.array(names, str), **of_images})
     return _kept(path), candidates
 
 
@@ -163,18 +175,19 @@ def _compare(
     records: list[dict], features: Callable[[], Features], candidates: dict[str, Candidates], part: range
 ) -> Arrays:
     """Descriptors of the candidates of some images, which are added to those of this process."""
-    names, rows = [], []
-    for name, image in _images([records[number] for number in part], []):
-        candidates[name] = find_candidates(features()(image))
-        names.append(name)
-        rows.append(candidates[name].descriptors)
+    of_part = [records[number] for number in part]
+    images = {name: find_candidates(features()(image)) for name, image in _images(of_part, [])}
+    candidates |= images
+    rows = [of_image.descriptors for of_image in images.values()]
     counts = np.array([len(of_image) for of_image in rows], int)
-    return {"names": as_lines(names), "counts": counts, "rows": np.concatenate(rows or [np.zeros((0, 0))])}
+    every_row = np.concatenate(rows or [np.zeros((0, 0))])
+    return {"names": as_lines(list(images)), "counts": counts, "rows": every_row}
 
 
 def _kept(path: Path) -> dict[str, np.ndarray]:
     with np.load(path) as kept:
-        return {str(name): kept[f"of_{n}"] for n, name in enumerate(kept["names"])}
+        names = kept["names"].tolist()
+        return {name: kept[f"of_{n}"] for n, name in enumerate(names)}
 
 
 def _compared(output: Path) -> tuple[Recurrence, dict[str, Candidates]]:
@@ -193,8 +206,8 @@ def _images(records: Iterable[dict], left_out: list[str]) -> Iterator[tuple[str,
 
 def _box_areas(parts: list[Part]) -> np.ndarray:
     """(n,) float64, in pixels of a mask."""
-    boxes = boxes_of(parts)
-    return (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    sides = sides_of(boxes_of(parts))
+    return sides.prod(axis=1)
 
 
 def _in_image(part: Part, size: tuple[int, int], height: int, width: int) -> np.ndarray:

@@ -30,9 +30,14 @@ class Part(NamedTuple):
 
 def part_of(mask: np.ndarray) -> Part:
     """Of an (H, W) bool mask of a whole image, True somewhere."""
-    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
-    box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
-    return Part(box, mask[box[1] : box[3], box[0] : box[2]])
+    labels = mask.astype(np.uint8)
+    (place,) = ndimage.find_objects(labels)
+    return Part(_box_of(place), mask[place])
+
+
+def _box_of(place: tuple[slice, slice]) -> tuple[int, int, int, int]:
+    rows, columns = place
+    return (columns.start, rows.start, columns.stop, rows.stop)
 
 
 def find_parts(maps: Sequence[np.ndarray], clusters: Sequence[int] = CLUSTERS) -> list[Part]:
@@ -59,12 +64,16 @@ def _clusters(features: np.ndarray, clusters: Sequence[int], size: tuple[int, in
     cells = features.reshape(-1, channels)
     if (cells == cells[0]).all():
         return
-    for count in (each for each in clusters if each <= len(cells)):
-        kmeans = KMeans(count, n_init=1, max_iter=50, random_state=0).fit(cells)
-        distances = kmeans.transform(cells).astype(np.float32) ** 2
-        maps = distances.reshape(height, width, count)
-        nearest = cv2.resize(maps, size, interpolation=cv2.INTER_CUBIC).argmin(axis=2)
-        for number in range(count if count > 2 else 1):  # of two clusters one is all that the other is not
+    possible = [count for count in clusters if count <= len(cells)]
+    for count in possible:
+        kmeans = KMeans(count, n_init=1, max_iter=50, random_state=0)
+        distances = kmeans.fit_transform(cells)
+        squares = distances.astype(np.float32) ** 2
+        maps = squares.reshape(height, width, count)
+        enlarged = cv2.resize(maps, size, interpolation=cv2.INTER_CUBIC)
+        nearest = enlarged.argmin(axis=2)
+        different = count if count > 2 else 1  # of two clusters one is all that the other is not
+        for number in range(different):
             yield nearest == number
 
 
@@ -97,7 +106,6 @@ def _regions(labels: np.ndarray) -> list[Part]:
     for number, place in enumerate(ndimage.find_objects(labels), start=1):
         if place is None or not least <= areas[number] <= most:
             continue
-        rows, columns = place
-        box = (columns.start, rows.start, columns.stop, rows.stop)
-        parts.append(Part(box, labels[place] == number))
+        mask = labels[place] == number
+        parts.append(Part(_box_of(place), mask))
     return parts

@@ -3,11 +3,18 @@
 from collections.abc import Mapping
 
 import numpy as np
+from sklearn.metrics.pairwise import euclidean_distances
 
-from projects.Discover.ranking import box_sums, rounded_boxes, rounded_rings
+from projects.Discover.cell_sums import CellSums
+from projects.Discover.ranking import sides_of
 
 SIZE_WEIGHT = 6.0  # of the logarithm of a side next to features of length 1
 WIDTH = 0.6  # standard deviation: how far apart two parts that are alike may be
+
+
+def descriptor_length(channels: int) -> int:
+    """Three means of features, and two sides."""
+    return 3 * channels + 2
 
 
 def descriptors(features: np.ndarray, boxes: np.ndarray) -> np.ndarray:
@@ -16,24 +23,19 @@ def descriptors(features: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     The mean features of the middle of a box (half its sides), of the rest of it and of the ring around it, and
     SIZE_WEIGHT times the logarithms of its sides as shares of the image's shorter one.
     """
-    sums, low, high = rounded_boxes(features, boxes)
-    ring_low, ring_high = rounded_rings(features, low, high)
-    quarter = (high - low) // 4
-    inner_low, inner_high = low + quarter, high - quarter
-    middle = box_sums(sums, inner_low, inner_high)
-    whole = box_sums(sums, low, high)
-    ring = box_sums(sums, ring_low, ring_high)
-    cells = [
-        (upper - lower).prod(axis=1)[:, None]
-        for lower, upper in ((inner_low, inner_high), (low, high), (ring_low, ring_high))
-    ]
+    sums = CellSums(features)
+    whole = sums.whole(boxes)
+    middle, ring = whole.middles(), sums.with_rings(whole)
+    in_middle, in_whole, in_ring = sums(middle), sums(whole), sums(ring)
+    rest, outside = whole.cells - middle.cells, ring.cells - whole.cells
     means = [
-        middle / cells[0],
-        (whole - middle) / np.maximum(cells[1] - cells[0], 1),
-        (ring - whole) / np.maximum(cells[2] - cells[1], 1),
+        in_middle / middle.cells,
+        (in_whole - in_middle) / np.maximum(rest, 1),
+        (in_ring - in_whole) / np.maximum(outside, 1),
     ]
-    sides = (boxes[:, 2:] - boxes[:, :2]) / min(features.shape[:2])
-    return np.concatenate([*means, SIZE_WEIGHT * np.log(sides)], axis=1)
+    sides = sides_of(boxes) / min(features.shape[:2])
+    sizes = SIZE_WEIGHT * np.log(sides)
+    return np.concatenate([*means, sizes], axis=1)
 
 
 class Recurrence:
@@ -50,12 +52,13 @@ class Recurrence:
 
     def __call__(self, described: np.ndarray, own_name: str) -> np.ndarray:
         """1 for all parts where there is no other image than the one called ``own_name``."""
-        others = [parts for name, parts in self._references.items() if name != own_name and len(parts)]
+        others = [parts for name, parts in self._references.items() if name != own_name]
+        others = [parts for parts in others if len(parts)]
         if not others:
             return np.ones(len(described))
         total = np.zeros(len(described))
         for parts in others:
-            squares = (described**2).sum(axis=1)[:, None] + (parts**2).sum(axis=1) - 2 * described @ parts.T
-            nearest = np.maximum(squares.min(axis=1), 0)
+            squares = euclidean_distances(described, parts, squared=True)
+            nearest = squares.min(axis=1)
             total += np.exp(-nearest / (2 * WIDTH**2))
         return total / len(others)

@@ -18,14 +18,10 @@ def class_agnostic_scores(images: Sequence[tuple[dict, dict[str, Any]]]) -> dict
         images: records with ``annotations``, and what was found: ``objects`` with ``bbox`` (x, y, w, h) px and
             ``score``.
     """
-    truth = [in_coco(box) for record, _ in images for box in record["annotations"]]
-    boxes = [_plain(box) for _, line in images for box in line["objects"]]
-    image_of_truth = [number for number, (record, _) in enumerate(images) for _ in record["annotations"]]
-    image_of_box = [number for number, (_, line) in enumerate(images) for _ in line["objects"]]
+    truth = [[in_coco(box) for box in record["annotations"]] for record, _ in images]
+    found = [[_plain(box) for box in line["objects"]] for _, line in images]
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
-        evaluation = COCOeval(
-            _coco(truth, image_of_truth, len(images)), _coco(boxes, image_of_box, len(images)), "bbox"
-        )
+        evaluation = COCOeval(_coco(truth), _coco(found), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -38,14 +34,16 @@ def _plain(box: dict[str, Any]) -> dict[str, Any]:
     return {"bbox": box["bbox"], "score": box["score"], "iscrowd": 0}
 
 
-def _coco(boxes: list[dict[str, Any]], image_of: list[int], count: int) -> COCO:
-    """Boxes of one class in ``count`` images, as pycocotools has them; its ids begin with 1."""
-    coco = COCO()
+def _coco(boxes: list[list[dict[str, Any]]]) -> COCO:
+    """Boxes of one class, by their images, as pycocotools has them; its ids begin with 1."""
     annotations = []
-    for index, (box, image) in enumerate(zip(boxes, image_of, strict=True), start=1):
-        area = box["bbox"][2] * box["bbox"][3]
-        annotations.append({**box, "id": index, "image_id": image, "category_id": CATEGORY["id"], "area": area})
-    images = [{"id": number} for number in range(count)]
+    for image, of_image in enumerate(boxes):
+        for box in of_image:
+            _, _, width, height = box["bbox"]
+            place = {"id": len(annotations) + 1, "image_id": image, "category_id": CATEGORY["id"]}
+            annotations.append({**box, **place, "area": width * height})
+    images = [{"id": number} for number in range(len(boxes))]
+    coco = COCO()
     coco.dataset = {"images": images, "annotations": annotations, "categories": [CATEGORY]}
     coco.createIndex()
     return coco

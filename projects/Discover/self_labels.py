@@ -38,10 +38,13 @@ def self_labelled(
             logger.warning(f"left out: {error}")
             continue
         instances = predict(record, pixels)["instances"].to("cpu")
-        detected = [_numbered_from_one(each) for each in instances_to_coco_json(instances, 0)]
-        labelled_before = [_with_class(box, instances.has("pred_masks")) for box in record.get("annotations", [])]
+        results = instances_to_coco_json(instances, 0)
+        detected = [_numbered_from_one(each) for each in results]
+        has_masks = instances.has("pred_masks")
+        before = [_with_class(box, has_masks) for box in record.get("annotations", [])]
         height, width = pixels.shape[:2]
-        labelled.append((record, {"height": height, "width": width, "objects": merged(labelled_before, detected)}))
+        line = {"height": height, "width": width, "objects": merged(before, detected)}
+        labelled.append((record, line))
     return labelled
 
 
@@ -50,9 +53,11 @@ def merged(labelled: list[dict], detected: list[dict]) -> list[dict]:
     stay. Both have a ``bbox`` (x, y, w, h) px."""
     if not (labelled and detected):
         return [*detected, *labelled]
-    overlap = run_lengths.iou(_boxes(labelled), _boxes(detected), [0] * len(detected))
-    is_same = overlap.max(axis=1) > SAME
-    kept = [box for box, same in zip(labelled, is_same, strict=True) if box.get("iscrowd") or not same]
+    no_crowds = [0] * len(detected)
+    overlap = run_lengths.iou(_boxes(labelled), _boxes(detected), no_crowds)
+    highest = overlap.max(axis=1)
+    pairs = zip(labelled, highest, strict=True)
+    kept = [box for box, iou in pairs if iou <= SAME or box.get("iscrowd")]
     return [*detected, *kept]
 
 
