@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import fsspec
 import numpy as np
-from tqdm import tqdm
 
+from projects.common.progress import progress
 from projects.LargeData.places import Place, permitted
 from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
 from revisit.data.images.opening import SUFFIXES
@@ -116,7 +116,7 @@ def _indexed(place: Place, sizes: dict[str, int]) -> tuple[list[np.ndarray], int
     entries = chain.from_iterable(part.items() for part in noted)
     done = {name: np.array(images) for name, (size, images) in entries if sizes.get(name) == size}
     left = [name for name in sizes if name not in done]
-    bar = tqdm(total=len(sizes), initial=len(done), unit="shard", desc="indexing", disable=None)
+    bar = progress("indexing", len(sizes), "shard", len(done))
     with bar, ThreadPoolExecutor(place.at_once) as pool:
         parts = len(noted)
         for start in range(0, len(left), NOTED):

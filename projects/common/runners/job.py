@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from tqdm import tqdm
 
+from projects.common.progress import progress
+
 PER_WORKER = 16  # batches of parts at least, so that none waits long for the last one
 CONTINUES = "the same command continues"
 
@@ -61,10 +63,10 @@ def missing(job: Job) -> list[int]:
     return [number for number, name in enumerate(job.parts) if name not in present]
 
 
-def progress(job: Job, missing: int) -> tqdm:
-    """A bar of all parts that a terminal shows, and how long the rest takes."""
-    done = len(job.parts) - missing
-    return tqdm(total=len(job.parts), initial=done, unit="part", desc=job.title, disable=None)
+def progress_of(job: Job, missing: int) -> tqdm:
+    """Of all parts."""
+    count = len(job.parts)
+    return progress(job.title, count, "part", count - missing)
 
 
 def make_here(job: Job, numbers: Sequence[int], bar: tqdm) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from projects.common.runners.job import CONTINUES, Job, in_batches, make_batch, missing, progress
+from projects.common.runners.job import CONTINUES, Job, in_batches, make_batch, missing, progress_of
 from revisit.errors import UserError, expect, first_line
 from revisit.plugins import require_package
 
@@ -35,7 +35,7 @@ class OnRay(NamedTuple):
         if not todo:
             return
         ray = require_package("ray", '--on ray needs the package ray: expected pip install "revisit-detectron2[ray]"')
-        with _cluster(ray, self.address), progress(job, len(todo)) as bar:
+        with _cluster(ray, self.address), progress_of(job, len(todo)) as bar:
             for count in self._made(ray, job, todo):
                 bar.update(count)
         left = missing(job)

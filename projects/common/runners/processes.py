@@ -14,7 +14,7 @@ import cv2
 import torch
 from tqdm import tqdm
 
-from projects.common.runners.job import CONTINUES, Job, in_batches, make_batch, make_here, missing, progress
+from projects.common.runners.job import CONTINUES, Job, in_batches, make_batch, make_here, missing, progress_of
 from revisit.compat.private_names import kill_with_parent
 from revisit.errors import UserError
 
@@ -28,7 +28,7 @@ class Processes(NamedTuple):
 
     def run(self, job: Job) -> None:
         todo = missing(job)
-        with progress(job, len(todo)) as bar:
+        with progress_of(job, len(todo)) as bar:
             if self.workers == 1:
                 make_here(job, todo, bar)
             elif todo:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from filelock import FileLock, Timeout
 
-from projects.common.runners.job import Job, in_batches, make_here, missing, progress
+from projects.common.runners.job import Job, in_batches, make_here, missing, progress_of
 from revisit.errors import UserError, expect
 
 _held: list[FileLock] = []  # until this process ends
@@ -30,7 +30,7 @@ class Share(NamedTuple):
     def run(self, job: Job) -> None:
         own = in_batches(range(len(job.parts)), self.count)[self.number :: self.count]
         todo = sorted({*chain(*own)}.intersection(missing(job)))
-        with progress(job, len(todo)) as bar, _error_of_each():
+        with progress_of(job, len(todo)) as bar, _error_of_each():
             make_here(job, todo, bar)
         if missing(job) or not _is_first(job):
             one = f"{job.title}: process {self.number} of {self.count} has made its parts"

@@ -1,0 +1,32 @@
+"""What a log file sees of long work: a line a minute, and nothing of short work."""
+
+import pytest
+
+from projects.common.progress import progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Stands still until a test moves it."""
+    time = {"seconds": 0.0}
+    monkeypatch.setattr("tqdm.std.time", lambda: time["seconds"])
+    return time
+
+
+def _work(clock, seconds: float, parts: int) -> None:
+    with progress("discovering", parts, "part") as bar:
+        for _ in range(parts):
+            clock["seconds"] += seconds
+            bar.update()
+
+
+def test_a_log_has_a_line_a_minute_with_the_time_that_is_left(clock, capsys):
+    _work(clock, seconds=30, parts=10)
+    lines = [line for line in capsys.readouterr().err.split("\r") if line.strip()]
+    assert lines[0].startswith("discovering:  20%") and "2/10 [01:00<04:00" in lines[0]
+    assert [line.split("|")[2].split()[0] for line in lines[:5]] == ["2/10", "4/10", "6/10", "8/10", "10/10"]
+
+
+def test_a_log_has_nothing_of_work_that_takes_seconds(clock, capsys):
+    _work(clock, seconds=0.5, parts=10)
+    assert capsys.readouterr().err == ""
