@@ -35,7 +35,7 @@ LEAST = (
     "MODEL.META_ARCHITECTURE TeacherDetector DATASETS.UNLABELLED ('toy_coco_val',) TEACHER.BURN_IN 1 SEED 5 "
     "TEACHER.MOMENTUM 0.5 TEACHER.THRESHOLD (0.0,) SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 5 SOLVER.WARMUP_ITERS 1 "
     "SOLVER.STEPS (4,) SOLVER.CHECKPOINT_PERIOD 3 MODEL.DEVICE cpu INPUT.MIN_SIZE_TRAIN (64,80) "
-    "INPUT.MAX_SIZE_TRAIN 100 TEST.PRECISE_BN.NUM_ITER 2 DATASETS.TEST () "
+    "INPUT.MAX_SIZE_TRAIN 100 TEST.PRECISE_BN.NUM_ITER 2 DATASETS.TEST () TEST.DETECTIONS_PER_IMAGE 20 "
 )
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.FPN.OUT_CHANNELS 8"
 ALL_BOXES = "MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.0"
@@ -80,8 +80,8 @@ def test_a_run_leaves_a_plain_detector_which_is_its_teacher(toy_datasets, tmp_pa
     coco = toy_datasets / "toy_scenes/coco"
     test = f"coco:{coco}/val2017:{coco}/annotations/instances_val2017.json"
     register(test)
-    options = f"DATASETS.TEST ('{test}',) SOLVER.MAX_ITER 20 SOLVER.STEPS () INPUT.MIN_SIZE_TEST 64 {ALL_BOXES}"
-    trainer = run(teacher_config(tmp_path / "run", more=options), trainer_class=FinetuneTrainer)
+    options = f"DATASETS.TEST ('{test}',) TEST.EVAL_PERIOD 10 SOLVER.MAX_ITER 20 SOLVER.STEPS () INPUT.MIN_SIZE_TEST 64"
+    trainer = run(teacher_config(tmp_path / "run", more=f"{options} {ALL_BOXES}"), trainer_class=FinetuneTrainer)
     weights = tmp_path / "run/model_final.pth"
     cfg = make_config("", ["MODEL.WEIGHTS", str(weights), "OUTPUT_DIR", str(tmp_path / "eval")], trained=True)
     assert cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN"
