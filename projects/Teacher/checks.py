@@ -13,6 +13,8 @@ from revisit.errors import expect
 
 from detectron2.config import CfgNode
 
+RESULTS = "docs/results/teacher.md"  # with labels for all
+
 logger = logging.getLogger(__name__)
 
 
@@ -26,7 +28,7 @@ def unlabelled(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> Non
 
 def check_photographs(cfg: CfgNode) -> None:
     """Look at the photographs of DATASETS.UNLABELLED, and warn of those that a data set of DATASETS.TEST has too, by
-    their content.
+    their content, and where each of them has labels in DATASETS.TRAIN.
 
     Raises:
         UserError: there are none, too many cannot be read, or TEACHER.THRESHOLD does not fit the classes.
@@ -39,6 +41,10 @@ def check_photographs(cfg: CfgNode) -> None:
         if source not in cfg.DATASETS.TRAIN:
             look_at_images(cfg, source, get_records(source), to_learn=True)
     photographs = unlabelled_records(cfg)
+    labelled = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
+    if shared_images(labelled, photographs) == len(photographs):
+        problem = f"each of the {len(photographs)} photographs of DATASETS.UNLABELLED has labels"
+        logger.warning(f"{problem}: a plain training does more there; add photographs without labels ({RESULTS})")
     for test in cfg.DATASETS.TEST:
         count = shared_images(photographs, get_records(test))
         if count:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -206,6 +207,18 @@ def test_photographs_that_are_test_images_under_other_names_are_warned_of(toy_da
     cfg = teacher_config(tmp_path, more=more)
     warnings = [text for level, text in logged(inspect_training, cfg) if level == logging.WARNING]
     assert any("3 images of toy_coco_val are among DATASETS.UNLABELLED" in text for text in warnings)
+
+
+def test_photographs_that_all_have_labels_are_warned_of_and_others_are_not(toy_datasets, tmp_path):
+    def warnings(unlabelled: str) -> list[str]:
+        cfg = teacher_config(tmp_path, more=f"DATASETS.UNLABELLED {unlabelled}")
+        logs = logged(inspect_training, cfg)
+        return [text for level, text in logs if level == logging.WARNING and "has labels" in text]
+
+    photographs = f"folder:{toy_datasets}/toy_scenes/coco/train2017"
+    (warning,) = warnings(f"('{photographs}',)")
+    assert re.match(r"each of the \d+ photographs of DATASETS.UNLABELLED has labels: a plain training", warning)
+    assert not warnings(f"('{photographs}','toy_coco_val')")
 
 
 def test_a_burn_in_as_long_as_the_run_is_refused(toy_datasets, tmp_path):
