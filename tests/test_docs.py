@@ -123,10 +123,17 @@ def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
     run(f"{on_photos(find, tmp_path)} --short-side 64 --boxes 3", tmp_path)
     run(f"{on_photos(learn, tmp_path)} {ON_CPU}", tmp_path)
     assert A_LINE.search(run_python_of("README.md", tmp_path, monkeypatch))
-    (finetune,) = (each for each in others if "output/boxes/model_final.pth" in each)
-    finetune = on_photos(finetune, tmp_path).replace("more_photos", "photos").replace("more_boxes", "boxes")
+    finetune, label, train = (
+        on_photos(each, tmp_path).replace("more_", "")
+        for each in others
+        if "output/boxes/model_final.pth" in each or "self_label" in each
+    )
     text = run(f"{finetune} {ON_CPU}", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text) and "proposal_generator 6 of 6" in text
+    label = label.replace("--leave-out ", "--leave-out subset:8:1:").replace("0.7", "0.01")
+    assert "8 of 16 images have boxes in" in run(f"{label} MODEL.DEVICE cpu", tmp_path)
+    text = run(f"{train} {ON_CPU}", tmp_path)
+    assert re.search(r"labelled/data_set.json.: 8 of 8 images looked at", text)
     (compare,) = (each for each in others if "--unlabelled" in each)
     compare = on_photos(compare, tmp_path).replace("more_photos", "photos").replace("more_boxes", "boxes")
     text = run(compare.replace("--labels", "--dry-run --labels"), tmp_path)

@@ -5,8 +5,13 @@
         --images coco:/data/photos:output/found/data_set.json --score-threshold 0.7 --output output/found_2
 
 Writes data_set.json, a COCO data set with the detector's classes. Boxes that --images has already stay, where the
-detector finds none of an IoU above 0.5. Masks are kept where the detector has masks. docs/choosing-a-start.md has the
-path.
+detector finds none of an IoU above 0.5. Masks are kept where the detector has masks. Images that somebody labelled are
+better left out, and learned from next to the others:
+
+    python tools/self_label.py --weights output/own/few_labels/model_final.pth --images folder:/data/photos \\
+        --leave-out coco:/data/photos:/data/boxes.json --score-threshold 0.7 --output output/labelled
+
+docs/choosing-a-start.md has the path.
 """
 
 import argparse
@@ -24,6 +29,7 @@ def parse_args() -> argparse.Namespace:
     add(
         "--images", required=True, metavar="NAME", help="a data set, with boxes or without, such as folder:/data/photos"
     )
+    add("--leave-out", metavar="NAME", help="a data set: its images with boxes are not labelled")
     add("--output", required=True, type=output_path, metavar="DIR")
     add_overrides(parser)
     return parse_with_pairs(parser)
@@ -32,7 +38,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from projects.common.coco_files import folder_of, write_data_set
-    from projects.Discover.self_labels import self_labelled
+    from projects.Discover.self_labels import self_labelled, without_labelled
     from projects.Predict.predictions import Predictor, finetuned_config, set_score_threshold
     from revisit.checkpoint.run_folder import trained_network
     from revisit.data.sources.catalog import get_records
@@ -42,6 +48,10 @@ def main() -> None:
     expect(cfg.MODEL.META_ARCHITECTURE in DETECTORS, f"{cfg.MODEL.META_ARCHITECTURE} has no boxes: expected a detector")
     threshold = set_score_threshold(cfg, args)
     records = get_records(args.images, trained_network(cfg).classes)
+    if args.leave_out:
+        count = len(records)
+        records = without_labelled(records, get_records(args.leave_out))
+        print(f"{count - len(records)} of {count} images have boxes in {args.leave_out}, and are left out")
     resolve_auto_values(cfg, Facts(records=records))
     predictor = Predictor(cfg)
     labelled = self_labelled(records, predictor.read, predictor)

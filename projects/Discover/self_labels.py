@@ -9,7 +9,8 @@ from pycocotools import mask as run_lengths
 from tqdm import tqdm
 
 from projects.common.coco_files import in_coco
-from revisit.errors import UserError
+from revisit.data.sources.records import Records, others_than
+from revisit.errors import UserError, expect
 
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
@@ -46,6 +47,20 @@ def self_labelled(
         line = {"height": height, "width": width, "objects": merged(before, detected)}
         labelled.append((record, line))
     return labelled
+
+
+def without_labelled(records: Records, labelled: Records) -> list[dict]:
+    """``records`` without the images that have boxes in ``labelled``.
+
+    Raises:
+        UserError: there is no such image, or no other.
+    """
+    with_boxes = [record for record in labelled if record.get("annotations")]
+    left = others_than(with_boxes, records)
+    few = f"{len(with_boxes)} images of --leave-out have boxes"
+    expect(len(left) < len(records), f"{few}, and none of them is a file of --images: expected the same files")
+    expect(left, f"{few}, and every file of --images is one of them: expected others, too")
+    return left
 
 
 def merged(labelled: list[dict], detected: list[dict]) -> list[dict]:

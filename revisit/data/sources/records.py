@@ -144,13 +144,18 @@ def _differ(part: str, before: list[dict], now: list[dict]) -> bool:
     return any(one != other for one, other in pairs)
 
 
+def others_than(some: Records, records: Records) -> list[dict]:
+    """The images of ``records`` that are no file of ``some``."""
+    files = {_location(record) for record in some} - {None}
+    return [record for record in records if _location(record) not in files]
+
+
 def shared_images(one: Records, other: Records) -> int:
     """How many images of ``other`` are in ``one`` too: the same file, or a file with the same bytes.
 
     Bytes are compared of at most COMPARED images of each, and read only where their number is equal.
     """
-    files = {_location(record) for record in one} - {None}
-    rest = [record for record in other if _location(record) not in files]
+    rest = others_than(one, other)
     by_size: dict[int, Records] = defaultdict(list)
     for record in sample(one, COMPARED):
         by_size[_size(record)].append(record)

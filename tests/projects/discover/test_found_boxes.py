@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from labels import exact
 from trees import blank_image, refusal, refused
 
 from projects.Discover.scores import class_agnostic_scores
-from projects.Discover.self_labels import merged
+from projects.Discover.self_labels import merged, without_labelled
 from revisit import model_zoo
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.sources.catalog import get_records
@@ -226,6 +227,22 @@ def test_a_detector_labels_images_for_the_next_round(detector, tmp_path):
     records = get_records(re.search(r"learns them as (\S+)", text)[1])
     assert sum(len(record["annotations"]) for record in records)
     assert "no box scores 1 in 2 of 2 images" in one_line_error(f"{command} --score-threshold 1.0", tmp_path)
+
+
+def test_images_that_somebody_labelled_can_be_left_out(detector, tmp_path):
+    name = write_boxes(tmp_path, {"a.png": [(1, 5, 5, 20, 20)], "b.png": [], "c.png": []}, classes=("object",))
+    command = f"python tools/self_label.py --weights {detector} --images {name} --score-threshold 0.1"
+    text = run(f"{command} --leave-out {name} --output {tmp_path}/out", tmp_path)
+    assert "1 of 3 images have boxes in" in text and "in 2 of 2 images" in text
+    content = json.loads((tmp_path / "out/data_set.json").read_text())
+    assert sorted(Path(image["file_name"]).name for image in content["images"]) == ["b.png", "c.png"]
+
+
+def test_images_of_another_folder_cannot_be_left_out_nor_all():
+    image, other = {"file_name": "a.png", "annotations": [{}]}, {"file_name": "b.png", "annotations": []}
+    assert without_labelled([image, other], [image, other]) == [other]
+    assert "none of them is a file of --images" in refusal(without_labelled, [other], [image])
+    assert "every file of --images is one of them" in refusal(without_labelled, [image], [image, other])
 
 
 def test_images_without_any_found_box_are_said_and_left_out(tmp_path, caplog):
