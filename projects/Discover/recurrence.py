@@ -54,7 +54,7 @@ class Recurrence:
         """1 for all parts where there is no other image than the one called ``own_name``."""
         others = [parts for name, parts in self._references.items() if name != own_name]
         others = [parts for parts in others if len(parts)]
-        if not others:
+        if not others or not len(described):
             return np.ones(len(described))
         total = np.zeros(len(described))
         for parts in others:

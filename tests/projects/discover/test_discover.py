@@ -115,6 +115,7 @@ def test_recurrence_is_the_mean_over_the_other_images():
     ]
     assert Recurrence(images)(images["a"], "a") == pytest.approx(expected, abs=1e-9)
     assert Recurrence({"a": images["a"]})(images["a"], "a").tolist() == [1] * 5
+    assert Recurrence(images)(np.zeros((0, 4)), "an image without parts").shape == (0,)
 
 
 @pytest.fixture(scope="module")
