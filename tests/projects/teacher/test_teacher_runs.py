@@ -217,7 +217,7 @@ def test_photographs_that_all_have_labels_are_warned_of_and_others_are_not(toy_d
 
     photographs = f"folder:{toy_datasets}/toy_scenes/coco/train2017"
     (warning,) = warnings(f"('{photographs}',)")
-    assert re.match(r"each of the \d+ photographs of DATASETS.UNLABELLED has labels: a plain training", warning)
+    assert re.match(r"each of the \d+ photographs of DATASETS.UNLABELLED has labels: a teacher adds nothing", warning)
     assert not warnings(f"('{photographs}','toy_coco_val')")
 
 
