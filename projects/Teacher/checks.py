@@ -44,9 +44,8 @@ def check_photographs(cfg: CfgNode) -> None:
     labelled = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
     if shared_images(labelled, photographs) == len(photographs):
         problem = f"each of the {len(photographs)} photographs of DATASETS.UNLABELLED has labels"
-        logger.warning(
-            f"{problem}: a teacher adds nothing there, for twice the time; add photographs without labels ({RESULTS})"
-        )
+        nothing = f"a teacher adds nothing there, for twice the time ({RESULTS})"
+        logger.warning(f"{problem}: {nothing}; add photographs without labels")
     for test in cfg.DATASETS.TEST:
         count = shared_images(photographs, get_records(test))
         if count:
