@@ -19,9 +19,9 @@ def class_agnostic_scores(images: Sequence[tuple[dict, dict[str, Any]]]) -> dict
             ``score``.
     """
     truth = [[in_coco(box) for box in record["annotations"]] for record, _ in images]
-    found = [[_plain(box) for box in line["objects"]] for _, line in images]
+    boxes = [[_plain(box) for box in line["objects"]] for _, line in images]
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
-        evaluation = COCOeval(_coco(truth), _coco(found), "bbox")
+        evaluation = COCOeval(_coco(truth), _coco(boxes), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

@@ -41,7 +41,8 @@ def check_photographs(cfg: CfgNode) -> None:
         if source not in cfg.DATASETS.TRAIN:
             look_at_images(cfg, source, get_records(source), to_learn=True)
     photographs = unlabelled_records(cfg)
-    labelled = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
+    images = (record for name in cfg.DATASETS.TRAIN for record in get_records(name))
+    labelled = [record for record in images if record.get("annotations")]
     if shared_images(labelled, photographs) == len(photographs):
         problem = f"each of the {len(photographs)} photographs of DATASETS.UNLABELLED has labels"
         nothing = f"a teacher adds nothing there, for twice the time ({RESULTS})"

@@ -210,15 +210,21 @@ def test_photographs_that_are_test_images_under_other_names_are_warned_of(toy_da
 
 
 def test_photographs_that_all_have_labels_are_warned_of_and_others_are_not(toy_datasets, tmp_path):
-    def warnings(unlabelled: str) -> list[str]:
-        cfg = teacher_config(tmp_path, more=f"DATASETS.UNLABELLED {unlabelled}")
+    def warnings(unlabelled: str, labelled: str = "toy_coco_train") -> list[str]:
+        cfg = teacher_config(tmp_path, more=f"DATASETS.UNLABELLED {unlabelled} DATASETS.TRAIN ('{labelled}',)")
         logs = logged(inspect_training, cfg)
         return [text for level, text in logs if level == logging.WARNING and "has labels" in text]
 
-    photographs = f"folder:{toy_datasets}/toy_scenes/coco/train2017"
+    coco = toy_datasets / "toy_scenes/coco"
+    photographs = f"folder:{coco}/train2017"
     (warning,) = warnings(f"('{photographs}',)")
     assert re.match(r"each of the \d+ photographs of DATASETS.UNLABELLED has labels: a teacher adds nothing", warning)
     assert not warnings(f"('{photographs}','toy_coco_val')")
+    content = json.loads((coco / "annotations/instances_train2017.json").read_text())
+    first = content["images"][0]["id"]
+    content["annotations"] = [box for box in content["annotations"] if box["image_id"] != first]
+    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    assert not warnings(f"('{photographs}',)", f"coco:{coco}/train2017:{tmp_path}/boxes.json")  # lists all images
 
 
 def test_a_burn_in_as_long_as_the_run_is_refused(toy_datasets, tmp_path):
