@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
+
+from revisit.progress import progress
 
 
 def now() -> float:
@@ -36,7 +37,7 @@ def compare(timers: dict[str, Callable[[], float]], repeats: int, images: int) -
     ours, of other forms of ours and, last, of the reference, to whose rate ``ratio`` and ``NAME_ratio`` are.
     """
     seconds: dict[str, list[float]] = {name: [] for name in timers}
-    for _ in tqdm(range(repeats + 1), desc="repeats", leave=False):
+    for _ in progress("repeats", "run", range(repeats + 1)):
         for name, values in seconds.items():
             values.append(timers[name]())
     rates = {name: sorted(images / s for s in values[1:]) for name, values in seconds.items()}

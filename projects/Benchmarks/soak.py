@@ -38,6 +38,7 @@ from revisit.engine.command import natural, run_command
 from revisit.errors import StoppedRunError, UserError, expect
 from revisit.files import output_path
 from revisit.plugins import PACKAGES, find_file
+from revisit.progress import progress
 
 KINDS = ("kill", "kill-saving", "kill-evaluating", "stop")
 ITERATIONS, PERIOD = 24, 4
@@ -67,7 +68,7 @@ def main() -> None:
     failed = False
     for kind in args.kinds:
         rows = []
-        for number in tqdm(range(args.runs), desc=kind, unit="run", disable=None):
+        for number in progress(kind, "run", range(args.runs)):
             rows.append(soak.run(kind, number, random.Random(f"{args.seed} {number}")))
             tqdm.write(f"{kind}: " + ", ".join(f"{key} {value}" for key, value in rows[-1].items()))
         (args.output / f"{kind}.json").write_text(json.dumps(rows, indent=2))

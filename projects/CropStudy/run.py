@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from projects.common.entry import write_results
 from projects.common.tables import score_in
@@ -30,6 +29,7 @@ from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.errors import translated
 from revisit.files import read_yaml
 from revisit.keys import COUNT, PIXELS, SHARE, declare, list_of, one_of
+from revisit.progress import progress
 
 from detectron2.config import CfgNode
 
@@ -143,7 +143,7 @@ def draw_boxes(
     image_size: tuple[int, int], crops: ConstrainedMultiCrop, num_images: int, seed: int, name: str
 ) -> list[CropBoxes]:
     """The boxes of the views of so many images of (height, width), px."""
-    indices = tqdm(range(num_images), unit="image", desc=name)
+    indices = progress(name, "image", range(num_images))
     return [crops(*image_size, counter_rng(seed, Stream.VIEWS, 0, index)) for index in indices]
 
 

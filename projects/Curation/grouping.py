@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from tqdm import tqdm
 
 from projects.Curation.hashes import differing_bits
+from revisit.progress import progress
 
 BLOCK = 512  # images that are compared with all others at a time
 SHOWN = 12  # pairs on each side of the threshold
@@ -69,8 +69,8 @@ class Grouped(NamedTuple):
 
 def pairs_of(some: Looks, others: Looks, differing: int, title: str) -> Iterator[Pairs]:
     """Pairs of one of ``some`` and one of the ``others`` whose hashes differ in so many bits at most, BLOCK images of
-    ``some`` at a time. A terminal shows the progress, and how long the rest takes."""
-    for start in tqdm(range(0, len(some.rows), BLOCK), desc=title, unit="block"):
+    ``some`` at a time."""
+    for start in progress(title, "block", range(0, len(some.rows), BLOCK)):
         part = slice(start, start + BLOCK)
         bits = differing_bits(some.bits[part], others.bits)
         first, second = np.nonzero(bits <= differing)

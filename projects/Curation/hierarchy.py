@@ -8,6 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from projects.Curation.k_means import k_means
+from revisit.progress import progress
 
 RESAMPLINGS = 10  # of each level, as in the paper
 
@@ -23,7 +24,7 @@ def clustered(rows: np.ndarray, counts: list[int], seed: int = 0) -> list[np.nda
         For each level the cluster of each image, (N,) int64; every cluster has at least one.
     """
     levels, points, of_images = [], rows, np.arange(len(rows))
-    with tqdm(total=len(counts) * (RESAMPLINGS + 1), desc="clustering", unit="fit") as bar:
+    with progress("clustering", "fit", total=len(counts) * (RESAMPLINGS + 1)) as bar:
         for count in counts:
             labels, points = _level(points, min(count, len(points)), seed, bar)
             of_images = labels[of_images]

@@ -24,20 +24,20 @@ def main() -> None:
     add("--seed", type=int, default=0, help=f"of the changes {default}")
     args = parser.parse_args()
     import numpy as np
-    from tqdm import tqdm
 
     from projects.common.tables import csv_table
     from projects.Curation.jitter import BEST, jittered, save_jpeg
     from revisit.data.images.reader import require_record
     from revisit.data.sources.catalog import get_records
     from revisit.data.sources.records import sample
+    from revisit.progress import progress
 
     records = list(get_records(args.images))
     records = sample(records, args.first) if args.first else records
     make_folder(args.output, "--output")
     rng = np.random.default_rng(args.seed)
     lines = []
-    for number, record in enumerate(tqdm(records, desc="copying", unit="image")):
+    for number, record in enumerate(progress("copying", "image", records)):
         image = require_record(record)
         for copy in range(args.copies):
             name = f"{number:05d}_{copy:02d}.jpg"

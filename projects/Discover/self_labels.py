@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from pycocotools import mask as run_lengths
-from tqdm import tqdm
 
 from projects.common.coco_files import in_coco
 from revisit.data.sources.records import Records, others_than
 from revisit.errors import UserError, expect
+from revisit.progress import progress
 
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
@@ -32,7 +32,7 @@ def self_labelled(
         predict: a record and these to what a detector finds, ``instances`` in px of the image.
     """
     labelled = []
-    for record in tqdm(records, unit="image", desc="labelling"):
+    for record in progress("labelling", "image", records):
         try:
             pixels = read(record)
         except UserError as error:

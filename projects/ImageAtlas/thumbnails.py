@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from tqdm import tqdm
 
 from projects.common.row_table import RowTable
 from projects.Pictures.tiles import fit
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError
+from revisit.progress import progress
 
 AROUND = 0.15  # of a box's sides, on each side
 THREADS = 4
@@ -18,7 +18,7 @@ BACKGROUND = 238  # grey level around what is no square, and of what cannot be r
 
 
 def thumbnails(table: RowTable, size: int) -> np.ndarray:
-    """(N, size, size, 3) uint8 RGB. A terminal shows the progress; an image is read once for all its boxes."""
+    """(N, size, size, 3) uint8 RGB. An image is read once for all its boxes."""
     tiles = np.full((len(table.rows), size, size, 3), BACKGROUND, np.uint8)
     by_file = defaultdict(list)
     for place, file in enumerate(table.files.tolist()):
@@ -33,7 +33,7 @@ def thumbnails(table: RowTable, size: int) -> np.ndarray:
             tiles[place] = square(cut(image, table, place), size)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        list(tqdm(pool.map(draw, by_file), total=len(by_file), desc="thumbnails", unit="image"))
+        list(progress("thumbnails", "image", pool.map(draw, by_file), total=len(by_file)))
     return tiles
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from projects.common.pages import data_uri, template
 from projects.common.row_table import RowTable
@@ -15,6 +14,7 @@ from projects.LabelCheck.suspects import Suspect
 from projects.Pictures.tiles import Color, SheetRow, fit, save_sheet
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError
+from revisit.progress import progress
 
 SHOWN = 5  # neighbours of a suspect
 ON_SHEET = 20  # suspects
@@ -49,7 +49,7 @@ def _rows(suspects: Sequence[Suspect], table: RowTable, nearest: Sequence[np.nda
     tiles = iter(thumbnails(table.of(together), TILE))
     blank = np.full((TILE, TILE, 3), BACKGROUND, np.uint8)
     rows = []
-    for suspect, own in zip(tqdm(suspects, desc="suspects", unit="box"), nearest, strict=True):
+    for suspect, own in zip(progress("suspects", "box", suspects), nearest, strict=True):
         of_row = [suspect_tile(suspect), *(next(tiles) for _ in own)]
         captions = [caption_of(suspect), *table.classes[own].tolist()]
         lacking = SHOWN + 1 - len(of_row)

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from projects.common.entry import write_results
 from projects.common.frozen_backbone import FrozenBackbone
@@ -37,6 +36,7 @@ from revisit.data.sources.catalog import datasets_root
 from revisit.data.sources.labels import VOID, check_size
 from revisit.files import written_whole
 from revisit.keys import COUNT, POSITIVE, declare, integer, one_of
+from revisit.progress import progress
 
 from detectron2.config import CfgNode
 
@@ -110,7 +110,7 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, fir
     for folder in (masks_folder, overlays_folder):
         folder.mkdir(parents=True, exist_ok=True)
     masks, pictures, propagation = [], [], None
-    for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
+    for path in progress(sequence.name, "frame", sequence.frames):
         frame = require_record({"file_name": path}, bit_depth(cfg))
         check_size(sequence.masks[0], first_mask, path, frame.shape[:2])
         mask = first_mask

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import fsspec
 import numpy as np
 
-from projects.common.progress import progress
 from projects.LargeData.places import Place, permitted
 from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError, expect, translated
+from revisit.progress import progress
 
 PARTIAL = "index.partial.{}.json"  # what an interrupted call has indexed, a part of the tar files in each
 NOTED = 1000  # tar files of a part
@@ -116,7 +116,7 @@ def _indexed(place: Place, sizes: dict[str, int]) -> tuple[list[np.ndarray], int
     entries = chain.from_iterable(part.items() for part in noted)
     done = {name: np.array(images) for name, (size, images) in entries if sizes.get(name) == size}
     left = [name for name in sizes if name not in done]
-    bar = progress("indexing", len(sizes), "shard", len(done))
+    bar = progress("indexing", "shard", total=len(sizes), done=len(done))
     with bar, ThreadPoolExecutor(place.at_once) as pool:
         parts = len(noted)
         for start in range(0, len(left), NOTED):

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.classification_datasets import PRESENT
@@ -25,6 +24,7 @@ from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import local_copy, make_folder, output_path, written_whole
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
+from revisit.progress import progress
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList, MapDataset
@@ -146,7 +146,7 @@ def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: FrozenBackbone, da
     transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
     missing = data.records[kept.done :]
     loader = image_loader(cfg, missing, lambda image, _: transform(image, size), batch_size=BATCH)
-    with tqdm(total=len(data.records), initial=kept.done, unit="image", desc=f"features of {data.name}") as bar:
+    with progress(f"features of {data.name}", "image", total=len(data.records), done=kept.done) as bar:
         for number, (batch, _) in enumerate(loader, start=1):
             features = backbone.pooled(batch).cpu().numpy()
             kept.append(features)

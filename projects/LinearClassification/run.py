@@ -27,7 +27,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
@@ -49,6 +48,7 @@ from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.files import written_whole
 from revisit.keys import PIXELS, POSITIVE, SWITCH, Facts, declare, integer, list_of, number, one_of, resolve_auto_values
+from revisit.progress import progress
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -197,7 +197,7 @@ def fit_path(train: Labelled, validation: Labelled, options: CfgNode) -> list[Pa
     """Fit ``train`` for each of LINEAR.LAMBDAS, the strongest and easiest first, and score ``validation``."""
     (low, high, count), classifier, path = options.LAMBDAS, Classifier(options), []
     strengths = np.logspace(np.log10(high), np.log10(low), int(count))
-    for strength in tqdm(strengths.tolist(), unit="lambda", desc="logistic regression"):
+    for strength in progress("logistic regression", "lambda", strengths.tolist()):
         iterations, converged = classifier.fit(*train, strength)
         path.append(PathPoint(strength, classifier.score(*validation), iterations, converged))
     if lost := [f"{point.strength:.1e}" for point in path if not point.converged]:
@@ -251,7 +251,7 @@ def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[floa
     num_classes = train[1].shape[1]
     scores, machines = [], []
     pairs = zip(fitted, scored, strict=True)
-    for problem, (rows, present) in tqdm(pairs, total=num_classes, unit="class", desc="SVM"):
+    for problem, (rows, present) in progress("SVM", "class", pairs, total=num_classes):
         machine = LinearSVC(C=options.COST, class_weight={True: 2, False: 1}, max_iter=2000, dual=True, random_state=0)
         machine.fit(*problem)
         margins = machine.decision_function(rows)

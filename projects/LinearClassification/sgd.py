@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import MultiStepLR
-from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.Pictures.curves import saved_plot
@@ -20,6 +19,7 @@ from revisit.data.views.boxes import random_resized_crop
 from revisit.data.views.resampling import crop_and_resize
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
+from revisit.progress import progress
 
 from detectron2.config import CfgNode
 
@@ -96,7 +96,7 @@ class LinearTraining:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits (B, classes) and labels (B,) of each batch."""
         loader = image_loader(self._cfg, data.records, view, sampler=order, batch_size=self._cfg.SOLVER.IMS_PER_BATCH)
-        for batch, indices in tqdm(loader, unit="batch", desc=name):
+        for batch, indices in progress(name, "batch", loader):
             labels = torch.from_numpy(data.targets)[indices].to(self._cfg.MODEL.DEVICE)
             yield self.layer(self._backbone.pooled(batch)), labels
 

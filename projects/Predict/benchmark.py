@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from tabulate import tabulate
 from torch import Tensor
-from tqdm import tqdm
 
 from projects.Predict.runtimes import Runtime
 from revisit.data.sources.records import Records
 from revisit.engine.finetune_trainer import FinetuneTrainer, build_mapper
 from revisit.engine.precision import CPU_FLAGS
+from revisit.progress import progress
 
 from detectron2.config import CfgNode
 from detectron2.modeling.postprocessing import detector_postprocess
@@ -43,7 +43,7 @@ def measure(cfg: CfgNode, dataset: str, records: Records, runtimes: Sequence[Run
     """Run every image of a data set through each runtime; their predictions are below the folder."""
     mapper = build_mapper(cfg, is_train=False)
     trials = [_Trial(cfg, dataset, runtime, folder) for runtime in runtimes]
-    for record in tqdm(records, unit="image", desc="measuring"):
+    for record in progress("measuring", "image", records):
         sample = mapper(record)
         for trial in trials:
             trial.run(sample)

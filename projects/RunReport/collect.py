@@ -8,8 +8,6 @@ from itertools import chain, count, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from projects.Pictures.tiles import evenly_spread
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
@@ -17,6 +15,7 @@ from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import expect, printable, translated
 from revisit.files import read_yaml
 from revisit.keys import dotted_keys
+from revisit.progress import progress
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def collect(folders: Iterable[Path]) -> tuple[list[ReportedRun], list[tuple[str,
     paths = list(dict.fromkeys(chain.from_iterable(runs_of.values())))
     above = [folder for folder, runs in runs_of.items() if folder not in runs]
     names = short_names([*paths, *above])
-    runs = [_read_run(path, names[path], paths) for path in progress(paths, "run")]
+    runs = [_read_run(path, names[path], paths) for path in progress("reading", "run", paths)]
     pictures = []
     for folder in (*above, *paths):
         pictures += [(names[folder], path) for path in _own_pictures(folder)]
@@ -92,11 +91,6 @@ def short_names(folders: list[Path]) -> dict[Path, str]:
         names = {folder: "/".join(folder.parts[-length:]) for folder in folders}
         if len(set(names.values())) == len(names):
             return names
-
-
-def progress(items: Iterable, what: str) -> Iterable:
-    """The items, with a bar on stderr once they have taken 10 seconds."""
-    return tqdm(items, unit=what, delay=10)
 
 
 def files_below(folder: Path, *patterns: str, of: Path) -> list[Path]:

@@ -9,9 +9,10 @@ from plotly.offline import get_plotlyjs
 
 from projects.common.pages import data_uri, template
 from projects.RunReport import charts, detections, kinds, tables
-from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun, progress
+from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun
 from revisit.data.images.opening import open_image
 from revisit.errors import first_line
+from revisit.progress import progress
 
 ROOM = 2_000_000  # bytes for the pictures of each run; plotly's script takes 4.8 million
 MOST_ROWS = 300  # of a table
@@ -26,7 +27,7 @@ def render(runs: list[ReportedRun], pictures: list[tuple[str, Path]]) -> str:
     """The whole page as HTML, of what ``collect`` has found; bars on stderr where pictures take long."""
     evaluations = [(run, evaluation) for run in runs for evaluation in run.evaluations]
     with tempfile.TemporaryDirectory() as folder:
-        reviews = detections.reviews_of(enumerate(progress(runs, "review")), Path(folder))
+        reviews = detections.reviews_of(enumerate(progress("reviewing", "run", runs)), Path(folder))
         return template("RunReport", "page.html").render(
             made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
             runs=runs,

@@ -24,7 +24,6 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
@@ -39,6 +38,7 @@ from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score
 from revisit.keys import COUNT, PIXELS, SWITCH, Facts, declare, integer, one_of, resolve_auto_values
+from revisit.progress import progress
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -196,7 +196,7 @@ def describe_set(backbone: FrozenBackbone, cfg: CfgNode, dataset: str) -> Descri
     metadata = MetadataCatalog.get(dataset)
     num_classes, offset = len(metadata.stuff_classes), metadata.get("label_offset", 0)
     regions, pixels = [], []
-    for record in tqdm(records, unit="image", desc=dataset):
+    for record in progress(dataset, "image", records):
         truth = read_labels(record["sem_seg_file_name"], num_classes, offset)
         of_image = find_regions(backbone, cfg, record, truth, num_classes)
         regions.append(of_image)

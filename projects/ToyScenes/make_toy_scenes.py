@@ -47,7 +47,7 @@ def main() -> None:
     from projects.ToyScenes import make_toy_scenes  # takes seconds
 
     with translated(f"writing ToyScenes to --output {args.output}"):
-        written = make_toy_scenes(**vars(args), progress=True)
+        written = make_toy_scenes(**vars(args))
     print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
 
 

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 
 import cv2
-from tqdm import tqdm
 
 from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import GENERATOR_VERSION, NUM_FRAMES, Split, num_videos, plan_image
 from projects.ToyScenes.scene import draw_scene
 from revisit.errors import expect, translated
+from revisit.progress import progress
 
 LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
 RECORD = "toy_scenes.json"
@@ -36,7 +36,6 @@ def make_toy_scenes(
     long_tailed: bool = False,
     workers: int | None = None,
     overwrite: bool = False,
-    progress: bool = False,
 ) -> bool:
     """Writes ToyScenes to the folder ``output``, which appears complete or not at all; False where it is there already.
 
@@ -47,7 +46,6 @@ def make_toy_scenes(
         long_tailed: classes of the train sets follow ``class_weights(True)``; held-out sets are uniform.
         workers: processes that draw, at least 1; None is one per CPU core.
         overwrite: replace ``output`` if it holds ToyScenes and nothing else.
-        progress: show a bar with the remaining time on stderr.
 
     Raises:
         UserError: an argument is out of range, or ``output`` holds something else.
@@ -70,7 +68,7 @@ def make_toy_scenes(
         expect(overwrite, f"{output} holds ToyScenes with {change}: choose another --output, or give --overwrite")
         _check_nothing_else(output)
     with _all_or_nothing(output) as folder:
-        annotations = _draw_everything(folder, workers, progress, arguments)
+        annotations = _draw_everything(folder, workers, arguments)
         for split in layouts.SCENE_SETS:
             layouts.write_scene_set(folder, split, num_images, size, annotations[split])
         layouts.write_other_lists(folder, num_images, long_tailed)
@@ -114,7 +112,7 @@ def _all_or_nothing(output: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _draw_everything(folder: Path, workers: int, progress: bool, arguments: dict) -> dict[Split, list[dict]]:
+def _draw_everything(folder: Path, workers: int, arguments: dict) -> dict[Split, list[dict]]:
     """Writes all images with their labels; returns the COCO annotations of each set, in order."""
     num_train = arguments["num_images"]
     jobs: list[tuple[Split | None, int, partial]] = []  # the set, number of pictures, what draws them
@@ -127,7 +125,7 @@ def _draw_everything(folder: Path, workers: int, progress: bool, arguments: dict
         draw = partial(layouts.write_video, folder, index, arguments["seed"], arguments["size"])
         jobs.append((None, NUM_FRAMES, draw))
     annotations: dict[Split | None, list[dict]] = defaultdict(list)
-    with tqdm(total=sum(job[1] for job in jobs), unit="image", desc="drawing ToyScenes", disable=not progress) as bar:
+    with progress("drawing ToyScenes", "image", total=sum(job[1] for job in jobs)) as bar:
         for (split, count, _), drawn in zip(jobs, _call([draw for *_, draw in jobs], workers), strict=True):
             annotations[split] += drawn or []
             bar.update(count)

@@ -6,7 +6,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from revisit.checkpoint.convert import BackboneWeights
 from revisit.checkpoint.flags import flags_to_config
@@ -14,6 +13,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
 from revisit.errors import expect
 from revisit.evaluation.features import CenterCropDataset, check_not_enlarged
+from revisit.progress import progress
 
 IMAGE_SIZE = 224  # px
 _BATCH = 32
@@ -31,7 +31,7 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     images = CenterCropDataset(sample(get_records(dataset)), IMAGE_SIZE, replaced=True)
     check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")
     loader = DataLoader(images, _BATCH, collate_fn=_stacked)
-    tensors = recalibrated(weights, tqdm(loader, desc="recalibrating", unit="batch"))
+    tensors = recalibrated(weights, progress("recalibrating", "batch", loader))
     flags = {key: value for key, value in weights.flags.items() if key not in folded}
     return weights._replace(
         tensors=tensors, flags=flags, origin=f"{weights.origin}, recalibrated on {len(images)} images of {dataset}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tqdm import tqdm
 
-from projects.common.progress import progress
+from revisit.progress import progress
 
 PER_WORKER = 16  # batches of parts at least, so that none waits long for the last one
 CONTINUES = "the same command continues"
@@ -66,7 +66,7 @@ def missing(job: Job) -> list[int]:
 def progress_of(job: Job, missing: int) -> tqdm:
     """Of all parts."""
     count = len(job.parts)
-    return progress(job.title, count, "part", count - missing)
+    return progress(job.title, "part", total=count, done=count - missing)
 
 
 def make_here(job: Job, numbers: Sequence[int], bar: tqdm) -> None:

@@ -11,10 +11,10 @@ from functools import cache
 from itertools import chain, islice
 
 import numpy as np
-from tqdm import tqdm
 
 from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
 from revisit.data.sources.rows import Rows
+from revisit.progress import progress
 
 Records = Sequence[dict]  # a list, or Rows
 SAMPLED = 1000  # images, at most
@@ -47,14 +47,13 @@ def labels_of(records: Records) -> np.ndarray | None:
 
 
 def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -> list:
-    """``ask`` of every record, by several threads, in order; under a ``title`` a terminal shows the progress."""
+    """``ask`` of every record, by several threads, in order; a ``title`` is that of its progress."""
     # The reader silences PIL too, but of several threads that do so the last may not restore the first one's filters.
     with warnings.catch_warnings(), ThreadPoolExecutor(_THREADS) as pool:
         warnings.simplefilter("ignore")
         parts = (records[start : start + _AT_ONCE] for start in range(0, len(records), _AT_ONCE))
         answers = chain.from_iterable(pool.map(ask, part) for part in parts)  # the pool lists what it is given
-        bar = {"total": len(records), "unit": "image", "desc": title, "disable": not title or None}
-        return list(tqdm(answers, **bar))
+        return list(progress(title, "image", answers, total=len(records)) if title else answers)
 
 
 # Parts of a fingerprint besides the number of records, and their names in messages.

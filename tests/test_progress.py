@@ -2,7 +2,7 @@
 
 import pytest
 
-from projects.common.progress import progress
+from revisit.progress import progress
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def clock(monkeypatch):
 
 
 def _work(clock, seconds: float, parts: int) -> None:
-    with progress("discovering", parts, "part") as bar:
+    with progress("discovering", "part", total=parts) as bar:
         for _ in range(parts):
             clock["seconds"] += seconds
             bar.update()
