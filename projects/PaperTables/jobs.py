@@ -165,9 +165,13 @@ def _data_sets(command: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(itertools.chain.from_iterable(names)))
 
 
-@functools.cache
 def _config(command: tuple[str, ...]) -> dict[str, object]:
-    return read_keys(find_config(command[command.index("--config-file") + 1]))
+    return _stated(command[command.index("--config-file") + 1])
+
+
+@functools.cache  # hundreds of commands have few files
+def _stated(file: str) -> dict[str, object]:
+    return read_keys(find_config(file))
 
 
 @functools.cache

@@ -1,9 +1,6 @@
 """What the page of `make weight` counts, against small sources that are counted by hand."""
 
-import subprocess
-import sys
-
-from commands import ROOT
+from commands import run
 
 from projects.Benchmarks.weight import OPENED, lines_to_open, weigh
 
@@ -34,9 +31,9 @@ def test_every_file_that_one_opens_for_a_change_is_there():
     assert all(lines_to_open(names) > 0 for names in OPENED.values())
 
 
-def test_the_page_follows_a_config_to_the_first_step():
-    command = [sys.executable, str(ROOT / "projects/Benchmarks/weight.py"), "--dynamic"]
-    page = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    reading, changing = page[-2:]
+def test_the_page_follows_a_config_to_the_first_step(tmp_path):
+    page = run("python projects/Benchmarks/weight.py --dynamic", tmp_path).splitlines()
+    (reading,) = (line for line in page if line.startswith("read the config"))
+    (changing,) = (line for line in page if line.startswith("change the config"))
     assert "modeling/meta_arch/moco.py" in reading and "data/views/mapper.py" in reading
     assert changing.endswith("1 functions: keys/declarations.py:assign")
