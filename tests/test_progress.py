@@ -1,4 +1,4 @@
-"""What a log file sees of long work: a line a minute, and nothing of short work."""
+"""What a log file and a terminal see of long work, and nothing of short work."""
 
 import pytest
 
@@ -30,3 +30,11 @@ def test_a_log_has_a_line_a_minute_with_the_time_that_is_left(clock, capsys):
 def test_a_log_has_nothing_of_work_that_takes_seconds(clock, capsys):
     _work(clock, seconds=0.5, parts=10)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.15, False), (0.5, True)])
+def test_a_terminal_has_a_bar_of_what_takes_more_than_two_seconds(clock, capsys, monkeypatch, seconds, shown):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for _ in progress("thumbnails", "image", range(10)):
+        clock["seconds"] += seconds
+    assert ("thumbnails" in capsys.readouterr().err) is shown
