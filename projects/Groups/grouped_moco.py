@@ -107,18 +107,21 @@ class GroupedKNNMoCo(KNNMoCo):
 
     def mined(self, encoded: Encoded, groups: Groups | None) -> Mined:
         """The neighbours of all positives; the share that the cycle keeps is logged as ``cycle_kept``."""
-        rows, ring = self.mining_space(encoded.positives, encoded.positives_g)
+        mined = self._mined_for(*self.mining_space(encoded.positives, encoded.positives_g), groups)
+        if self.has_cycle and self.watched:
+            share = mined.counts.float().mean()
+            get_event_storage().put_scalar("cycle_kept", 100 * share.item())
+        return mined
+
+    def _mined_for(self, rows: Tensor, ring: str, groups: Groups | None) -> Mined:
+        """The neighbours of rows (B, L, W) in a ring, and which of them count."""
         cycle = None
         if self.has_cycle:
             anchors = self.pending_keys[-1][ring]
             places = torch.arange(len(anchors), device=anchors.device)
             cycle = Cycle(anchors, self._of_positives(places, rows))
         queue = getattr(self.queue, ring)
-        mined = mine(rows.flatten(0, 1), queue, self.num_neighbors, groups, cycle, self.max_scores)
-        if cycle and self.watched:
-            share = mined.counts.float().mean()
-            get_event_storage().put_scalar("cycle_kept", 100 * share.item())
-        return mined
+        return mine(rows.flatten(0, 1), queue, self.num_neighbors, groups, cycle, self.max_scores)
 
     def groups_of(self, positives: Tensor) -> Groups | None:
         """Of positives (B, L, C) of this process."""
@@ -133,7 +136,7 @@ class GroupedKNNMoCo(KNNMoCo):
         return own_share(of_anchors).repeat_interleave(positives.shape[1])
 
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
-        """kNN-MoCo's, and with groups ``group_purity``, by whatever rule."""
+        """kNN-MoCo's; with groups ``group_purity``, by whatever rule; with classes ``counted_purity``."""
         values = super().monitors(batch, encoded)
         if self.has_groups:
             large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
@@ -143,7 +146,17 @@ class GroupedKNNMoCo(KNNMoCo):
             is_same = self.group_of_row[nearest] == own[:, None]
             is_shown = large.any(dim=1)  # rows of objects that are left out are 0
             values["group_purity"] = 100 * is_same[is_shown].float().mean()
+        if "label" in batch:
+            values["counted_purity"] = self._counted_purity(encoded, batch["label"])
         return values
+
+    @torch.no_grad()
+    def _counted_purity(self, encoded: Encoded, labels: Tensor) -> Tensor:
+        """Percent of the neighbours that count which have the class of their image; 0 where none counts."""
+        rows, ring = self.mining_space(encoded.positives[:, :1], encoded.positives_g[:, :1])
+        neighbors, counts = self._mined_for(rows, ring, self.groups_of(rows))
+        is_same = counts & (self.queue.labels[neighbors] == labels[:, None])
+        return 100 * is_same.sum() / counts.sum().clamp(min=1)
 
 
 @META_ARCH_REGISTRY.register()

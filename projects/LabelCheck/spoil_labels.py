@@ -6,6 +6,9 @@
 
 Between the two, check the labels of coco:/data/photos:output/spoiled/data_set.json. A share of the boxes gets another
 class, is left out, moves next to its object or changes its size or shape; spoiled.json says which ones.
+
+--accepted FILE also writes, for tools/check_labels.py --accept, what a person who knows the right labels accepts of the
+first suspects of each kind, as many as were spoiled so.
 """
 
 import argparse
@@ -13,7 +16,7 @@ from pathlib import Path
 
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder, output_path, write_whole
 
 
 def parse_args() -> argparse.Namespace:
@@ -23,6 +26,7 @@ def parse_args() -> argparse.Namespace:
     what.add_argument("--labels", metavar="NAME", help="a data set with boxes, to spoil")
     what.add_argument("--suspects", type=Path, metavar="DIR", help="output of tools/check_labels.py, to score")
     add("--output", required=True, type=output_path, metavar="DIR", help="of the spoiled labels")
+    add("--accepted", type=Path, metavar="FILE", help="with --suspects: a CSV for tools/check_labels.py --accept")
     add("--share", type=float, default=0.05, metavar="S", help=f"of the boxes, spoiled in each way {default}")
     add("--seed", type=natural, default=1, metavar="N", help=default)
     return parser.parse_args()
@@ -30,11 +34,12 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    expect(not args.accepted or args.suspects, "--accepted needs the --suspects that it is of")
     expect(0 < args.share <= 0.25, f"--share {args.share:g}: expected up to 0.25, as there are four ways")
-    from projects.common.tables import markdown_table
+    from projects.common.tables import csv_table, markdown_table
     from projects.LabelCheck.labels import read_labels_of
-    from projects.LabelCheck.spoiling import KINDS, precision, read_spoiled, spoil
-    from projects.LabelCheck.suspects import read_suspects
+    from projects.LabelCheck.spoiling import KINDS, accepted, precision, read_spoiled, spoil
+    from projects.LabelCheck.suspects import COLUMNS, read_suspects
 
     if args.labels:
         make_folder(args.output, "--output")
@@ -48,6 +53,8 @@ def main() -> None:
     for kind in KINDS:
         row = precision(suspects, spoiled, kind)
         rows.append([kind, str(row["spoiled"]), str(row["listed"]), f"{row['this way']:.3f}", f"{row['any way']:.3f}"])
+    if args.accepted:
+        write_whole(args.accepted, csv_table(COLUMNS, accepted(listed, spoiled)))
     print(markdown_table(["kind", "spoiled", "looked at", "spoiled so", "spoiled in any way"], rows))
 
 

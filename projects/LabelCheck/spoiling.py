@@ -11,6 +11,7 @@ import numpy as np
 from projects.common.coco_files import write_data_set
 from projects.common.labelled_boxes import iou, size_of, with_whole_name
 from projects.LabelCheck.labels import Labels
+from projects.LabelCheck.suspects import Suspect, box_text, row_of
 from revisit.errors import expect
 from revisit.files import write_whole
 
@@ -30,6 +31,7 @@ class Spoiled(NamedTuple):
     file_name: str
     box: list[float]  # x0, y0, x1, y1 px, as it is now; of a missing one where it was
     label: str  # as it is now; of a missing one what it was
+    right: str  # the suggestion that puts it right: its class, or its box as ``box_text``
 
 
 def spoil(labels: Labels, share: float, seed: int, output: Path) -> list[Spoiled]:
@@ -45,12 +47,13 @@ def spoil(labels: Labels, share: float, seed: int, output: Path) -> list[Spoiled
     for index, image in enumerate(labels.images.tolist()):
         box, number = labels.boxes[index].astype(np.float64), int(labels.classes[index])
         kind = kind_of.get(index, "")
+        right = box_text(box) if kind in CHANGES else labels.class_names[number]
         if kind == "swapped":
             number = _another(number, len(labels.class_names), rng)
         if kind in CHANGES:
             box = CHANGES[kind](box, size_of(labels.records[image]), rng)
         if kind:
-            spoiled.append(Spoiled(kind, files[index], box.tolist(), labels.class_names[number]))
+            spoiled.append(Spoiled(kind, files[index], box.tolist(), labels.class_names[number], right))
         if kind != "missing":
             sides = box[2:] - box[:2]
             objects[image].append({"bbox": [*box[:2].tolist(), *sides.tolist()], "category_id": number + 1})
@@ -118,6 +121,21 @@ def precision(suspects: Sequence[Mapping[str, Any]], spoiled: Sequence[Spoiled],
         if of_kind:
             del free[of_kind[0]]  # two suspects of one box are one box
     return {name: hit / max(count, 1) for name, hit in hits.items()} | {"spoiled": count, "listed": len(first)}
+
+
+def accepted(listed: Mapping[int, Suspect], spoiled: Sequence[Spoiled]) -> list[list[str]]:
+    """Rows of suspects.csv as a person who knows what was spoiled keeps them: of each kind the first, as many as were
+    spoiled so, those whose label was spoiled in any way, with the suggestion that puts it right."""
+    free, rows = list(spoiled), []
+    for kind in KINDS:
+        count = sum(wrong.kind == kind for wrong in spoiled)
+        of_kind = [(number, suspect) for number, suspect in listed.items() if suspect.kind == kind]
+        for number, suspect in of_kind[:count]:
+            wrong = next((wrong for wrong in free if _is(suspect._asdict(), wrong)), None)
+            if wrong:
+                free.remove(wrong)
+                rows.append(row_of(number, suspect._replace(suggestion=wrong.right)))
+    return rows
 
 
 def _is(suspect: Mapping[str, Any], spoiled: Spoiled) -> bool:

@@ -103,14 +103,14 @@ def write_suspects(folder: Path, suspects: Sequence[Suspect], name: str) -> None
     """Write LIST and suspects.csv, numbered from 1; ``name`` is that of the data set."""
     entries = [{"id": number, **suspect._asdict()} for number, suspect in enumerate(suspects, start=1)]
     write_whole(folder / LIST, json.dumps({"labels": name, "suspects": entries}, indent=1))
-    rows = [[_cell(entry, column) for column in COLUMNS] for entry in entries]
+    rows = [row_of(number, suspect) for number, suspect in enumerate(suspects, start=1)]
     write_whole(folder / "suspects.csv", csv_table(COLUMNS, rows))
 
 
-def _cell(entry: dict[str, Any], column: str) -> str:
-    if column == "suspicion":
-        return f"{entry[column]:.4f}"
-    return box_text(entry[column]) if column == "box" else str(entry[column])
+def row_of(number: int, suspect: Suspect) -> list[str]:
+    """A suspect as a row of suspects.csv, by COLUMNS."""
+    of_file = [suspect.file_name, box_text(suspect.box)]
+    return [str(number), suspect.kind, f"{suspect.suspicion:.4f}", *of_file, suspect.label, suspect.suggestion]
 
 
 def read_suspects(folder: Path) -> tuple[str, dict[int, Suspect]]:

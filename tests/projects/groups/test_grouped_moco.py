@@ -123,6 +123,26 @@ def test_what_changes_nothing_without_neighbours_is_warned_of(options, is_warned
     assert ("NEIGHBORS.CYCLE and the rule across change nothing" in caplog.text) == is_warned
 
 
+@pytest.mark.parametrize("cycle", [False, True])
+def test_the_purity_of_neighbours_that_count_leaves_the_others_out(cycle):
+    model = freeze_batch_norm(tiny_model(*OWN, "NEIGHBORS.CYCLE", cycle).double().train())
+    labels = torch.arange(BATCH) % 2
+    for n in range(3):
+        step(model, views_of(n) | {"label": labels})
+        model.enqueue_pending_keys()
+    views = views_of(3)
+    _, storage = step(model, views | {"label": labels})
+    rows, anchors = model.encode_positives(views).positives_g[:, 0], model.start_keys(views["anchor"])()["features"]
+    queue, right, counted = model.queue, 0, 0
+    for image in range(BATCH):
+        others = [n for n in range(50) if model.group_of_row[n] != views["group"][image]]
+        nearest = sorted(others, key=lambda n: -(queue.features[n] @ rows[image]).item())[:5]
+        back = [n for n in nearest if not cycle or (anchors @ queue.features[n]).argmax() == image]
+        counted += len(back)
+        right += sum(queue.labels[n] == labels[image] for n in back)
+    assert counted and storage.history("counted_purity").latest() == pytest.approx(100 * int(right) / counted)
+
+
 def test_objects_have_the_groups_of_their_images():
     options = (*OBJECTS, "MODEL.META_ARCHITECTURE", "GroupedObjectMoCo", "NEIGHBORS.GROUPS", "self")
     model = tiny_model(*options, "NEIGHBORS.CYCLE", True).train()

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from commands import one_line_error, run
 
+from projects.LabelCheck.accepting import accept
 from projects.LabelCheck.labels import read_labels_of
 from projects.LabelCheck.spoiling import MOVED, STRETCHED, Spoiled, precision, read_spoiled, spoil
+from projects.LabelCheck.suspects import Suspect, write_suspects
 
 
 @pytest.fixture
@@ -59,9 +61,9 @@ def _iou(one, other):
 def test_precision_counts_a_missing_box_once_and_what_was_spoiled_otherwise():
     box, other = [0.0, 0.0, 10.0, 10.0], [50.0, 50.0, 60.0, 60.0]
     wrong = [
-        Spoiled("missing", "a", box, "ant"),
-        Spoiled("missing", "b", box, "ant"),
-        Spoiled("odd", "a", other, "ant"),
+        Spoiled("missing", "a", box, "ant", "ant"),
+        Spoiled("missing", "b", box, "ant", "ant"),
+        Spoiled("odd", "a", other, "ant", "50 50 60 70"),
     ]
     suspects = [
         {"kind": "missing", "file_name": "a", "box": [0, 0, 10, 11]},
@@ -70,7 +72,7 @@ def test_precision_counts_a_missing_box_once_and_what_was_spoiled_otherwise():
         {"kind": "swapped", "file_name": "a", "box": other},
     ]
     assert precision(suspects, wrong, "missing")["this way"] == 0.5
-    swap = Spoiled("swapped", "c", box, "bee")
+    swap = Spoiled("swapped", "c", box, "bee", "ant")
     assert precision(suspects, [*wrong, swap], "swapped") == {
         "this way": 0,
         "any way": 1,
@@ -89,6 +91,44 @@ def test_the_script_spoils_and_scores(name, tmp_path):
     (tmp_path / "suspects.json").write_text(json.dumps({"labels": name, "suspects": listed}))
     scored = run(f"{script} --suspects {tmp_path} --output {tmp_path}/spoiled", tmp_path)
     assert scored.count("| 4 | 4 | 1.000 | 1.000 |") == 4
+    needs = one_line_error(f"{script} --labels {name} --accepted a.csv --output x", tmp_path)
+    assert "--accepted needs the --suspects" in needs
     assert "expected up to 0.25" in one_line_error(f"{script} --labels {name} --share 0.3 --output x", tmp_path)
     none = one_line_error(f"{script} --suspects {tmp_path} --output {tmp_path}/photos", tmp_path)
     assert "expected the --output of this script" in none
+
+
+def test_what_is_accepted_puts_the_first_suspects_right(name, tmp_path):
+    labels = read_labels_of(name)
+    (tmp_path / "spoiled").mkdir()
+    spoil(labels, 0.25, 3, tmp_path / "spoiled")
+    spoiled_name = f"coco:{tmp_path}/photos:{tmp_path}/spoiled/data_set.json"
+    script = f"python projects/LabelCheck/spoil_labels.py --suspects {tmp_path} --output {tmp_path}/spoiled"
+    write_suspects(tmp_path, suspects_of(read_labels_of(spoiled_name), read_spoiled(tmp_path / "spoiled")), spoiled_name)
+    run(f"{script} --accepted {tmp_path}/accepted.csv", tmp_path)
+    assert accept(tmp_path / "accepted.csv", tmp_path)[0] == 40
+    corrected = read_labels_of(f"coco:{tmp_path}/photos:{tmp_path}/corrected.json")
+    assert _sorted(corrected) == _sorted(labels)
+
+
+def suspects_of(labels, spoiled):
+    """Each spoiled label as the check lists it, and as many right ones that come later in the list."""
+    places = {tuple(box.round(1).tolist()): n for n, box in enumerate(labels.boxes.astype(float))}
+    suspects = []
+    for wrong in spoiled:
+        index = -1 if wrong.kind == "missing" else places[tuple(np.float32(wrong.box).astype(float).round(1).tolist())]
+        image = labels.images[index] if index >= 0 else _image_of(labels, wrong.file_name)
+        place = labels.places[index] if index >= 0 else -1
+        box, label = np.round(wrong.box, 2).tolist(), "" if index < 0 else wrong.label
+        suspects.append(Suspect(wrong.kind, 0.9, index, int(image), int(place), wrong.file_name, box, label, ""))
+    right = [suspect._replace(suspicion=0.5, file_name="another.jpg") for suspect in suspects]
+    return suspects + right
+
+
+def _image_of(labels, file_name):
+    return [record["file_name"] for record in labels.records].index(file_name)
+
+
+def _sorted(labels):
+    boxes = labels.boxes.astype(float).round(1).tolist()
+    return sorted(zip(labels.files.tolist(), labels.classes.tolist(), boxes, strict=True))
