@@ -24,7 +24,7 @@ OUTPUTS = {
     "tools/self_label.py": ["--output"],
     "tools/atlas.py": ["--output"], "tools/curate.py": ["--output"], "tools/embed.py": ["--output"],
     "tools/select_images.py": ["--output"], "tools/similar.py": ["--output"],
-    "tools/check_labels.py": ["--output"], "projects/LabelCheck/spoil_labels.py": ["--output"],
+    "tools/check_labels.py": ["--output"], "projects/LabelCheck/spoil_labels.py": ["--output", "--accepted"],
     "projects/Groups/make_tinted.py": ["--output"], "projects/Curation/make_copies.py": ["--output"],
     "tools/benchmark.py": ["--output"],
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],

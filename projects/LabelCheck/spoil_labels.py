@@ -26,7 +26,7 @@ def parse_args() -> argparse.Namespace:
     what.add_argument("--labels", metavar="NAME", help="a data set with boxes, to spoil")
     what.add_argument("--suspects", type=Path, metavar="DIR", help="output of tools/check_labels.py, to score")
     add("--output", required=True, type=output_path, metavar="DIR", help="of the spoiled labels")
-    add("--accepted", type=Path, metavar="FILE", help="with --suspects: a CSV for tools/check_labels.py --accept")
+    add("--accepted", type=output_path, metavar="FILE", help="with --suspects, for check_labels.py --accept")
     add("--share", type=float, default=0.05, metavar="S", help=f"of the boxes, spoiled in each way {default}")
     add("--seed", type=natural, default=1, metavar="N", help=default)
     return parser.parse_args()

@@ -104,7 +104,8 @@ def test_what_is_accepted_puts_the_first_suspects_right(name, tmp_path):
     spoil(labels, 0.25, 3, tmp_path / "spoiled")
     spoiled_name = f"coco:{tmp_path}/photos:{tmp_path}/spoiled/data_set.json"
     script = f"python projects/LabelCheck/spoil_labels.py --suspects {tmp_path} --output {tmp_path}/spoiled"
-    write_suspects(tmp_path, suspects_of(read_labels_of(spoiled_name), read_spoiled(tmp_path / "spoiled")), spoiled_name)
+    suspects = suspects_of(read_labels_of(spoiled_name), read_spoiled(tmp_path / "spoiled"))
+    write_suspects(tmp_path, suspects, spoiled_name)
     run(f"{script} --accepted {tmp_path}/accepted.csv", tmp_path)
     assert accept(tmp_path / "accepted.csv", tmp_path)[0] == 40
     corrected = read_labels_of(f"coco:{tmp_path}/photos:{tmp_path}/corrected.json")
