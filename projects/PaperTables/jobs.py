@@ -244,7 +244,7 @@ class _Progress:
 
     def _outcome(self, run: _RunningJob) -> str:
         if not run.job.done:
-            return "FAILED"
+            return f"FAILED: {_last_line(run.job.log)}"
         seconds = f"{time.perf_counter() - run.start:.0f} s"
         result = self._result_of(run.job)
         return f"{seconds}, {result}" if result else seconds
@@ -263,6 +263,12 @@ class _Progress:
         if failed:
             after = f"; {len(waiting)} that need them were not run" if waiting else ""
             raise UserError(f"{len(failed)} of {self.total} jobs failed; their output is in {', '.join(failed)}{after}")
+
+
+def _last_line(log: Path) -> str:
+    """What a command said at its end: of a user's mistake the line that explains it."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"
 
 
 @contextlib.contextmanager

@@ -58,13 +58,14 @@ def test_jobs_leave_their_results_and_are_not_run_again(tmp_path, capsys):
     assert "3 jobs, 3 done before" in capsys.readouterr().out
 
 
-def test_a_failed_job_is_named_with_its_log_those_that_need_it_do_not_run_and_the_others_finish(tmp_path):
+def test_a_failed_job_is_named_with_its_log_those_that_need_it_do_not_run_and_the_others_finish(tmp_path, capsys):
     first = writing_job(tmp_path, "first")
     second = writing_job(tmp_path, "second", first)
     broken = Job("broken", (("-c", "raise SystemExit('no data')"), ("-c", "never")), tmp_path / "broken" / "r.json")
     after = writing_job(tmp_path, "after", broken)
     refused("broken/job.log", run_jobs, [first, second, broken, after], parallel=2)
     assert second.done and not after.done and broken.log.read_text() == "no data\n"
+    assert "broken: FAILED: no data" in capsys.readouterr().out
 
 
 def test_a_result_of_another_recipe_or_other_data_is_not_taken_for_this_one(tmp_path):
