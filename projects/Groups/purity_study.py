@@ -30,9 +30,9 @@ def main() -> None:
     for folder in args.embeddings:
         table = load_table(folder)
         expect("" not in table.classes, f"{folder}: a row has no class; expected a table of boxes with labels")
-        most = np.unique(table.files, return_counts=True)[1].max()
-        others = f"{folder}: an image has all but {len(table.rows) - most} of the {len(table.rows)} boxes"
-        expect(len(table.rows) - most >= args.nearest, f"{others}; expected --nearest {args.nearest} or more of others")
+        others = len(table.rows) - np.unique(table.files, return_counts=True)[1].max()
+        few = f"{folder}: boxes of one image have {others} of other images to compare with"
+        expect(others >= args.nearest, f"{few}; expected --nearest {args.nearest} or more")
         of_box = purity(table, args.nearest)
         of_classes = [of_box[table.classes == name].mean() for name in np.unique(table.classes)]
         lines.append([str(folder), str(len(of_box)), f"{of_box.mean():.1f}", f"{np.mean(of_classes):.1f}"])
