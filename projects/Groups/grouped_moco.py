@@ -136,7 +136,7 @@ class GroupedKNNMoCo(KNNMoCo):
         return own_share(of_anchors).repeat_interleave(positives.shape[1])
 
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
-        """kNN-MoCo's; with groups ``group_purity``, by whatever rule; with classes ``counted_purity``."""
+        """kNN-MoCo's; with groups ``group_purity``, by whatever rule; ``counted_purity`` where data have classes."""
         values = super().monitors(batch, encoded)
         if self.has_groups:
             large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
@@ -146,7 +146,7 @@ class GroupedKNNMoCo(KNNMoCo):
             is_same = self.group_of_row[nearest] == own[:, None]
             is_shown = large.any(dim=1)  # rows of objects that are left out are 0
             values["group_purity"] = 100 * is_same[is_shown].float().mean()
-        if "label" in batch:
+        if "label" in batch and (self.has_groups or self.has_cycle):
             values["counted_purity"] = self._counted_purity(encoded, batch["label"])
         return values
 

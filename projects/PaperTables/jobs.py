@@ -61,6 +61,12 @@ class Job:
         return self.result.parent / "job.log"
 
     @property
+    def last_line(self) -> str:
+        """What its commands said at the end, without ``error: ``: of a user's mistake what explains it."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("error: ") if lines else "no output"
+
+    @property
     def state(self) -> str:
         """How far a job that is not done has come, for a table: never a number that could be taken for its result."""
         for needed in self.needs:
@@ -244,7 +250,7 @@ class _Progress:
 
     def _outcome(self, run: _RunningJob) -> str:
         if not run.job.done:
-            return f"FAILED: {_last_line(run.job.log)}"
+            return f"FAILED: {run.job.last_line}"
         seconds = f"{time.perf_counter() - run.start:.0f} s"
         result = self._result_of(run.job)
         return f"{seconds}, {result}" if result else seconds
@@ -263,12 +269,6 @@ class _Progress:
         if failed:
             after = f"; {len(waiting)} that need them were not run" if waiting else ""
             raise UserError(f"{len(failed)} of {self.total} jobs failed; their output is in {', '.join(failed)}{after}")
-
-
-def _last_line(log: Path) -> str:
-    """What a command said at its end: of a user's mistake the line that explains it."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no output"
 
 
 @contextlib.contextmanager

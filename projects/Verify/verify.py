@@ -125,8 +125,8 @@ class Verification:
         try:
             run_jobs([job], 1)
         except UserError as error:
-            reason = job.log.read_text().strip().splitlines()[-1].removeprefix("error: ")
-            raise UserError(f"{self.file} is not of the layout of {self.published.name}: {reason}") from error
+            layout = self.published.name
+            raise UserError(f"{self.file} is not of the layout of {layout}: {job.last_line}") from error
 
     def _job(self, score: PublishedScore) -> Job:
         if score.evaluation is TIMM_DIFFERENCE:
