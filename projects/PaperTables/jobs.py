@@ -101,6 +101,11 @@ class Job:
             other = f"from other data ({', '.join(others)})" if others else f"by other commands ({record})"
             raise UserError(f"{folder} was made {other}: give another --output, or remove it")
 
+    def give_up(self) -> None:
+        """Forget ``job.json`` of a job that failed before its first checkpoint, so that it can be corrected."""
+        if not checkpoints_of_run(self.result.parent):
+            (self.result.parent / "job.json").unlink(missing_ok=True)
+
 
 def with_needs(jobs: Iterable[Job]) -> list[Job]:
     """The jobs and those that they need, each once and after those that it needs itself."""
@@ -335,6 +340,8 @@ class _RunningJob:
         if command:
             self._run(command)
             return False
+        if not self.job.done:
+            self.job.give_up()
         self._log.close()
         return True
 

@@ -75,6 +75,20 @@ def test_a_result_of_another_recipe_or_other_data_is_not_taken_for_this_one(tmp_
         refused(str(job.result.parent), run_jobs, [other], parallel=1)
 
 
+def test_a_job_that_failed_before_its_first_checkpoint_can_be_corrected(tmp_path):
+    broken = Job("broken", (("-c", "raise SystemExit('no data')"),), tmp_path / "a" / "result.json")
+    refused("a/job.log", run_jobs, [broken], parallel=1)
+    run_jobs([writing_job(tmp_path, "a")], parallel=1)
+
+
+def test_a_job_that_failed_after_a_checkpoint_keeps_its_folder(tmp_path):
+    broken = Job("broken", (("-c", "raise SystemExit('no space')"),), tmp_path / "a" / "result.json")
+    broken.result.parent.mkdir()
+    (broken.result.parent / "model_0000009.pth").touch()
+    refused("a/job.log", run_jobs, [broken], parallel=1)
+    refused("a was made by other commands", run_jobs, [writing_job(tmp_path, "a")], parallel=1)
+
+
 def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(paper_jobs, "LOCK_PATIENCE", 0.0)
     job = writing_job(tmp_path, "a")
