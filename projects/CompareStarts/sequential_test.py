@@ -16,7 +16,7 @@ from scipy.stats import nct, t
 
 ALPHA = 0.045  # probability that equal starts are called different, over all looks together: at most 5 %, with a margin
 POWER = 0.8
-MOST_SEEDS = 100  # beyond which nothing is foretold
+MOST_SEEDS = 100  # beyond which nothing is predicted
 
 
 class SequentialTest:
