@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from projects.common.frozen_network import FrozenNetwork, SameNetwork, load_frozen, pooled_rows
+from revisit.checkpoint.named_weights import expected_weights, is_named
 from revisit.errors import expect
 from revisit.files import is_url
 from revisit.keys import POSITIVE, declare, number
@@ -27,7 +28,7 @@ from detectron2.utils.events import get_event_storage
 TEACHER = "DISTILLATION.TEACHER"
 distillation = partial(declare, read_by="Distillation")
 # SameNetwork compares what the teacher is; where it lies may change.
-weights = "Weights of tools/convert_to_d2.py, or what it converts without further options; a file or a URL."
+weights = "Weights of tools/convert_to_d2.py, or what it converts without further options: a file, a URL, or a name."
 distillation(TEACHER, "", weights, may_change=True)
 distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
 distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", number(0, 1e6))
@@ -89,8 +90,9 @@ class Distillation(Pretraining):
         expect(learns, "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0")
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: views are compared with other images; expected 2 or more")
         check_whole_batch(cfg, cls.__name__)
-        exists = is_url(options.TEACHER) or Path(options.TEACHER).expanduser().is_file()
-        expect(exists, f"DISTILLATION.TEACHER {options.TEACHER!r} is no file: expected tools/convert_to_d2.py's")
+        teacher = options.TEACHER
+        exists = is_named(teacher) or is_url(teacher) or Path(teacher).expanduser().is_file()
+        expect(exists, f"{TEACHER} {teacher!r} is no file: expected {expected_weights()}")
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [SameNetwork(self.teacher, TEACHER)]

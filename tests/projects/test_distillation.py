@@ -17,9 +17,11 @@ from projects.common.frozen_network import FrozenNetwork, load_frozen
 from projects.Distillation.distillation import TEACHER, divergence, paired_cells, relations
 from projects.Planning.step_cost import step_cost
 from revisit.checkpoint.flags import flags_of, flags_path, write_flags
+from revisit.checkpoint.named_weights import NAMED_WEIGHTS_REGISTRY
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import describe
+from revisit.plugins import load_plugins
 
 DISTILLATION = ("MODEL.META_ARCHITECTURE", "Distillation", "VIEWS.NUM_SMALL", 2, "DISTILLATION.CELL_WEIGHT", 0.5)
 RELATIONS = ("VIEWS.LARGE_SIZE", 64, "DISTILLATION.RELATION_WEIGHT", 0.5)  # of 2 x 2 cells
@@ -199,6 +201,13 @@ def test_what_makes_no_sense_is_refused_by_key_or_file(options, named, toy_datas
         load_frozen(make_config("configs/toy/distillation.yaml", [*TINY.split(), *options.split()]), TEACHER)
 
     assert named in refusal(plan)
+
+
+def test_a_teacher_may_be_a_name(teacher, toy_datasets, monkeypatch):
+    load_plugins()  # which register what stays
+    monkeypatch.setitem(NAMED_WEIGHTS_REGISTRY._obj_map, "test", lambda name: teacher.with_name(f"{name}.pth"))
+    cfg = make_config("configs/toy/distillation.yaml", [*TINY.split(), TEACHER, "test:teacher"])
+    assert load_frozen(cfg, TEACHER).title == "ResNet-18"
 
 
 def test_a_teacher_of_another_bit_depth_is_refused(teacher):
