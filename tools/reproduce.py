@@ -51,7 +51,7 @@ def parse_args() -> argparse.Namespace:
         default="paper",
         help="the paper's data sets, or ToyScenes (default: %(default)s)",
     )
-    only = "only these cells; ,COLUMN is a whole column and ROW, a whole row"
+    only = "only these cells; ,COLUMN is a whole column, and ROW, a whole row"
     add("--only", nargs="+", default=[], metavar="ROW,COLUMN", help=only)
     weights = "converted backbones to evaluate instead of the paper's rows; {seed} in FILE stands for the seed"
     add("--weights", nargs="+", default=[], metavar="random|FILE", help=weights)

@@ -68,18 +68,11 @@ def make_cells(
 
     Args:
         rows: the paper's by label, or others to be judged in the table's columns.
-        only: "ROW,COLUMN" each, either may be empty: the rows and columns that are named; all, where none is.
+        only: "ROW,COLUMN" each, of which either may be empty: that cell, row or column; nothing: all cells.
     """
     paper = paper_values(table)
-    wanted_rows, wanted_columns = [], []
-    for words in only:
-        row, _, column = words.partition(",")
-        wanted_rows.append(row.strip())
-        wanted_columns.append(column.strip())
-    chosen_rows = _chosen(wanted_rows, list(rows), table)
-    chosen_columns = _chosen(wanted_columns, columns_of(table, builder.profile), table)
     cells = []
-    for label, name in itertools.product(chosen_rows, chosen_columns):
+    for label, name in _chosen(only, list(rows), columns_of(table, builder.profile), table):
         source, evaluation = rows[label][builder.profile], getattr(COLUMNS[name], builder.profile)
         published = paper.get(label, {}).get(name)
         if not evaluation:
@@ -91,10 +84,20 @@ def make_cells(
     return cells
 
 
-def _chosen(names: list[str], known: list[str], table: str) -> list[str]:
-    for name in filter(None, names):
-        expect(name in known, f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}")
-    return [name for name in known if name in names] or known
+def _chosen(only: Sequence[str], rows: list[str], columns: list[str], table: str) -> list[tuple[str, str]]:
+    wanted = []
+    for words in only:
+        row, _, column = map(str.strip, words.partition(","))
+        for name, known in ((row, rows), (column, columns)):
+            expected = f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}"
+            expect(name in ("", *known), expected)
+        wanted.append((row, column))
+    cells = itertools.product(rows, columns)
+    return [(row, column) for row, column in cells if _is_wanted(row, column, wanted)]
+
+
+def _is_wanted(row: str, column: str, wanted: list[tuple[str, str]]) -> bool:
+    return not wanted or any(r in ("", row) and c in ("", column) for r, c in wanted)
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,18 @@ def test_every_job_is_there_once_after_what_it_needs_with_files_that_exist(profi
 def test_tables_share_their_runs_and_columns_their_evaluation(toy_datasets, tmp_path):
     ablation, augmentation = (set(all_jobs(cells_of(table, "toy", tmp_path))) for table in ("ablation", "augmentation"))
     assert len(ablation & augmentation) == 4  # two backbones and their SVMs
-    j, f = cells_of("davis", "toy", tmp_path, "MoCo (COCO),Jm", ",Fm")
+    j, f = cells_of("davis", "toy", tmp_path, "MoCo (COCO),Jm", "MoCo (COCO),Fm")
     assert j.jobs == f.jobs and j.score != f.score
+
+
+def test_only_takes_cells_whole_rows_and_whole_columns(tmp_path):
+    def chosen(*only: str) -> set[tuple[str, str]]:
+        return {(cell.row, cell.column) for cell in cells_of("ablation", "paper", tmp_path, *only)}
+
+    everything = chosen()
+    assert chosen("MoCo,seg_VOC", "+MC,VOC_SVM_mAP") == {("MoCo", "seg_VOC"), ("+MC", "VOC_SVM_mAP")}
+    of_both = {(row, column) for row, column in everything if row == "MoCo" or column == "seg_VOC"}
+    assert chosen("MoCo,", ",seg_VOC") == of_both < everything
 
 
 def test_what_a_job_lacks_is_named(tmp_path, monkeypatch):
