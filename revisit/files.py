@@ -2,6 +2,7 @@
 anybody may have written."""
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -110,24 +111,39 @@ def is_url(name: str) -> bool:
 
 
 def local_copy(name: str, what: str = "file") -> Path:
-    """The path itself, or where PathManager has put a copy of a URL; a query such as ``?sig=...`` is not of its name.
+    """The path itself, or where a copy of a URL is kept; a query such as ``?sig=...`` is not of its name.
 
     Raises:
         UserError: a URL that cannot be fetched, with ``what`` it is for.
     """
     if not is_url(name):
         return Path(name).expanduser()
-    from detectron2.utils.file_io import PathManager  # not at start-up: it takes a second
-
     copy, reason, cause = "", "no file is there, or nothing here fetches such a URL", None
     try:
-        copy = PathManager.get_local_path(urlsplit(name)._replace(query="").geturl())
+        copy = _fetch(name)
     except Exception as error:  # whatever a handler's library raises
         reason, cause = first_line(error), error
     if not Path(copy).is_file():
         way_out = "fetch it where there is a network, and name the file"
         raise UserError(f"{what} {name} cannot be fetched ({reason}): {way_out}") from cause
     return Path(copy)
+
+
+def _fetch(url: str) -> str:
+    from iopath.common.download import download
+    from iopath.common.file_io import file_lock, get_cache_dir
+
+    from detectron2.utils.file_io import PathManager  # not at start-up: it takes a second
+
+    parts = urlsplit(url)
+    if not (parts.query and parts.scheme in ("http", "https")):
+        return PathManager.get_local_path(parts._replace(query="").geturl())
+    # PathManager would call the copy by the query, which may be signed, and no suffix.
+    copy = Path(get_cache_dir()) / hashlib.sha256(url.encode()).hexdigest()[:16] / Path(parts.path).name
+    with file_lock(str(copy)):
+        if not copy.is_file():
+            download(url, str(copy.parent), filename=copy.name)
+    return str(copy)
 
 
 def read_yaml(path: str | Path, *, as_text: bool = False) -> Any:

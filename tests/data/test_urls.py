@@ -16,6 +16,7 @@ from trees import refused
 from revisit.checkpoint.flags import read_flags
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.layouts import split_parts
+from revisit.files import local_copy
 
 
 def test_weights_at_a_url_come_with_their_flags(served, tmp_path):
@@ -26,6 +27,14 @@ def test_weights_at_a_url_come_with_their_flags(served, tmp_path):
     refused("INPUT.FORMAT", load_into, tiny_config("INPUT.FORMAT", "BGR"), f"{served}/backbone.pth")
     assert read_flags(f"{served}/gone.pth") == (None, "", "")
     refused(f"MODEL.WEIGHTS {served}/gone.pth cannot be fetched", load_into, tiny_config(), f"{served}/gone.pth")
+
+
+def test_a_query_is_asked_for_and_is_no_part_of_the_files_name(served, tmp_path):
+    write_converted(run_checkpoint(), tmp_path / "served/backbone.pth")
+    copies = [local_copy(f"{served}/backbone.pth?sig={'a' * 200}%2F{n}") for n in (1, 1, 2)]
+    assert {copy.name for copy in copies} == {"backbone.pth"} and len(set(copies)) == 2
+    load_into(tiny_config(), f"{served}/backbone.pth?sig=1")
+    refused("gone.pth.sig=1 cannot be fetched", local_copy, f"{served}/gone.pth?sig=1")
 
 
 def test_flags_of_a_server_that_does_not_answer_are_not_taken_for_none():
