@@ -3,12 +3,13 @@
 import difflib
 import errno
 import logging
+import os
 import re
-import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+DEBUG = "REVISIT_DEBUG"  # what --debug sets: the processes of a run inherit it
 _NO_ANSWER = re.compile(
     r"time[d-]? ?out|connection (was )?(closed|reset|refused|lost)|broken pipe|remote process|no route|unreachable",
     re.I,
@@ -40,9 +41,9 @@ def translated(doing: str, *, content: bool = False) -> Iterator[None]:
     """While a run is set up from its config: what a library raises in the block becomes one line, a UserError with what
     the block was ``doing`` and the library's words.
 
-    The traceback goes to the run's log.txt once that is open, and with ``--debug`` to the screen. What is no defect
-    (``is_no_defect``) passes. Where the block reads ``content`` of the user's, a ValueError says what is wrong
-    with it, and a KeyError what it lacks.
+    The traceback goes to the run's log.txt once that is open, and with ``--debug``, which every command has, to the
+    screen. What is no defect (``is_no_defect``) passes. Where the block reads ``content`` of the user's, a ValueError
+    says what is wrong with it, and a KeyError what it lacks.
     """
     try:
         yield
@@ -55,7 +56,7 @@ def translated(doing: str, *, content: bool = False) -> Iterator[None]:
             raise
         logged = logging.getLogger("revisit").handlers
         logging.getLogger(__name__).debug(f"{doing} failed", exc_info=True)
-        if "--debug" in sys.argv:  # which the processes of a run inherit
+        if DEBUG in os.environ:
             traceback.print_exc()
         where = "the traceback is in log.txt, and --debug prints it" if logged else "--debug prints the traceback"
         raise UserError(f"{doing}: {type(error).__name__}: {words_of(error)} ({where})") from error

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from revisit.errors import LostContactError, UserError, enough_memory, translated
+from revisit.engine.command import run_command
+from revisit.errors import DEBUG, LostContactError, UserError, enough_memory, translated
 from revisit.files import strict_json
 
 from detectron2.modeling import META_ARCH_REGISTRY
@@ -44,9 +45,16 @@ def test_what_is_wrong_with_a_files_content_is_said_without_pythons_words():
 
 
 def test_debug_prints_the_traceback(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["train_net.py", "--debug"])
-    with pytest.raises(UserError), translated("building the model"):
-        fail(AssertionError())
+    monkeypatch.setenv(DEBUG, "")  # for what the command sets
+    monkeypatch.setattr(sys, "argv", ["any.py", "--debug", "--first", "N"])
+
+    def build() -> None:
+        assert sys.argv == ["any.py", "--first", "N"]
+        with translated("building the model"):
+            fail(AssertionError())
+
+    with pytest.raises(SystemExit):
+        run_command(build)
     assert "Traceback" in capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from revisit.engine.command import TIMEOUT, parse_with_pairs, run_command
+from revisit.engine.command import TIMEOUT, natural, parse_with_pairs, run_command, whole
 from revisit.errors import UserError
 
 if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the command line is understood
@@ -35,9 +35,9 @@ def parse_args() -> argparse.Namespace:
     add("--weights", default="", metavar="FILE", help="start from these, or score them: MODEL.WEIGHTS FILE")
     add("--resume", **flag, help="continue from the last checkpoint in OUTPUT_DIR, or start where there is none")
     add("--eval-only", **flag, help="train nothing: evaluate MODEL.WEIGHTS or, with --resume, the last checkpoint")
-    add("--num-gpus", type=int, default=1, metavar="N", help=f"processes on this machine {default}")
-    add("--num-machines", type=int, default=1, metavar="N", help=default)
-    add("--machine-rank", type=int, default=0, metavar="R", help=f"of this machine, from 0 {default}")
+    add("--num-gpus", type=natural, default=1, metavar="N", help=f"processes on this machine, also on CPUs {default}")
+    add("--num-machines", type=natural, default=1, metavar="N", help=default)
+    add("--machine-rank", type=whole, default=0, metavar="R", help=f"of this machine, from 0 {default}")
     add("--dist-url", default="auto", metavar="URL", help="where machines meet: tcp://ADDRESS:PORT of machine 0")
     plan = "train nothing: print the resolved recipe and write it to OUTPUT_DIR/dry_run.json; of a pretraining also "
     add("--dry-run", **flag, help=f"{plan}tensor shapes, memory, and a sheet of the views, OUTPUT_DIR/views.png")
@@ -45,7 +45,6 @@ def parse_args() -> argparse.Namespace:
     add("--accept", action="append", default=[], metavar="KEY", help=force)
     patience = "how long a process waits for the others before it gives up (exit code 75; default: %(default)g)"
     add("--timeout", type=minutes, default=TIMEOUT.total_seconds() / 60, metavar="MINUTES", help=patience)
-    add("--debug", **flag, help="print the traceback of what a library refuses")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
     args = parse_with_pairs(parser)
     args.opts = [*(["MODEL.WEIGHTS", args.weights] if args.weights else []), *args.opts]

@@ -30,10 +30,9 @@ def parse_args(description: str | None, *, network: bool = True) -> argparse.Nam
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--config-file", required=True, metavar="FILE", help="network and protocol")
-    what = f"output of tools/convert_to_d2.py, imagenet:NAME, or {RANDOM}: a network drawn from SEED"
+    what = f"output of tools/convert_to_d2.py, a name such as imagenet:NAME, or {RANDOM}: a network drawn from SEED"
     what = what if network else "not used: this project needs no network"
     add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
     add("--output", type=output_path, required=True, metavar="DIR", help="folder for results.json and pictures")
-    add("--debug", action="store_true", help="print the traceback of what a library raises")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
     return parse_with_pairs(parser)

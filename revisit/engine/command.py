@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from revisit.errors import InterruptedRunError, StoppedRunError, UserError, expect, words_of_disk
+from revisit.errors import DEBUG, InterruptedRunError, StoppedRunError, UserError, expect, words_of_disk
 
 TIMEOUT = timedelta(minutes=30)  # how long processes of a run wait for each other
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
@@ -22,7 +22,11 @@ _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 
 def run_command(main: Callable[[], None]) -> None:
     """Run an entry script's ``main``: UserError becomes one line and its exit code, so does a full disk, Ctrl-C exit
-    code 130. Where whoever reads the output has gone (``| head``), the command ends quietly, as by SIGPIPE."""
+    code 130. Where whoever reads the output has gone (``| head``), the command ends quietly, as by SIGPIPE. ``--debug``
+    is no matter of ``main``."""
+    if "--debug" in sys.argv:
+        sys.argv.remove("--debug")
+        os.environ[DEBUG] = "1"
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (closed by the shell's >&-)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
@@ -66,6 +70,13 @@ def natural(text: str) -> int:
     """A whole number above 0, as a type of argparse."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text}")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    """A whole number, 0 or more, as a type of argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {text}")
     return int(text)
 
 
