@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Find labels that are wrong: swapped classes, missing boxes, boxes next to their objects, boxes of an odd size.
 
-    python tools/check_labels.py --weights imagenet:efficientnet_lite0 --labels coco:/data/photos:/data/boxes.json \
+    python tools/check_labels.py --weights imagenet:efficientnet_lite0 --labels coco:/data/photos:/data/boxes.json \\
         --config-file configs/own_images/detection_fpn_lite0.yaml --output output/suspects
     python tools/check_labels.py --accept accepted.csv --output output/suspects
 
@@ -16,7 +16,7 @@ second call writes corrected.json of them, a data set coco:IMAGES:FILE; it chang
 import argparse
 from pathlib import Path
 
-from revisit.engine.command import natural, parse_with_pairs, run_command
+from revisit.engine.command import natural, parse_with_pairs, run_command, whole
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 
@@ -36,7 +36,7 @@ def parse_args() -> argparse.Namespace:
     add("--short-side", type=natural, default=480, metavar="PX", help=f"of an image with boxes {default}")
     add("--stride", type=int, default=8, choices=(4, 8, 16, 32), help=f"of the finest map for boxes {default}")
     add("--size", type=natural, default=224, metavar="PX", help=f"of the middle of an image with a class {default}")
-    add("--workers", type=int, default=2, metavar="N", help=f"processes that read images {default}")
+    add("--workers", type=whole, default=2, metavar="N", help=f"processes that read images {default}")
     add("--device", default="", metavar="NAME", help="cpu or cuda (default: cuda where there is one)")
     add("--opts", nargs=argparse.REMAINDER, help="KEY VALUE pairs over --config-file come last, after --opts or not")
     args = parse_with_pairs(parser)

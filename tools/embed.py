@@ -2,7 +2,7 @@
 """Embed images, or boxes in them, by the frozen features of any start: a table with a row of numbers for each.
 
     python tools/embed.py --weights imagenet:efficientnet_lite0 --images folder:/data/photos --output output/rows
-    python tools/embed.py --weights output/own/detection/model_final.pth --box-head \
+    python tools/embed.py --weights output/own/detection/model_final.pth --box-head \\
         --boxes coco:/data/photos:/data/boxes.json --output output/rows
 
 Writes embeddings.npz (files, boxes, classes, rows of length 1, and what they are of), which tools/similar.py,
@@ -13,7 +13,7 @@ import argparse
 
 from projects.common.runners.options import add_runner_options, runner_of
 from projects.Predict.command_line import add_overrides
-from revisit.engine.command import natural, parse_with_pairs, run_command
+from revisit.engine.command import natural, parse_with_pairs, run_command, whole
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 
@@ -34,7 +34,7 @@ def parse_args() -> argparse.Namespace:
     add("--pyramid", action="store_true", help="boxes: maps of the pyramid (FPN) in the weights")
     add("--box-head", action="store_true", help="boxes: by the box head of a finetuned detector")
     add("--format", nargs="+", default=["npz"], choices=FORMATS, help=f"files to write next to npz {default}")
-    add("--readers", type=int, default=2, metavar="N", help=f"processes that read images for each network {default}")
+    add("--readers", type=whole, default=2, metavar="N", help=f"processes that read images for each network {default}")
     add("--device", default="", metavar="NAME", help="cpu or cuda (default: cuda where there is one)")
     add("--config-file", default="", metavar="FILE", help="with --box-head, for weights that hold no config")
     add_runner_options(parser)

@@ -12,7 +12,7 @@ draw boxes on them; and the sheet selected.png.
 import argparse
 from pathlib import Path
 
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, run_command, whole
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 
@@ -26,7 +26,7 @@ def parse_args() -> argparse.Namespace:
     add("--budget", type=natural, default=50, metavar="N", help=f"images to choose {default}")
     add("--how", default="typical", choices=WAYS, help=f"by TypiClust, by greedy k-centre, or any {default}")
     add("--labelled", default="", metavar="NAME", help="a data set: its labelled images count, and are not chosen")
-    add("--seed", type=int, default=0, help=f"of clusters and draws {default}")
+    add("--seed", type=whole, default=0, help=f"of clusters and draws {default}")
     add("--output", required=True, type=output_path, metavar="DIR")
     return parser.parse_args()
 

@@ -3,14 +3,14 @@
 
     python projects/Curation/make_copies.py --images folder:/data/photos --output output/copies
 
-Of each image there are --copies: the first as it is, the others with 90 to 100 % of each side, 0.7 to 1.3 times as
-bright, in JPEG's qualities 30 to 95. OUTPUT/truth.csv says in groups.csv's format which are of one image. The same
-seed gives the same bytes.
+Of each image there are --copies: the first whole, the others with 90 to 100 % of each side, 0.7 to 1.3 times as
+bright, in JPEG's qualities 30 to 95 (the first 98). OUTPUT/truth.csv says in groups.csv's format which are of one
+image. The same seed gives the same bytes.
 """
 
 import argparse
 
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, run_command, whole
 from revisit.files import make_folder, output_path, write_whole
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     add("--output", required=True, type=output_path, metavar="DIR")
     add("--copies", type=natural, default=10, metavar="N", help=f"of each image {default}")
     add("--first", type=natural, metavar="N", help="so many images, evenly spread (default: all)")
-    add("--seed", type=int, default=0, help=f"of the changes {default}")
+    add("--seed", type=whole, default=0, help=f"of the changes {default}")
     args = parser.parse_args()
     import numpy as np
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from projects.common.row_table import RowTable, load_table
 from projects.common.tables import markdown_table, mean_and_spread
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, run_command, whole
 from revisit.errors import expect
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     add("--embeddings", required=True, type=Path, metavar="DIR", help="the images to choose from")
     add("--test", required=True, type=Path, metavar="DIR", help="the images to classify")
     add("--labels", type=natural, nargs="+", default=[31], metavar="N", help=f"numbers of labelled images {default}")
-    add("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help=default)
+    add("--seeds", type=whole, nargs="+", default=[1, 2, 3, 4, 5], metavar="N", help=default)
     add("--regularization", type=float, default=1.0, metavar="C", help=f"of the regression: less with more {default}")
     args = parser.parse_args()
     import numpy as np

@@ -32,7 +32,7 @@ def main() -> None:
         expect("" not in table.classes, f"{folder}: a row has no class; expected a table of boxes with labels")
         others = len(table.rows) - np.unique(table.files, return_counts=True)[1].max()
         few = f"{folder}: boxes of one image have {others} of other images to compare with"
-        expect(others >= args.nearest, f"{few}; expected --nearest {args.nearest} or more")
+        expect(others >= args.nearest, f"{few}; expected at least the {args.nearest} of --nearest")
         of_box = purity(table, args.nearest)
         of_classes = [of_box[table.classes == name].mean() for name in np.unique(table.classes)]
         lines.append([str(folder), str(len(of_box)), f"{of_box.mean():.1f}", f"{np.mean(of_classes):.1f}"])

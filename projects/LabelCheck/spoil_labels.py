@@ -23,7 +23,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add, default = parser.add_argument, "(default: %(default)s)"
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--labels", metavar="NAME", help="a data set with boxes, to spoil")
+    what.add_argument("--labels", metavar="NAME", help="a data set with boxes of several classes, to spoil")
     what.add_argument("--suspects", type=Path, metavar="DIR", help="output of tools/check_labels.py, to score")
     add("--output", required=True, type=output_path, metavar="DIR", help="of the spoiled labels")
     add("--accepted", type=output_path, metavar="FILE", help="with --suspects, for check_labels.py --accept")
@@ -44,6 +44,8 @@ def main() -> None:
     if args.labels:
         make_folder(args.output, "--output")
         labels = read_labels_of(args.labels)
+        swappable = labels.of == "box" and len(labels.class_names) > 1
+        expect(swappable, f"--labels {args.labels}: expected boxes of two classes or more")
         print(f"{len(spoil(labels, args.share, args.seed, args.output))} of {len(labels.classes)} labels are spoiled")
         return
     spoiled = read_spoiled(args.output)

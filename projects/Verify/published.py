@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from projects.PaperTables.paper_tables import COLUMNS, Evaluation, read_column
-from revisit.errors import did_you_mean, expect
+from revisit.errors import did_you_mean, expect, translated
 from revisit.files import local_copy, read_yaml
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
@@ -52,6 +52,11 @@ def read_published(path: Path, name: str) -> PublishedFile:
         UserError: there is none, or it lacks a licence, a score, or a range that holds its value.
     """
     content = read_yaml(path)
+    with translated(f"reading {path}", content=True):
+        return _read_file(path, name, content)
+
+
+def _read_file(path: Path, name: str, content: dict[str, Any]) -> PublishedFile:
     files = content["files"]
     expect(name in files, f"{path} has no file {name!r}: expected one of {', '.join(files)}{did_you_mean(name, files)}")
     facts = files[name]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ def load_table(place: Path) -> RowTable:
             arrays = dict(content)
         about = json.loads(str(arrays.pop("about")))
         return RowTable(**arrays, about=about)
-    except (ValueError, KeyError, OSError, TypeError) as error:
+    except (ValueError, KeyError, OSError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(
             f"{path} is no table of tools/embed.py ({first_line(error)}): embed the images again"
         ) from error

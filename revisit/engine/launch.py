@@ -94,11 +94,12 @@ def _index_of_gpu(processes: Processes, device: str) -> int | None:
     with translated(f"MODEL.DEVICE {device}"):
         gpus = torch.cuda.device_count()
         index = torch.device(device).index
-    expect(processes.num_processes <= gpus, f"--num-gpus {processes.num_processes}, but it has {gpus}")
+    has = f"this machine has {gpus} GPU{'s' * (gpus != 1)}"
+    expect(processes.num_processes <= gpus, f"--num-gpus {processes.num_processes}, but {has}")
     if index is not None:
         one = f"MODEL.DEVICE {device}, but each process has a GPU of its own: expected cuda"
         expect(processes.world_size == 1, one)
-        expect(index < gpus, f"MODEL.DEVICE {device}, but this machine has {gpus}: expected cuda")
+        expect(index < gpus, f"MODEL.DEVICE {device}, but {has}, counted from 0: expected cuda")
     return index
 
 

@@ -12,6 +12,7 @@ from trees import refused
 from revisit.data.loading.finetune_loader import FinetuneLoader, MappedRecords
 from revisit.data.loading.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.randomness import Stream, counter_rng
+from revisit.engine.setup import make_config
 
 SEEDS = st.integers(0, 2**63 - 1)
 WORLD_SIZES = st.integers(1, 4)
@@ -129,6 +130,11 @@ def test_what_the_mapper_draws_depends_on_the_place_in_the_run_alone():
     assert once == again and once[1] != elsewhere[1]
     other_seed = MappedRecords([{"n": 2}], lambda record: (record["n"], np.random.random()), seed=4)
     assert other_seed[5, 0][1] != once[1]
+
+
+def test_images_whose_size_no_record_has_are_in_one_group(toy_datasets):
+    cfg = make_config("configs/toy/segmentation_voc.yaml", ["DATALOADER.ASPECT_RATIO_GROUPING", True])
+    assert not any(FinetuneLoader(cfg, lambda record: record)._wide)
 
 
 def test_another_sampler_is_refused():

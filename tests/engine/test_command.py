@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 from trees import refused
 
 from revisit.engine.command import in_shell, parse_with_pairs
@@ -41,6 +42,13 @@ def test_files_with_names_like_keys_are_files(monkeypatch, tmp_path):
     assert len(parsed(["DSC_1.JPG", "DSC_2.JPG"], monkeypatch, bare=False).inputs) == 2
     args = parsed(["--", "--opts", "SEED", "1"], monkeypatch, bare=False)
     assert args.opts == [] and args.inputs == [Path("--opts"), Path("SEED"), Path("1")]
+
+
+@pytest.mark.parametrize(
+    "words", ["tools/train_net.py --num-gpus 0", "tools/embed.py --weights x --output y --readers -1"]
+)
+def test_numbers_that_count_nothing_are_refused(words, tmp_path):
+    assert "expected a whole number" in run(f"python {words}", tmp_path, expect=2)
 
 
 def test_half_a_pair_is_refused(monkeypatch):

@@ -62,7 +62,8 @@ class FinetuneLoader:
         )
         # Of all data sets together, as Detectron2 gives them; their classes are the first one's.
         self.images = fingerprint(records, classes=names_of(cfg.DATASETS.TRAIN[0]))
-        grouping = cfg.DATALOADER.ASPECT_RATIO_GROUPING
+        # Masks and depth name no size, and are cut to one.
+        grouping = cfg.DATALOADER.ASPECT_RATIO_GROUPING and all("width" in record for record in records)
         self._wide = [grouping and record["width"] > record["height"] for record in records]
         dataset = MappedRecords(records, mapper, cfg.SEED)
         more = getattr(network_of(cfg), "training_samples", None)  # of a meta-architecture that learns from others too

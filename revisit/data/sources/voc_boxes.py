@@ -86,13 +86,15 @@ def read_voc_annotation(
 
 def _read_object(element: ElementTree.Element, classes: tuple[str, ...]) -> VOCObject:
     label = element.findtext("name", "").strip()
-    if not label or (classes and label not in classes):
-        raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
+    if not label:
+        raise ValueError("an object has no name: expected its class")
+    if classes and label not in classes:
+        raise ValueError(f"class {label!r}, expected {classes}; voc_xml takes any")
     texts = [element.findtext(f"bndbox/{side}", f"no {side}") for side in CORNERS]
     x0, y0, x1, y1 = map(float, texts)
     difficult = element.findtext("difficult", "").strip().lower()
     if difficult not in DIFFICULT:
-        raise ValueError(f"difficult {difficult!r}, expected 0 or 1")
+        raise ValueError(f"difficult {difficult!r}, expected one of {', '.join(filter(None, DIFFICULT))}")
     # VOC counts pixels from 1 and includes the last one.
     return VOCObject(label, [x0 - 1.0, y0 - 1.0, x1, y1], DIFFICULT[difficult])
 

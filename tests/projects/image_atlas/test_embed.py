@@ -11,6 +11,7 @@ import torch
 from checkpoints import finetuned_checkpoint, run_checkpoint, write_converted
 from commands import one_line_error, run
 from torch.nn.functional import normalize
+from trees import refused
 
 from projects.common import parts
 from projects.common.nearest import nearest, neighbours
@@ -166,6 +167,10 @@ def test_the_commands_write_a_table_and_a_sheet(weights, write_pictures, tmp_pat
     assert f"4 rows of 64 numbers, of 4 images: {tmp_path}/rows" in run(command, tmp_path)
     assert "is there already" in run(command, tmp_path)
     table = load_table(tmp_path / "rows")
+    broken = tmp_path / "broken.npz"
+    for size in (0, 1000):
+        broken.write_bytes((tmp_path / "rows/embeddings.npz").read_bytes()[:size])
+        refused("broken.npz is no table", load_table, broken)
     with open(tmp_path / "rows/embeddings.csv", newline="") as file:
         header, *lines = csv.reader(file)
     assert header[:7] == ["file_name", "x0", "y0", "x1", "y1", "class", "v0"] and len(lines) == 4

@@ -94,6 +94,13 @@ def test_the_script_spoils_and_scores(name, tmp_path):
     needs = one_line_error(f"{script} --labels {name} --accepted a.csv --output x", tmp_path)
     assert "--accepted needs the --suspects" in needs
     assert "expected up to 0.25" in one_line_error(f"{script} --labels {name} --share 0.3 --output x", tmp_path)
+    content = json.loads((tmp_path / "boxes.json").read_text())
+    content["annotations"] = [each for each in content["annotations"] if each["category_id"] == 1]
+    content["categories"] = content["categories"][:1]
+    (tmp_path / "ants.json").write_text(json.dumps(content))
+    ants = name.replace("boxes.json", "ants.json")
+    classes = one_line_error(f"{script} --labels {ants} --output {tmp_path}/x", tmp_path)
+    assert "expected boxes of two classes or more" in classes
     none = one_line_error(f"{script} --suspects {tmp_path} --output {tmp_path}/photos", tmp_path)
     assert "expected the --output of this script" in none
 

@@ -70,6 +70,7 @@ def test_score_outside_the_range_disagrees_with_code_1(command, toy_root):
         ({"licence": None}, "toy states no licence"),
         ({"scores": {"knn": {"value": 5, "range": [6, 7], "printed": ""}}}, "6 to 7 does not hold the published 5"),
         ({"scores": {"mAP": {}}}, "has a column mAP: expected one of "),
+        ({"scores": {"knn": {"value": 5, "range": [4, 6]}}}, "reading .*: printed is missing"),
     ],
 )
 def test_wrong_file_or_record_is_refused_in_a_line(command, facts, message, toy_root):
