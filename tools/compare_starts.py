@@ -39,7 +39,8 @@ def parse_args() -> argparse.Namespace:
         "random: random init. FILE: a converted backbone, {seed} in it is the seed; or a name as of MODEL.WEIGHTS, "
         "such as imagenet:efficientnet_lite0. run:DIR: the whole network of a "
         "finetuning. zoo:FILE: a whole detector of Detectron2's. pretrain:CONFIG: what this recipe of pretraining "
-        "first makes of the training images without their labels. continue:FILE: a backbone, continued on them first"
+        "first makes of the training images without their labels. continue:FILE, continue:imagenet:NAME: a backbone, "
+        "continued on them first"
     )
     add("--starts", nargs="+", required=True, metavar="START", help=starts)
     labels = "numbers of labelled images (default: all)"
@@ -63,7 +64,7 @@ def parse_args() -> argparse.Namespace:
     add("--longest", type=natural, default=100, metavar="N", help=most)
     spent = "with --until-flat: what a start has cost, where its folder does not say it"
     add("--spent", nargs="+", default=[], metavar="NAME=SECONDS", help=spent)
-    whose = "with --until-flat: start whose last score the others' times are for (default: the first of imagenet:)"
+    whose = "with --until-flat: start whose last score the others' times are for (default: imagenet:'s, else the first)"
     add("--reference", default="", metavar="START", help=whose)
     add("--continue-config", default="configs/own_images/continue.yaml", metavar="FILE", help="recipe of continue:FILE")
     frozen = "classify by frozen features, with a config of projects/LinearClassification, instead of finetuning"

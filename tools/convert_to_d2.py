@@ -8,7 +8,7 @@ tensors show it (docs/weights.md has the table). Of other networks of timm's tha
 and with options, as in --timm vit_small_patch16_224,num_heads=12, which no name does. A key that has no place, or a
 backbone tensor without a value, is refused by name.
 
-Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, next to
+Writes OUTPUT (.pth: loads with weights_only; or .pkl, as Detectron2's model zoo) and, next to
 it, OUTPUT's name with .yaml: the configuration under which the weights are valid, and their licence where it is
 known. Finetuning reads it and refuses another configuration. Then:
 
@@ -93,7 +93,10 @@ def converted(args: argparse.Namespace, source: Path) -> tuple[BackboneWeights, 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("input", help="checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth; or the URL of one")
+    given = (
+        "checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth, its URL, or a name: timm:NAME"
+    )
+    add("input", help=given)
     add("output", type=output_path, help="weights to write, .pth or .pkl")
     source = "layout of the input, such as revisit, detectron2, moco or timm; one that does not exist lists all"
     add("--source", default="auto", help=source)

@@ -19,7 +19,7 @@ from revisit.plugins import import_modules
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("backbone", help="weights of tools/convert_to_d2.py, or a checkpoint; a file or a URL")
+    parser.add_argument("backbone", help="weights of tools/convert_to_d2.py, or a checkpoint; a file, a URL or a name")
     parser.add_argument("output", type=output_path, help="weights to write, .pth or .safetensors")
     parser.add_argument("--to", choices=["torchvision", "timm"], required=True, help="library that is to load them")
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 class FollowTeacher(HookBase):
-    """Moves the teacher after each step, logs ``teacher/...`` every Writers.PERIOD iterations and before an evaluation,
-    and warns, once, when for LONG the teacher has found nothing, or has lost a class.
+    """Moves the teacher after each step, logs ``teacher/...`` every Writers.PERIOD iterations, and warns, once, when
+    for LONG the teacher has found nothing, or has lost a class.
 
     Checkpoints hold the counts since the last log and what the photographs are.
     """

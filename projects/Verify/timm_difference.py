@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """The largest difference between a converted backbone's last map and that of timm's network with the same tensors.
 
-    python projects/Verify/timm_difference.py --weights backbone.pth --original efficientnet-lite0-57934424.pth \
+    python projects/Verify/timm_difference.py --weights backbone.pth --original efficientnet-lite0-57934424.pth \\
         --output output/difference
 
 The original file has timm's tensors under timm's names, or in timm's order under its own.

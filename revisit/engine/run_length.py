@@ -115,9 +115,10 @@ declare(
     off=0,
 )
 epochs = partial(declare, default=0, rule=integer(unit="epochs"), may_change=True, off=0)
-kept = "Epochs between checkpoints; a positive SOLVER.CHECKPOINT_PERIOD wins."
+nearer = "the one that is stated nearer to the command counts, of both in one place the iterations."
+kept = f"Epochs between checkpoints. SOLVER.CHECKPOINT_PERIOD has iterations: {nearer}"
 epochs("SOLVER.CHECKPOINT_EPOCHS", meaning=kept, decides="checkpoints")
-judged = "Epochs between evaluations; a positive TEST.EVAL_PERIOD, in iterations, wins."
+judged = f"Epochs between evaluations. TEST.EVAL_PERIOD has iterations, -1 a quarter of the run: {nearer}"
 epochs(
     "TEST.EVAL_EPOCHS",
     meaning=judged,

@@ -157,7 +157,7 @@ of_detectron2(
 declare(
     "SOLVER.STEP_EPOCHS",
     (),
-    "SOLVER.STEPS in epochs; wins over it.",
+    "SOLVER.STEPS in epochs: the one that is stated nearer to the command counts, of both in one place the epochs.",
     list_of(COUNT, rising=True),
     may_change=True,
     decides="steps",

@@ -1,4 +1,4 @@
-"""From the command line to a frozen config, in seven steps: defaults, file, pairs, resolve, check, freeze, log.
+"""From the command line to a frozen config, in seven steps: defaults, file, pairs, resolve, check, log, freeze.
 
 ``plan`` takes the first five before any process starts, ``start_run`` the others in each of them.
 """

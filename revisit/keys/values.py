@@ -32,9 +32,9 @@ def integer(low: int = 0, high: int = _MOST, unit: str = "") -> Rule:
 
 def number(low: float = 0.0, high: float = math.inf, unit: str = "", *, open_low: bool = False) -> Rule:
     """A finite number from ``low``, which ``open_low`` excludes, to ``high``."""
-    limit = f"above {low:g}" if open_low else f"of at least {low:g}"
+    limit = f"above {low:.9g}" if open_low else f"of at least {low:.9g}"
     if math.isfinite(high):
-        limit += f", and at most {high:g}"
+        limit += f", and at most {high:.9g}"
 
     def holds(value: Any) -> bool:
         if not _is_finite_number(value):

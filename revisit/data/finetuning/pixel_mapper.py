@@ -26,7 +26,7 @@ EXACT = {"mode": "nearest-exact"}
 declare(
     "INPUT.RANDOM_SCALE",
     (0.5, 2.0),
-    "Training images are scaled by a factor from this range, then flipped and cut to INPUT.CROP.SIZE px.",
+    "Training images are scaled by a factor from this range, then cut to INPUT.CROP.SIZE px and flipped.",
     list_of(number(0, 64, open_low=True), least=1, rising=True),
     read_by=PIXELWISE,
 )

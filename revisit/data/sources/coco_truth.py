@@ -118,7 +118,7 @@ def _annotations(
 
 
 def _expect_different(values: list, what: str) -> None:
-    """Raise UserError if a value occurs twice: two of ``what``."""
+    """Raise ValueError if a value occurs twice: two of ``what``."""
     for value, count in Counter(values).most_common(1):
         if count > 1:
             same = f"{count} {what}, {value!r}"

@@ -14,7 +14,7 @@ def read_split(path: Path) -> list[str]:
     """Names of images, one a line; blanks around them, empty lines and the kind of line end mean nothing.
 
     Raises:
-        UserError: a file that is missing, is no text, names nothing, or names an image twice.
+        UserError: a file that is missing, names nothing, or names an image twice.
     """
     names = read_names_of_images(path, "split file")
     expect(names, f"split file {path} is empty: expected one image name a line")
