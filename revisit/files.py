@@ -111,7 +111,7 @@ def is_url(name: str) -> bool:
 
 
 def local_copy(name: str, what: str = "file") -> Path:
-    """The path itself, or where a copy of a URL is kept; a query such as ``?sig=...`` is not of its name.
+    """The path itself, or where a copy of a URL is kept, whose name has no query such as ``?sig=...``.
 
     Raises:
         UserError: a URL that cannot be fetched, with ``what`` it is for.
@@ -138,7 +138,7 @@ def _fetch(url: str) -> str:
     parts = urlsplit(url)
     if not (parts.query and parts.scheme in ("http", "https")):
         return PathManager.get_local_path(parts._replace(query="").geturl())
-    # PathManager would call the copy by the query, which may be signed, and no suffix.
+    # PathManager's name of the copy would end in the query instead of the suffix.
     copy = Path(get_cache_dir()) / hashlib.sha256(url.encode()).hexdigest()[:16] / Path(parts.path).name
     with file_lock(str(copy)):
         if not copy.is_file():
