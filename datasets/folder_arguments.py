@@ -3,7 +3,7 @@
 import argparse
 
 from revisit.data.sources.catalog import datasets_root
-from revisit.engine.command import natural
+from revisit.engine.command import natural, whole
 from revisit.files import output_path
 
 LISTS = ("subsets", "for the lists, where the names in DATASETS.TRAIN look")
@@ -22,6 +22,6 @@ def folder_parser(description: str, **folders: tuple[str, str]) -> argparse.Argu
 def seeded_parser(description: str, **folders: tuple[str, str]) -> argparse.ArgumentParser:
     """That, with --seed and --size of lists of images."""
     parser, default = folder_parser(description, **folders, output=LISTS), "(default: %(default)s)"
-    parser.add_argument("--seed", type=int, default=0, help=f"another seed, other images {default}")
+    parser.add_argument("--seed", type=whole, default=0, help=f"another seed, other images {default}")
     parser.add_argument("--size", type=natural, default=118000, help=f"images of the smallest list {default}")
     return parser

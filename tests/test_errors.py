@@ -45,7 +45,8 @@ def test_what_is_wrong_with_a_files_content_is_said_without_pythons_words():
 
 
 def test_debug_prints_the_traceback(monkeypatch, capsys):
-    monkeypatch.setenv(DEBUG, "")  # for what the command sets
+    monkeypatch.setenv(DEBUG, "")
+    monkeypatch.delenv(DEBUG)  # and what the command sets ends with the test
     monkeypatch.setattr(sys, "argv", ["any.py", "--debug", "--first", "N"])
 
     def build() -> None:

@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from projects.ToyScenes.write import make_toy_scenes
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, run_command, whole
 from revisit.errors import StoppedRunError, UserError, expect
 from revisit.files import output_path
 from revisit.plugins import PACKAGES, find_file
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="+", choices=KINDS, help="how runs are ended")
     parser.add_argument("--runs", type=natural, default=30, help="of each kind (default: %(default)s)")
     parser.add_argument("--output", type=output_path, default="output/soak", help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
+    parser.add_argument("--seed", type=whole, default=0, help="of the moments (default: %(default)s)")
     args = parser.parse_args()
     soak = Soak(args.output)
     failed = False

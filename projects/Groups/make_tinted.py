@@ -10,7 +10,7 @@ else any of the others; OUT/groups.csv says which, for NEIGHBORS.GROUPS. The sam
 import argparse
 from pathlib import Path
 
-from revisit.engine.command import run_command
+from revisit.engine.command import run_command, whole
 from revisit.errors import translated
 from revisit.files import output_path
 
@@ -27,7 +27,7 @@ def main() -> None:
         metavar="SHARE",
         help="with the lamp of the class (default: %(default)s)",
     )
-    add("--seed", type=int, default=0, help="another seed, other lamps (default: %(default)s)")
+    add("--seed", type=whole, default=0, help="another seed, other lamps (default: %(default)s)")
     args = parser.parse_args()
     from projects.Groups.tinting import make_tinted
 

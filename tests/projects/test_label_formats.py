@@ -231,7 +231,7 @@ def test_difficult_is_read_with_blanks_and_as_a_word(voc_xml, tmp_path, text, ig
 def test_what_may_or_may_not_be_difficult_is_refused(voc_xml, tmp_path):
     file = tmp_path / "xml/a.xml"
     write(file, file.read_text().replace("<bndbox>", "<difficult>2</difficult><bndbox>", 1))
-    assert f"reading {file}: difficult '2', expected one of unspecified, 0, " in one_line_error(voc_xml)
+    assert f"reading {file}: difficult '2', expected one of unspecified, 0, false, 1, true" in one_line_error(voc_xml)
 
 
 @pytest.mark.parametrize("to_learn", [True, False])
