@@ -60,6 +60,7 @@ class Quiet(SimpleHTTPRequestHandler):
 def served(tmp_path, monkeypatch) -> Iterator[str]:
     """The URL of a folder, tmp_path/served, on a server on this machine."""
     monkeypatch.setenv("FVCORE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "served").mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
     Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Processes that are killed right before one of their file operations, whichever it is."""
+"""Processes that are killed right before one of their file operations, or with a file that is still empty."""
 
 import itertools
 import os
@@ -61,14 +61,23 @@ def _be_child(call: Callable[[], None], output: int) -> None:
 
 
 def killed(call: Callable[[], None], folder: Path, number: int) -> bool:
-    """Whether a fork that calls it makes so many changes below a folder that it is killed before the ``number``-th."""
+    """Whether a fork that calls it makes so many changes below a folder that it is killed before the ``number``-th.
+
+    A file that is opened to be written anew counts twice: before that, and when it is empty.
+    """
     left = [number]
 
     def count(event: str, args: tuple) -> None:
-        changes = event in CHANGES or (event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR))
-        if changes and str(args[0]).startswith(str(folder)):
+        writes = event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+        if not (event in CHANGES or writes) or not str(args[0]).startswith(str(folder)):
+            return
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if writes and args[2] & os.O_TRUNC:
             left[0] -= 1
             if left[0] == 0:
+                Path(args[0]).write_bytes(b"")
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def call_counted() -> None:
@@ -98,7 +107,7 @@ def kill_at_every_change(
         begin()
         if not killed(call, folder, number):
             whole()
-            return number // step
+            return (number - 1) // step
         look()
         assert not killed(call, folder, 10**9)
         whole()

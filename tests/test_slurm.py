@@ -10,16 +10,19 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import ROOT, TINY, run
+from commands import ROOT, TIMEOUT, TINY, run
 
 from projects.common.sbatch import BatchJob
 from projects.PaperTables.jobs import TRAIN, Job, submit_jobs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-ins are Linux programs")
 COMMAND = "python tools/slurm.py --nodes 2 --gpus-per-node 1 --cpu --logs {logs}"
-# sbatch: keeps the scripts, starts each as job 7, 8 ... on its nodes, in the background, and prints what SLURM prints.
+# Ports follow from the number of a job: two suites on one machine have others.
+FIRST = os.getpid() % 10_000 + 1
+# sbatch: keeps the scripts, starts each as job FIRST, FIRST + 1 ... on its nodes, in the background, and prints what
+# SLURM prints.
 STAND_INS = {
-    "sbatch": """number=$((7 + $(ls $SLURM_TEST/script.* 2>/dev/null | wc -l)))
+    "sbatch": f"""number=$(({FIRST} + $(ls $SLURM_TEST/script.* 2>/dev/null | wc -l)))
 cat > $SLURM_TEST/script.$number
 export SLURM_NNODES=$(sed -n "s/#SBATCH --nodes=//p" $SLURM_TEST/script.$number)
 SLURM_JOB_ID=$number SLURM_JOB_NODELIST=127.0.0.[1-2] setsid bash $SLURM_TEST/script.$number > $SLURM_TEST/log 2>&1 &
@@ -48,25 +51,27 @@ def cluster(tmp_path, monkeypatch):
 
 def wait(cluster: Path) -> str:
     pid = (cluster / "pid").read_text().strip()
-    subprocess.run(["timeout", "120", "tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
+    subprocess.run(["timeout", str(TIMEOUT), "tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
     return (cluster / "log").read_text()
 
 
 def test_a_job_whose_time_is_up_is_queued_again_and_resumes_when_it_is_submitted_again(cluster, toy_root, tmp_path):
     options = f"--config-file configs/toy/pretrain.yaml OUTPUT_DIR {tmp_path}/run {TINY} SEED 1 SOLVER.MAX_ITER"
     command = f"{COMMAND.format(logs=tmp_path / 'logs')} -- {options}"
-    assert "Submitted batch job 7\n" in run(f"{command} 100000", toy_root)
-    metrics, end = tmp_path / "run/metrics.json", time.monotonic() + 120
+    assert f"Submitted batch job {FIRST}\n" in run(f"{command} 100000", toy_root)
+    metrics, end = tmp_path / "run/metrics.json", time.monotonic() + TIMEOUT
     while not metrics.exists() or not metrics.stat().st_size:
         assert time.monotonic() < end, (cluster / "log").read_text()[-3000:]
         time.sleep(0.2)
     os.kill(int((cluster / "pid").read_text()), signal.SIGUSR1)  # as --signal=B:USR1 asks for
     log = wait(cluster)
-    assert (cluster / "scontrol").read_text() == "requeue 7\n"
+    assert (cluster / "scontrol").read_text() == f"requeue {FIRST}\n"
     stopped = re.search(r"stopped by SIGUSR1 after iteration (\d+)", log)
     assert stopped and list((tmp_path / "run").glob("model_*.pth")), log[-3000:]
     assert "2 gloo processes" in log
-    assert "Submitted batch job 8\n" in run(f"{command} {int(stopped[1]) + 5}".replace("nodes 2", "nodes 1"), toy_root)
+    assert f"Submitted batch job {FIRST + 1}\n" in run(
+        f"{command} {int(stopped[1]) + 5}".replace("nodes 2", "nodes 1"), toy_root
+    )
     log = wait(cluster)
     assert f"resuming at iteration {int(stopped[1]) + 1}" in log, log[-3000:]
     assert (tmp_path / "run/model_final.pth").exists()
@@ -105,10 +110,11 @@ def test_a_tables_jobs_wait_for_those_they_need_and_trainings_alone_are_queued_a
     done.claim()
     done.result.touch()
     submit_jobs([done, trained, job("judged", "run.py", done, trained)], hours=3, gpus=4, partition="gpu")
-    assert capsys.readouterr().out == "submitted as 7: trained, seed 1\nsubmitted as 8: judged, seed 1\n"
-    first, second = ((cluster / f"script.{number}").read_text() for number in (7, 8))
+    lines = f"submitted as {FIRST}: trained, seed 1\nsubmitted as {FIRST + 1}: judged, seed 1\n"
+    assert capsys.readouterr().out == lines
+    first, second = ((cluster / f"script.{number}").read_text() for number in (FIRST, FIRST + 1))
     assert f"#SBATCH --output='{cluster}/a trained/job.log'\n" in first and "#SBATCH --partition=gpu\n" in first
     assert "--dependency" not in first and "#SBATCH --gpus-per-node=4\n" in first and "--signal=B:USR1@120" in first
-    assert "#SBATCH --dependency=afterok:7\n" in second and "#SBATCH --gpus-per-node=1\n" in second
+    assert f"#SBATCH --dependency=afterok:{FIRST}\n" in second and "#SBATCH --gpus-per-node=1\n" in second
     assert "USR1" not in second and re.search(rf"&& step .*{sys.executable} run.py --resume", second)
     assert all("#SBATCH --requeue\n" in script and "--kill-on-invalid-dep=yes" in script for script in (first, second))

@@ -17,7 +17,8 @@ from projects.Predict.prediction_files import ALL, Predicted, write_images, writ
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Predict.predictions import Predictor, detections_of
 from revisit.data.images.opening import SUFFIXES
-from revisit.data.sources.image_folders import is_visible, load_folder
+from revisit.data.sources.image_folders import load_folder
+from revisit.data.sources.label_files import files_with_suffix
 from revisit.data.sources.records import fingerprint
 from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, printable
@@ -80,7 +81,7 @@ def _folder_of(path: Path) -> Path:
 def _files_of(path: Path) -> list[Path]:
     """What is below a folder, or the one file. Raises UserError for one that is neither image nor video."""
     if path.is_dir():
-        videos = _videos_below(path)
+        videos = files_with_suffix(path, *VIDEOS)
         return [*_images_below(path, needed=not videos), *videos]
     kinds = SUFFIXES | VIDEOS
     fits = path.is_file() and path.suffix.lower() in kinds
@@ -97,11 +98,6 @@ def _images_below(folder: Path, needed: bool) -> list[Path]:
         if needed:
             raise
         return []
-
-
-def _videos_below(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in VIDEOS)
-    return sorted(path for path in files if all(map(is_visible, path.relative_to(folder).parts)))
 
 
 class FilePredictor:

@@ -188,9 +188,10 @@ def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
     head = model.head if depth else model.sem_seg_head
     layers = {"name": type(head).__name__, "channels": options.CONVS_DIM, "dilations": _dilations(head)}
+    stages = [stage for stage in ("res4", "res5") if hasattr(model.backbone, stage)]
     return {
         "head": {**layers, "outputs": options.NUM_CLASSES, **depth},
-        "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in ("res4", "res5")},
+        "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in stages},
         **pixel_mapper_of(cfg).recipe(cfg),
     }
 

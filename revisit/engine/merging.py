@@ -1,6 +1,7 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -86,6 +87,7 @@ def merged_config(stated: Stated, trained: Trained | None = None) -> CfgNode:
     _merge(cfg, decisive(stated.typed), COMMAND_LINE)
     folder = output_path(value_of(cfg, "OUTPUT_DIR"), "OUTPUT_DIR")
     assign(cfg, "OUTPUT_DIR", str(folder))
+    assign(cfg, "MODEL.WEIGHTS", os.path.expanduser(cfg.MODEL.WEIGHTS))
     return cfg
 
 

@@ -37,7 +37,7 @@ Schedule = Callable[[CfgNode], ParamScheduler]
 LEAST_WITH_STEPS = 10  # iterations, below which shares of a run give no steps
 _SHARE = Rule("a share of the run, between 0 and 1", lambda v: type(v) is float and 0 < v < 1)
 _SHARES = list_of(_SHARE, least=1, rising=True)
-_STEPS = list_of(integer(), rising=True)
+_STEPS = list_of(integer(1), rising=True)
 
 of_detectron2(
     "SOLVER.LR_SCHEDULER_NAME", rule=registered(LR_SCHEDULE_REGISTRY, "LR_SCHEDULE_REGISTRY"), may_change=True
@@ -110,7 +110,7 @@ def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
     if length > 0 and not cfg.SOLVER.STEP_EPOCHS and _SHARES.holds(cfg.SOLVER.STEPS):
         if length < LEAST_WITH_STEPS:
             return Decision((), f"{length} iterations are too few for steps")
-        values = tuple(round(share * length) for share in cfg.SOLVER.STEPS)
+        values = tuple(max(1, round(share * length)) for share in cfg.SOLVER.STEPS)
         return Decision(values, f"shares of {length} iterations")
     if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
         return None

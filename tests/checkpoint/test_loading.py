@@ -129,7 +129,7 @@ def test_docs_plain_detectron2_finds_every_backbone_tensor(kind, tmp_path):
 def only_core(cfg):
     """The config without keys that projects and other tests have declared in this process."""
     cfg = cfg.clone()
-    for name in [name for name, key in keys.KEYS.items() if not key.owner.startswith("revisit.")]:
+    for name in [name for name, key in keys.declarations.KEYS.items() if not key.owner.startswith("revisit.")]:
         *sections, leaf = name.split(".")
         nodes = [reduce(getattr, sections[:depth], cfg) for depth in range(len(sections) + 1)]
         del nodes[-1][leaf]
@@ -202,7 +202,9 @@ def conv_net(monkeypatch):
     """The module, whose registrations end with the test."""
     for registry in (BACKBONE_DESCRIPTIONS, BACKBONE_REGISTRY):
         monkeypatch.setattr(registry, "_obj_map", dict(registry._obj_map))
-    monkeypatch.setattr(keys, "KEYS", dict(keys.KEYS))
+    declared = dict(keys.KEYS)
+    monkeypatch.setattr(keys.declarations, "KEYS", declared)
+    monkeypatch.setattr(keys.auto, "KEYS", declared)
     monkeypatch.delitem(sys.modules, "conv_net", raising=False)
     return importlib.import_module("conv_net")
 

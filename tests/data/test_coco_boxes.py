@@ -74,7 +74,7 @@ def test_a_coco_file_without_sizes_has_those_of_its_upright_images(coco, tmp_pat
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (of("annotations", id=2), "id"),
+        (of("annotations", id=2), "2 annotations have the same id, 2"),
         (of("images", id=9), "2 images have the same id, 9"),
         (of("images", file_name="./b.jpg"), "2 images have the same file"),
         (of("categories", name="dog"), "2 categories have the same name, 'dog'"),
@@ -92,10 +92,13 @@ def test_a_coco_file_without_sizes_has_those_of_its_upright_images(coco, tmp_pat
         (of("annotations", segmentation={"size": [60, 40], "counts": [2400]}), "expected its image's [40, 60]"),
         (of("annotations", segmentation={"size": [40, 60], "counts": [0, 2401]}), "expected those of 2,400 px"),
         (of("annotations", segmentation=[[0, 0, 9e5, 3] * 80]), "expected an outline of at most 9,600 px"),
-        (of("annotations", ignore=1), "ignore"),
-        (of_all("annotations", image_id="7"), "image_id"),
+        (of("annotations", ignore=1), "annotations[0]: ignore 1, expected iscrowd in its place"),
+        (
+            of_all("annotations", image_id="7"),
+            "annotations have no image_id that is the id of one of images, such as [",
+        ),
         (lambda content: content["annotations"].append(3), "annotations[3]: "),
-        (lambda content: content["categories"].clear(), "categories"),
+        (lambda content: content["categories"].clear(), "expected an object with the lists categories, images and"),
     ],
 )
 def test_what_is_wrong_in_a_coco_file_is_named(coco, change, named):

@@ -66,7 +66,12 @@ def test_pil_opens_files_in_one_place_alone():
     callers = set()
     for path in (p for room in ("revisit", "projects", "tools", "datasets") for p in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr == "open" and ast.unparse(node.value).endswith("Image"):
+            opens = isinstance(node, ast.Attribute) and node.attr == "open"
+            from_there = isinstance(node, ast.ImportFrom) and node.module == "PIL.Image"
+            named = isinstance(node, ast.Import) and any(
+                each.name == "PIL.Image" and each.asname for each in node.names
+            )
+            if (opens and ast.unparse(node.value).endswith("Image")) or from_there or named:
                 callers.add(str(path.relative_to(ROOT)))
     assert callers == {"revisit/data/images/opening.py"}
     assert "EPS" not in FORMATS and "Image.open" not in (ROOT / "notebooks/own_images.ipynb").read_text()

@@ -110,5 +110,7 @@ def test_batches_of_very_many_images_are_each_image_once_for_any_rank_and_start(
 
 
 def test_the_first_batch_of_a_hundred_million_images_needs_no_array_of_them():
+    assert permutation.MOST_DRAWN == 2**24  # another number is another order
+    assert isinstance(draw_order(10**8, counter_rng(0, Stream.SHUFFLE, 0)), KeyedPermutation)
     batch = next(iter(EpochBatchSampler(10**8, 512, 0, start_iteration=10**5)))
     assert len(set(batch)) == 512 and max(index for _, index in batch) > 2**24

@@ -188,6 +188,15 @@ def test_masks_lie_at_the_places_of_their_images_and_the_highest_id_says_how_man
     assert "1 of 3 images" in caplog.text and "images/c.png" in caplog.text
 
 
+def test_masks_whose_suffix_is_in_capitals_count_and_a_macs_extra_files_do_not(masks, tmp_path):
+    (tmp_path / "masks/a.png").rename(tmp_path / "masks/a.PNG")
+    touch(tmp_path / "masks/._a.png", tmp_path / "masks/__MACOSX/below/b.png")
+    assert [record["sem_seg_file_name"] for record in get_records(masks)] == [
+        f"{tmp_path}/masks/a.PNG", f"{tmp_path}/masks/below/b.png",
+    ]  # fmt: skip
+    assert MetadataCatalog.get(masks).stuff_classes == ["class 0", "class 1", "class 2"]
+
+
 @pytest.mark.parametrize("place", ["masks/classes.txt", "classes.txt", "names/mine.yaml"])
 def test_names_of_masks_come_from_a_file_beside_them_or_the_third_part(masks, tmp_path, place):
     lines = ["names: [floor, wall, door]"] if place.endswith("yaml") else ["floor", "wall", "door"]

@@ -95,6 +95,11 @@ def test_a_voc_tree_without_sizes_has_those_of_its_images(voc, tmp_path):
     assert get_records(f"{voc}:one")[0]["width"] == 60
 
 
+def test_a_size_may_be_written_with_a_point_as_corners_may(voc, tmp_path):
+    write(tmp_path / "Annotations/000001.xml", voc_xml_of(("dog", 1, 11, 60.5, 40), size=(50.0, 100.0)))
+    assert get_records(f"{voc}:one")[0]["width"] == 100
+
+
 def test_a_byte_order_mark_of_a_voc_split_is_read_and_before_scoring_refused(voc, tmp_path):
     split = tmp_path / "ImageSets/Main/one.txt"
     write(split, "\ufeff" + split.read_text())

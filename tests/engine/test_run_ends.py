@@ -181,7 +181,7 @@ def test_a_worker_ended_before_its_start_ends(monkeypatch):
     def start_and_end(process: multiprocessing.Process) -> None:
         start(process)
         os.kill(process.pid, signal.SIGUSR2)  # what _end_workers sends
-        process.join(30)
+        process.join(TIMEOUT)
         assert process.exitcode == 0
 
     monkeypatch.setattr("torch.multiprocessing.Process.start", start_and_end)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import FORKS, TINY, one_line_error, run
+from commands import FORKS, TIMEOUT, TINY, one_line_error, run
 from trees import refused
 
 from revisit.engine.run_lock import FILE, check_owner, run_lock
@@ -28,7 +28,7 @@ def owner(tmp_path) -> Iterator[multiprocessing.Process]:
     locked = FORKS.Event()
     process = FORKS.Process(target=hold, args=(tmp_path, locked))
     process.start()
-    assert locked.wait(60)
+    assert locked.wait(TIMEOUT)
     yield process
     process.kill()
     process.join()

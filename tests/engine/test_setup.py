@@ -5,6 +5,7 @@ And environment.json says what code a run was made with, and needs no git for it
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
+from revisit.evaluation.classifiers import NearestNeighbors
 from revisit.files import make_folder
 from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, integer, list_of, number
 from revisit.keys.reference import reference
@@ -230,7 +232,9 @@ def test_a_file_that_is_no_config_is_named(tmp_path, text, message):
 def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     cfg = load(config_file="configs/pretrain/knn_moco.yaml")
-    refused(f"{tmp_path}/coco/train2017", inspect_training, cfg)
+    ways_out = ".*DETECTRON2_DATASETS.*projects/ToyScenes/make_toy_scenes.py"
+    refused(f"{tmp_path}/coco/train2017{ways_out}", plan_of, "pretrain/knn_moco", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     assert inspect_training(cfg, assume_missing=True) == 118287
 
 
@@ -249,6 +253,26 @@ def test_data_that_is_missing_unknown_or_without_classes_is_refused(toy_datasets
     root = toy_datasets if key == "DATASETS.TEST" else tmp_path
     cfg = load("KNN_EVAL.BANK", "toy_objects_train", *TESTED, key, name.format(root))
     refused(message.format(tmp_path), inspect_training if key == "DATASETS.TRAIN" else inspect_evaluation, cfg)
+
+
+def test_a_bank_of_which_some_images_have_no_class_is_refused(toy_datasets):
+    cfg, records = load(*TESTED), [{"file_name": f"{n}.jpg", "label": label} for n, label in enumerate((0, 1, -1))]
+    NearestNeighbors.check(cfg, {cfg.KNN_EVAL.BANK: records[:2]})
+    refused("some of its images have no class", NearestNeighbors.check, cfg, {cfg.KNN_EVAL.BANK: records})
+    refused("fewer than two classes", NearestNeighbors.check, cfg, {cfg.KNN_EVAL.BANK: records[1:]})
+
+
+def test_weights_may_lie_below_the_home_folder_in_a_file_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "start.pth").touch()
+    (tmp_path / "mine.yaml").write_text(f"_BASE_: {BASE}\nMODEL:\n  WEIGHTS: ~/start.pth\n")
+    assert load(config_file=str(tmp_path / "mine.yaml")).MODEL.WEIGHTS == f"{tmp_path}/start.pth"
+
+
+@pytest.mark.parametrize("size", ["[]", "[65]", "[65,65,65]", "['a',65]", "[65,0.5]"])
+def test_a_crop_of_pixels_has_height_and_width(size, tmp_path):
+    crop = ("INPUT.CROP.ENABLED", True, "INPUT.CROP.SIZE", size)
+    refused("INPUT.CROP of .* SIZE height and width, whole px", plan_of, "toy/segmentation_voc", *crop, output=tmp_path)
 
 
 def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
@@ -343,9 +367,11 @@ def test_what_a_modules_own_code_raises_stays_its_own(text, error, write_module)
 
 
 def git(folder: Path, *words: str) -> str:
-    identity = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-    command = ["git", "-C", str(folder), *identity, *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    """Whatever repository and configuration the tests run in."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@b.c", *words]
+    own["GIT_CONFIG_GLOBAL"] = os.devnull
+    return subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_a_repository_of_its_own_has_a_commit_and_no_git_is_no_error(tmp_path, monkeypatch):
@@ -360,6 +386,8 @@ def test_a_repository_of_its_own_has_a_commit_and_no_git_is_no_error(tmp_path, m
     (source / "code.py").write_text("two")
     assert git_state(source) == {"commit": commit, "dirty": True}
     assert git_state(source / "site-packages") == git_state(tmp_path) == unknown
+    monkeypatch.setenv("GIT_DIR", str(source / ".git"))  # as in a hook of that repository
+    assert git_state(tmp_path) == unknown
 
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(source) == unknown

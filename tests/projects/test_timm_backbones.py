@@ -27,8 +27,9 @@ from projects.Weights.export import library_tensors, model_card
 from revisit.checkpoint.backbone_file import load_backbone, write_tensors
 from revisit.checkpoint.convert import convert, stated_flags
 from revisit.checkpoint.flags import check_flags, flags_of, flags_to_config, write_flags
+from revisit.engine.dry_run import pixelwise
 from revisit.errors import UserError
-from revisit.keys import check_values
+from revisit.keys import Facts, check_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.backbone.resnet import ResNetDescription
 from revisit.modeling.bn_groups import BNGroups
@@ -273,13 +274,15 @@ def test_heads_for_pixels_take_a_map_by_its_name(name, feature):
     head = ("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.IN_FEATURES", [feature])
     head += ("MODEL.SEM_SEG_HEAD.NUM_CLASSES", 3, "MODEL.SEM_SEG_HEAD.CONVS_DIM", 8, "MODEL.SEM_SEG_HEAD.NORM", "BN")
     keys = keys_of(name, OUT_FEATURES=[feature])
-    model = build_model(tiny_config(*keys, "MODEL.META_ARCHITECTURE", "SemanticSegmentor", *head))
+    cfg = tiny_config(*keys, "MODEL.META_ARCHITECTURE", "SemanticSegmentor", *head)
+    model = build_model(cfg)
     image, labels = torch.randint(0, 256, (3, 45, 70)), torch.randint(0, 3, (45, 70))
     losses = model.train()([{"image": image, "sem_seg": labels}] * 2)
     assert losses["loss_sem_seg"].isfinite()
     with torch.no_grad():
         (found,) = model.eval()([{"image": image, "height": 45, "width": 70}])
     assert found["sem_seg"].shape == (3, 45, 70)
+    assert pixelwise(cfg, Facts(images=2, processes=1), model)["backbone_dilations"] == {}  # no stage has such a name
 
 
 @pytest.mark.parametrize("name", PYRAMIDS)

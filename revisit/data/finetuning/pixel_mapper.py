@@ -170,14 +170,19 @@ def pixel_mapper_of(cfg: CfgNode) -> type[PixelMapper]:
 def check_input(cfg: CfgNode) -> None:
     """Raises UserError where cfg.INPUT asks for something that no mapper of pixels does."""
     crop = cfg.INPUT.CROP
-    has_whole_pixels = crop.TYPE == "absolute" and all(side == int(side) >= 1 for side in crop.SIZE)
+    is_size = len(crop.SIZE) == 2 and all(map(_is_whole_side, crop.SIZE))
+    fits = not crop.ENABLED or (crop.TYPE == "absolute" and is_size)
     wanted = {
         "INPUT.FORMAT": (cfg.INPUT.FORMAT == "RGB", "RGB"),
         "INPUT.RANDOM_FLIP": (cfg.INPUT.RANDOM_FLIP in FLIPS, f"one of {', '.join(FLIPS)}"),
-        "INPUT.CROP": (has_whole_pixels or not crop.ENABLED, "TYPE absolute and SIZE in whole pixels"),
+        "INPUT.CROP": (fits, "TYPE absolute and SIZE height and width, whole px"),
     }
     for key, (holds, expected) in wanted.items():
         expect(holds, f"{key} of segmentation and depth: expected {expected}")
+
+
+def _is_whole_side(side: object) -> bool:
+    return isinstance(side, int | float) and side == int(side) >= 1
 
 
 def num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:

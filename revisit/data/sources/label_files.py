@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from revisit.data.sources.image_folders import load_folder
+from revisit.data.sources.image_folders import is_visible, load_folder
 from revisit.data.sources.split_files import NAMES_IN_LABELS
 from revisit.errors import expect
 
@@ -20,7 +20,7 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
         UserError: no images, one file of labels for two images, or none for any.
     """
     images_of = _images_by_place(images, labels, suffix)
-    files = (file for file in labels.rglob("*") if file.suffix.lower() == suffix)
+    files = files_with_suffix(labels, suffix)
     given = {file.with_suffix(suffix): file for file in files if file.name != NAMES_IN_LABELS}
     for path, of_path in images_of.items():
         is_clear = len(of_path) == 1 or path not in given
@@ -33,6 +33,12 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
         both = f"{problem}, such as {lost[0].name}, and {len(lacking)} of {len(images_of)} images have none"
         log_first_n(logging.WARNING, f"{both}: expected the same names", name=__name__, key="message")
     return {image: given.get(path) for path, of_path in images_of.items() for image in of_path}
+
+
+def files_with_suffix(folder: Path, *suffixes: str) -> list[Path]:
+    """All below a folder, sorted, with one of the suffixes in any case; without hidden ones and a Mac's extras."""
+    files = (file for file in folder.rglob("*") if file.suffix.lower() in suffixes)
+    return sorted(file for file in files if all(map(is_visible, file.relative_to(folder).parts)))
 
 
 def _images_by_place(images: Path, labels: Path, suffix: str) -> dict[Path, list[str]]:

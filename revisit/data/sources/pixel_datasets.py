@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from revisit.data.sources.label_files import label_files
+from revisit.data.sources.label_files import files_with_suffix, label_files
 from revisit.data.sources.labels import VOID, read_labels
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, ask_each
@@ -116,7 +116,7 @@ def _highest_id(masks: Path) -> int:
         labels = read_labels(record["file_name"], 255)
         return int(labels[labels != VOID].max(initial=0))
 
-    files = [{"file_name": str(file)} for file in sorted(masks.rglob("*.png"))]
+    files = [{"file_name": str(file)} for file in files_with_suffix(masks, ".png")]
     return max(ask_each(highest, files, "reading masks"), default=-1)
 
 

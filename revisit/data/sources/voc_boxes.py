@@ -80,7 +80,7 @@ def read_voc_annotation(
     with translated(f"reading {file}", content=True):
         tree = ElementTree.parse(file).getroot()
         objects = [_read_object(element, classes) for element in tree.findall("object")]
-        size = {side: int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width")}
+        size = {side: int(float(tree.findtext(f"size/{side}") or 0)) for side in ("height", "width")}
     return size if all(size.values()) else read_size(image), objects
 
 

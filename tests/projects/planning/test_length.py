@@ -114,8 +114,9 @@ def test_steps_and_warmup_follow_the_length_as_shares():
     assert lengths(50, "SOLVER.WARMUP_ITERS", 7) == ((35, 45), 7)
     assert lengths(100, "SOLVER.STEPS", "(0.57, 0.99)")[0] == (57, 99)  # 0.57 * 100 is less than 57
     assert lengths(17)[0] == (12, 15)  # 11.9 and 15.3, to the nearest iteration
+    assert lengths(12, "SOLVER.STEPS", "(0.03, 0.9)")[0] == (1, 11)  # a step at 0 would lower the whole run
     assert lengths(50, "SOLVER.STEPS", "(20, 30)")[0] == (20, 30)
-    for steps in ("(0.5, 20)", "(0.9, 0.7)", "(1.0,)", "('x',)"):
+    for steps in ("(0, 20)", "(0.5, 20)", "(0.9, 0.7)", "(1.0,)", "('x',)"):
         assert "between 0 and 1" in refusal(make_config, RECIPE, ["SOLVER.STEPS", steps])
 
 
