@@ -20,10 +20,10 @@ def read_spent(words: Sequence[str], names: Sequence[str]) -> dict[str, float]:
     for word in words:
         name, _, seconds = word.rpartition("=")
         expect(name in names, f"--spent {word}: expected NAME=SECONDS with NAME one of {', '.join(names)}")
+        spent[name] = math.nan
         with suppress(ValueError):
             spent[name] = float(seconds)
-        is_sound = 0 <= spent.get(name, math.nan) < math.inf
-        expect(is_sound, f"--spent {word}: expected a number of seconds, 0 or more")
+        expect(0 <= spent[name] < math.inf, f"--spent {word}: expected a number of seconds, 0 or more")
     return spent
 
 

@@ -145,4 +145,4 @@ class Verification:
         pixels = zoo_options(self.file, make_config(config, (), for_here=False))
         pairs = (*pixels, *score.evaluation.options, "MODEL.WEIGHTS", str(self.file), "OUTPUT_DIR", str(folder))
         command = (TRAIN, "--config-file", config, "--eval-only", *pairs)
-        return Job(score.column, (command,), folder / score.evaluation.result)
+        return Job(score.column, (command,), folder / score.evaluation.result, (f"weights: sha256 {self.sha256}",))

@@ -231,7 +231,7 @@ def test_what_a_start_has_cost_may_be_given():
     assert read_spent(["a=30", "x=y=0.5"], ["a", "x=y"]) == {"a": 30, "x=y": 0.5}
     refused("expected NAME=SECONDS with NAME one of a, b", read_spent, ["c=3"], ["a", "b"])
     for wrong in ("a=x", "a=-1", "a=inf"):
-        refused("expected a number of seconds", read_spent, [wrong], ["a"])
+        refused("expected a number of seconds", read_spent, ["a=30", wrong], ["a"])
 
 
 def test_published_weights_are_a_start_by_their_name(task, tmp_path):

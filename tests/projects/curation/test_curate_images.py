@@ -219,7 +219,7 @@ def test_copies_are_made_embedded_found_and_scored(weights, write_pictures, tmp_
     score = f"--groups {tmp_path}/out/groups.csv --truth {tmp_path}/copies/truth.csv"
     assert "truly 2: precision " in run(f"python projects/Curation/score_groups.py {score}", tmp_path)
     other = score.replace("copies/truth", "out/clusters")
-    assert "error: " in one_line_error(f"python projects/Curation/score_groups.py {other}", tmp_path)
+    assert "group is missing" in one_line_error(f"python projects/Curation/score_groups.py {other}", tmp_path)
 
 
 def test_no_duplicates_and_no_leaks_are_plain_statements(weights, write_pictures, tmp_path):

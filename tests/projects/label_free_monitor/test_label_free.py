@@ -31,7 +31,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 ROWS, OTHERS = (unit(torch.randn(30, 12, generator=GENERATOR)) for _ in range(2))
 
 
-@pytest.fixture(autouse=True, params=[1024, 7])
+@pytest.fixture(params=[1024, 7])
 def chunk(request, monkeypatch):
     monkeypatch.setattr(label_free, "CHUNK", request.param)
 
@@ -51,7 +51,7 @@ def test_alignment_equals_the_mean_of_squared_distances():
     assert alignment(ROWS, ROWS) == 0 and alignment(ROWS, -ROWS) == pytest.approx(4, rel=1e-6)
 
 
-def test_uniformity_equals_the_mean_over_pairs():
+def test_uniformity_equals_the_mean_over_pairs(chunk):
     x = ROWS.double().numpy()
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     kernel = [math.exp(-2 * ((x[i] - x[j]) ** 2).sum()) for i in range(30) for j in range(i)]
@@ -59,7 +59,7 @@ def test_uniformity_equals_the_mean_over_pairs():
     assert uniformity(ROWS[:1].repeat(30, 1)) == pytest.approx(0, abs=1e-6)
 
 
-def test_neighbours_and_stability_equal_a_direct_evaluation():
+def test_neighbours_and_stability_equal_a_direct_evaluation(chunk):
     x, y = ROWS.double().numpy(), (ROWS + 0.3 * OTHERS).double().numpy()
     y /= np.linalg.norm(y, axis=1, keepdims=True)
     expected = []

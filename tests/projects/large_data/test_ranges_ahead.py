@@ -193,10 +193,10 @@ def test_a_store_that_comes_back_is_waited_for_and_one_that_does_not_ends_the_ru
     assert len(fetch(wanted)) == 5
     store.failing = 1.0
     monkeypatch.setattr(ranges_ahead, "PATIENCE", 0.1)
-    with pytest.raises(LostContactError, match="no answer for 0 s .*503"):
+    with pytest.raises(LostContactError, match=r"no answer for \d+ s .*503"):
         fetch(wanted)
     for workers in (0, 1):
-        with pytest.raises(LostContactError, match=f"^{store.url}/.*: no answer for 0 s"):  # without a traceback
+        with pytest.raises(LostContactError, match=rf"^{store.url}/.*: no answer for \d+ s"):  # without a traceback
             next(iter(loader_of(store.url, "DATALOADER.NUM_WORKERS", workers)))
     gc.collect()  # the exceptions, whose frames hold the worker
 

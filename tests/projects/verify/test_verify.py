@@ -126,7 +126,9 @@ def test_a_whole_detector_is_evaluated_as_it_is(tmp_path):
     torch.save({"model": {}}, tmp_path / "detector.pth")
     published = read_published(PUBLISHED, "zoo-faster-rcnn-r50-fpn")
     verification = Verification(published, tmp_path / "detector.pth", [], root=tmp_path, seed=1, gpus=1)
-    (command,) = verification.jobs()["COCO_trained_faster_rcnn"].commands
+    job = verification.jobs()["COCO_trained_faster_rcnn"]
+    assert hashlib.sha256((tmp_path / "detector.pth").read_bytes()).hexdigest() in str(job.facts)  # another file: again
+    (command,) = job.commands
     assert "--eval-only" in command
     assert command[command.index("MODEL.WEIGHTS") + 1] == str(tmp_path / "detector.pth")
 
