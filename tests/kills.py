@@ -63,7 +63,7 @@ def _be_child(call: Callable[[], None], output: int) -> None:
 def killed(call: Callable[[], None], folder: Path, number: int) -> bool:
     """Whether a fork that calls it makes so many changes below a folder that it is killed before the ``number``-th.
 
-    A file that is opened to be written anew counts twice: before that, and when it is empty.
+    A file that is opened to be written from its start counts twice: before that, and when it is empty.
     """
     left = [number]
 

@@ -48,15 +48,14 @@ def describe_environment() -> dict[str, str | bool | None]:
 
 def git_state(source: Path) -> dict[str, str | bool | None]:
     """``commit`` and ``dirty`` of the repository whose root is ``source``; None, None for anything else."""
-
     # Where a hook of another repository runs this, git's variables name that one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
     def git(*words: str) -> str:
         # Without its optional locks git never blocks what the user does in the repository meanwhile.
         command = ["git", "--no-optional-locks", "-C", str(source), *words]
-        quietly = {"check": True, "capture_output": True, "text": True, "timeout": _PATIENCE}
-        return subprocess.run(command, env=environment, **quietly).stdout.strip()
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=_PATIENCE)
+        return done.stdout.strip()
 
     try:
         # An installed package may lie below some other repository, whose commit says nothing about it.

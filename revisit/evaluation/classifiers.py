@@ -122,9 +122,9 @@ class NearestNeighbors(BankEvaluation):
         bank = cfg.KNN_EVAL.BANK
         if bank in records:
             labels = _labels(records[bank])
-            few = f"KNN_EVAL.BANK {bank} has fewer than two classes: expected a labelled data set"
-            expect(len(labels - {-1}) > 1, few)
-            expect(-1 not in labels, f"KNN_EVAL.BANK {bank}: some of its images have no class to vote for")
+            hint = "expected a labelled data set"
+            expect(len(labels - {-1}) > 1, f"KNN_EVAL.BANK {bank} has fewer than two classes: {hint}")
+            expect(-1 not in labels, f"KNN_EVAL.BANK {bank}: some of its images have no class to vote for: {hint}")
         for name in cfg.DATASETS.TEST:
             tested = records.get(name, [])
             unlabelled = f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK"

@@ -269,7 +269,7 @@ def test_weights_may_lie_below_the_home_folder_in_a_file_too(tmp_path, monkeypat
     assert load(config_file=str(tmp_path / "mine.yaml")).MODEL.WEIGHTS == f"{tmp_path}/start.pth"
 
 
-@pytest.mark.parametrize("size", ["[]", "[65]", "[65,65,65]", "['a',65]", "[65,0.5]"])
+@pytest.mark.parametrize("size", ["[]", "[65]", "[65,65,65]", "['a',65]", "[65,0.5]", "[65,1e999]"])
 def test_a_crop_of_pixels_has_height_and_width(size, tmp_path):
     crop = ("INPUT.CROP.ENABLED", True, "INPUT.CROP.SIZE", size)
     refused("INPUT.CROP of .* SIZE height and width, whole px", plan_of, "toy/segmentation_voc", *crop, output=tmp_path)

@@ -182,7 +182,7 @@ def check_input(cfg: CfgNode) -> None:
 
 
 def _is_whole_side(side: object) -> bool:
-    return isinstance(side, int | float) and side == int(side) >= 1
+    return isinstance(side, int | float) and float(side).is_integer() and side >= 1
 
 
 def num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
