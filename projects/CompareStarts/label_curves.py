@@ -75,9 +75,12 @@ def _equivalence(curve: LabelCurve, other: LabelCurve, labels: int, counts: list
 
 
 def first_reaching(counts: Sequence[int], scores: Sequence[float], wanted: float) -> float | None:
-    """Where the line through the scores first reaches one above its first; None if it does not."""
+    """Where the line through the scores first reaches one above its first; None if it does not.
+    A score of -inf, which is undefined, is on no line."""
     for (first, low), (second, high) in pairwise(zip(counts, scores, strict=True)):
         if high >= wanted:
+            if low == -math.inf:
+                return second
             share = (wanted - low) / (high - low)
             return math.exp((1 - share) * math.log(first) + share * math.log(second))
     return None

@@ -40,12 +40,23 @@ def main() -> None:
         f"probe: {name}": {start: scores[name]["value"] for start, scores in probed.items()}
         for name in next(iter(probed.values()))
     }
-    for row in _rows(args.others) if args.others else []:
-        for name, value in row.items():
-            if name != "start" and value:
-                predictors.setdefault(name, {})[row["start"]] = float(value)
+    if args.others:
+        predictors |= read_others(args.others)
     lines = [[name, *correlation(values, finetuned)] for name, values in predictors.items()]
     print(markdown_table(["score", "starts", "Spearman", "95 % of the bootstrap over starts"], lines))
+
+
+def read_others(file: Path) -> dict[str, dict[str, float]]:
+    """Scores of starts, by their column in a CSV file. Raises UserError for one that is no number, or without a column
+    ``start``."""
+    scores: dict[str, dict[str, float]] = {}
+    with translated(f"--others {file}, expected a column start and columns of numbers", content=True):
+        for row in _rows(file):
+            start = row.pop("start")
+            for name, value in row.items():
+                if value:
+                    scores.setdefault(name, {})[start] = float(value)
+    return scores
 
 
 def correlation(scores: Mapping[str, float], finetuned: Mapping[str, float]) -> tuple[str, str, str]:
@@ -70,7 +81,7 @@ def spearman(pairs: np.ndarray) -> float:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    with translated(f"reading {path}"), open(path, newline="") as file:
+    with translated(f"reading {path}"), open(path, newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 

@@ -37,17 +37,21 @@ def seconds_before(start: Start, seeds: Sequence[int], root: Path, metric: str) 
     return statistics.fmean(_of_file(weights_of(start, seed, root), metric) for seed in seeds)
 
 
-def _of_file(file: Path | None, metric: str) -> float:
-    """Of the run in whose folder the weights lie, and of those that it began with."""
+def _of_file(file: Path | None, metric: str, after: frozenset[Path] = frozenset()) -> float:
+    """Of the run in whose folder the weights lie, and of those that it began with; NaN where it is one of those
+    ``after`` it, which have overwritten what it began with."""
     if file is None or file.is_relative_to(cache_folder()):  # of others, by a name
         return 0.0
-    return last_metric(file.parent, metric) + _of_start(file.parent / "config.yaml", metric)
+    folder = file.parent.resolve()
+    if folder in after:
+        return math.nan
+    return last_metric(folder, metric) + _of_start(folder / "config.yaml", metric, after | {folder})
 
 
-def _of_start(config: Path, metric: str) -> float:
+def _of_start(config: Path, metric: str, after: frozenset[Path]) -> float:
     """Of the weights that a run says it began with; NaN where they are gone."""
     weights = read_yaml(config)["MODEL"]["WEIGHTS"] if config.is_file() else ""
     if not weights:
         return 0.0
     file = Path(weights)
-    return _of_file(file, metric) if file.is_file() else math.nan
+    return _of_file(file, metric, after) if file.is_file() else math.nan

@@ -64,7 +64,8 @@ class Start(NamedTuple):
 
 
 def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str, Start]:
-    """The starts of ``--starts`` by what tables call them: the ends of their paths, as short as tells them apart.
+    """The starts of ``--starts`` by what tables call them: the ends of their paths, as short as tells them apart,
+    or of the words where two have the same path.
 
     Args:
         cfg: the recipe's, whose training images ``pretrain:`` and ``continue:`` see without their labels.
@@ -77,6 +78,8 @@ def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str
     for (one, place), (other, same) in itertools.combinations(zip(words, places, strict=True), 2):
         expect(place != same, f"--starts names one start twice, {one} and {other}: expected different ones")
     shown = [_shown(kind, file) for kind, file in places]
+    if len(set(shown)) < len(shown):  # such as a run, and another checkpoint of it
+        shown = [Path(word) for word in words]
     plain = [Path(without_seed(str(path))) for path in shown]
     shown = plain if len(set(plain)) == len(plain) else shown
     names = short_names(shown)

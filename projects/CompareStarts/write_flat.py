@@ -174,6 +174,8 @@ class FlatReport(NamedTuple):
             others = ", ".join(f"{name} ({shown[name]})" for name in verdict.equal)
             return f"{best}; equal to it: {others}, as chance alone makes differences up to {limit}"
         gain = min(verdict.gains.values())
+        if gain == math.inf:
+            return f"{best}: no other start has one"
         return f"{best}: better than all others by {gain:.{self._digits}f} or more, chance alone reaches {limit}"
 
     def _csv(self) -> str:

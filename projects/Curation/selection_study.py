@@ -34,6 +34,8 @@ def main() -> None:
     pool, test = load_table(args.embeddings), load_table(args.test)
     have_classes = all("" not in table.classes for table in (pool, test))
     expect(have_classes, "a row has no class: expected tables of --images class_folders:DIR")
+    most = max(args.labels)
+    expect(most <= len(pool.rows), f"--labels {most}: expected {len(pool.rows)} at most, the images of --embeddings")
     lines = []
     for count in args.labels:
         for how, select in SELECTIONS.items():
@@ -53,6 +55,8 @@ def accuracies(labelled: RowTable, test: RowTable, strength: float) -> tuple[flo
 
     indices, _ = nearest(labelled.rows, test.rows, 1)
     right = labelled.classes[indices[:, 0]] == test.classes
+    if len(set(labelled.classes)) == 1:  # which a regression says of all
+        return 100 * float(right.mean()), 100 * float(right.mean())
     regression = LogisticRegression(C=strength, max_iter=1000, random_state=0).fit(labelled.rows, labelled.classes)
     return 100 * float(right.mean()), 100 * float(regression.score(test.rows, test.classes))
 

@@ -20,13 +20,12 @@ def images_of(place: Path) -> RowTable:
     """A table of tools/embed.py with a row for each image.
 
     Raises:
-        UserError: there is none; its rows are of boxes, or of images in shards; a file is not there any more.
+        UserError: there is none; its rows are of boxes, or several of one file; a file is not there any more.
     """
     table = load_table(place)
     expect(table.about["of"] == "image", f"{place} has rows of boxes: expected those of images, without --boxes")
     file, count = Counter(table.files.tolist()).most_common(1)[0]
-    many = f"{place} has {count} rows of {file}: expected one for each file, and no images in shards"
-    expect(count == 1, many)
+    expect(count == 1, f"{place} has {count} rows of {file}: expected one for each file")
     require_files(records_of(table), f" of {place}")
     return table
 

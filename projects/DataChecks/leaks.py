@@ -5,7 +5,7 @@ import logging
 from projects.DataChecks.alike import alike_images
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
-from revisit.data.sources.records import Records, shared_images
+from revisit.data.sources.records import Records, sample, shared_images
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -28,6 +28,6 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         if shared:
             which = f"{shared:,} of {len(tested):,} images of {test} are in DATASETS.TRAIN {name}, too"
             logger.warning(f"{which}: their score says nothing of new images; expected others")
-        if alike > shared:
+        if alike > shared_images(sample(records), sample(tested)):  # as alike_images compares them
             which = f"{alike:,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"
             logger.warning(f"{which}: saved again, or frames of one video; revisit curate --test lists them")

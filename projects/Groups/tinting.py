@@ -2,6 +2,7 @@
 
 import colorsys
 import csv
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,13 @@ def make_tinted(images: Path, output: Path, agree: float, seed: int) -> None:
     labels = [record["label"] for record in records]
     count = 1 + max(labels)
     expect(count > 1, f"--images {images} has one class: expected two at least")
+    files = [Path(record["file_name"]) for record in records]
+    names = [file.relative_to(images).with_suffix(".png") for file in files]
+    name, times = Counter(names).most_common(1)[0]
+    expect(times == 1, f"--images {images} has {times} files that would be {name}: expected names of their own")
     lines = []
-    for record, label in zip(records, labels, strict=True):
-        file = Path(record["file_name"])
+    for file, name, label in zip(files, names, labels, strict=True):
         lamp = lamp_of(label, count, agree, rng)
-        name = file.relative_to(images).with_suffix(".png")
         write_lit(file, output / name, lamp / count)
         lines.append((name, f"lamp {lamp}"))
     with (output / "groups.csv").open("w", newline="") as opened:

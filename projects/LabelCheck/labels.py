@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from projects.common.file_names import file_names
 from projects.common.labelled_boxes import corners_of, size_of
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
@@ -45,11 +46,12 @@ def read_labels_of(name: str) -> Labels:
     """The labels of a data set by its name; boxes may all be of one class.
 
     Raises:
-        UserError: a data set without boxes or classes of images, without any label, with labels in one image, or
-            classes of images that are all the same.
+        UserError: images that are no files of their own, a data set without boxes or classes of images, without any
+            label, with labels in one image, or classes of images that are all the same.
     """
     register(name)
     records, class_names = list(get_records(name)), names_of(name)
+    file_names(records, f"--labels {name}")
     if all("annotations" in record for record in records):
         labels = _of_boxes(records, class_names)
     else:

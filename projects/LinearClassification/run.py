@@ -207,7 +207,8 @@ def fit_path(train: Labelled, validation: Labelled, options: CfgNode) -> list[Pa
 
 
 def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of (training, validation): a seeded ``share`` of the images, of each class where it has two or more."""
+    """Indices of (training, validation): a seeded ``share`` of the images, of each class where it has two or more.
+    Raises UserError where none has."""
     rng = np.random.default_rng(seed)
     if targets.ndim > 1:
         order = rng.permutation(len(targets))
@@ -220,6 +221,8 @@ def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
             count = min(at_least_one, len(members) - 1)
             of_classes.append(members[:count])
         held = np.concatenate(of_classes)
+        one_each = "DATASETS.TRAIN has one image of each class, and so none to choose lambda on"
+        expect(len(held) > 0, f"{one_each}: expected two of a class, or LINEAR.VALIDATION")
     return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)
 
 

@@ -222,10 +222,11 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
     step, evaluation = _step_and_evaluation(cfg)
     evaluates = not nothing_to_evaluate(cfg)
     on_the_way = evaluates and evaluates_on_the_way(cfg)
-    has_period = "TEST.EVAL_PERIOD" not in free and cfg.TEST.EVAL_PERIOD >= 0
-    if on_the_way and has_period:
-        step += evaluation / cfg.TEST.EVAL_PERIOD
-    parts = 4 if on_the_way and not has_period and not _is_short(cfg, evaluation, free) else 1
+    per_epoch = images // cfg.SOLVER.IMS_PER_BATCH
+    period = 0 if "TEST.EVAL_PERIOD" in free else cfg.TEST.EVAL_PERIOD or cfg.TEST.EVAL_EPOCHS * per_epoch
+    if evaluates and period > 0:
+        step += evaluation / period
+    parts = 4 if on_the_way and period <= 0 and not _is_short(cfg, evaluation, free) else 1
     before = int(method_of(cfg) is not None)  # a pretraining also scores the network before it learns
     count = (before + parts) * evaluates
     spent = max(comm.all_gather(perf_counter() - began))
@@ -234,7 +235,6 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
     if left < step:
         asked, needed = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}", 60 * cfg.SOLVER.MINUTES - left + step
         logger.warning(f"{asked} leaves no time for training, as the start and evaluations take {needed:.0f} s")
-    per_epoch = images // cfg.SOLVER.IMS_PER_BATCH
     logger.info(
         f"{iterations:,} iterations, {iterations / per_epoch:.1f} epochs of {images:,} images, by {step:.3f} s each"
         + (f", and {count} evaluations of {evaluation:.1f} s" if evaluates else "")

@@ -5,6 +5,7 @@ from projects.Planning.step_cost import random_views
 from revisit.engine.dry_run import build_meta_model
 from revisit.engine.setup import make_config
 from revisit.errors import expect
+from revisit.keys import Facts, resolve_auto_values
 from revisit.modeling.bn_groups import batch_norms, bn_groups
 from revisit.modeling.meta_arch.moco import MoCo
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -12,13 +13,20 @@ from revisit.modeling.meta_arch.pretraining import method_of
 from detectron2.config import CfgNode
 
 
-def recipe(config_file: str, opts: list[str], processes: int, batch: int) -> CfgNode:
-    """The config with ``batch`` images in each of so many processes."""
+def recipe(config_file: str, opts: list[str], processes: int, batch: int, images: int) -> CfgNode:
+    """The config with ``batch`` images in each of so many processes, decided for so many ``images``.
+
+    Raises:
+        UserError: it is no pretraining with a queue, or its length is not in epochs.
+    """
     opts = [*opts, "SOLVER.IMS_PER_BATCH", str(processes * batch)]
     cfg = make_config(config_file, opts, num_processes=processes, for_here=False)
     has_queue = issubclass(method_of(cfg) or object, MoCo)
     trains = f"{config_file} trains {cfg.MODEL.META_ARCHITECTURE}"
     expect(has_queue, f"{trains}: expected a pretraining recipe with a queue")
+    in_epochs = cfg.SOLVER.EPOCHS > 0
+    expect(in_epochs, f"{config_file} has a length in iterations or minutes: expected one such as SOLVER.EPOCHS 100")
+    resolve_auto_values(cfg, Facts(images=images, processes=processes, for_here=False))
     return cfg
 
 

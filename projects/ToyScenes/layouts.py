@@ -9,6 +9,7 @@ Class folders hold the object-centric images, DAVIS holds videos, the others hol
 """
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -31,6 +32,20 @@ SCENE_SETS = {
     Split.SCENE_TRAIN: ("train2017", "trainval", "train_aug", "train"),
     Split.SCENE_HELDOUT: ("val2017", "test", "val", "val"),
 }
+# Names of all files that are written here, below the data set's folder.
+FILES = re.compile(
+    r"object_centric/\w+\.txt"
+    r"|object_centric/(train|heldout)/\w+/\d{6}\.jpg"
+    r"|coco/annotations/instances_\w+2017\.json"
+    r"|coco/(train|val)2017/\d{12}\.jpg"
+    r"|VOC2007/ImageSets/(Main|Segmentation)/\w+\.txt"
+    r"|VOC2007/(JPEGImages|Annotations|SegmentationClass)/\d{6}\.(jpg|xml|png)"
+    r"|cityscapes/(leftImg8bit|gtFine)/(train|val)/toy/toy_\d{6}_000019_\w+\.(png|json)"
+    r"|NYUD_MT/gt_sets/(train|val)\.txt"
+    r"|NYUD_MT/(images|segmentation|depth)/\d{6}\.(jpg|png|npy)"
+    r"|DAVIS/ImageSets/2017/val\.txt"
+    r"|DAVIS/(JPEGImages|Annotations)/480p/toy-\d{2,}/\d{5}\.(jpg|png)"
+)
 # Background is train id 0, class k is train id k + 1. Cityscapes tells no instances apart in these eleven.
 _CITYSCAPES_CLASSES = CITYSCAPES_CATEGORIES[: len(CLASS_NAMES) + 1]
 _LABEL_IDS = np.array([category["id"] for category in _CITYSCAPES_CLASSES], np.uint8)

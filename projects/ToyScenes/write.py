@@ -19,12 +19,11 @@ from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import GENERATOR_VERSION, NUM_FRAMES, Split, num_videos, plan_image
 from projects.ToyScenes.scene import draw_scene
-from revisit.errors import expect, translated
+from revisit.errors import expect, first_few, translated
 from revisit.progress import progress
 
 LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
 RECORD = "toy_scenes.json"
-_TOP_LEVEL = {RECORD, "object_centric", "coco", "VOC2007", "cityscapes", "NYUD_MT", "DAVIS"}
 _CHUNK = 20  # images that a process draws before it reports
 
 
@@ -93,10 +92,10 @@ def _change_from(folder: Path, record: dict) -> str:
 
 
 def _check_nothing_else(folder: Path) -> None:
-    """Raises UserError where a folder of ToyScenes holds something else, too."""
-    names = {path.name for path in folder.iterdir()}
-    foreign = sorted(names - _TOP_LEVEL)
-    expect(not foreign, f"{folder} also holds {', '.join(foreign)}: --overwrite would delete it")
+    """Raises UserError where a folder of ToyScenes holds other files, too."""
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()]
+    foreign = sorted(name for name in files if name != RECORD and not layouts.FILES.fullmatch(name))
+    expect(not foreign, f"{folder} also holds {first_few(foreign)}: --overwrite would delete it")
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import ends_well, read_image, read_record, require_record
 from revisit.data.loading.finetune_loader import MappedRecords
 from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.records import sample
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 
@@ -198,3 +199,19 @@ def test_test_images_that_are_saved_again_are_warned_of(tmp_path, monkeypatch, c
     assert (
         line.startswith("2 of 3 images of mine nearly equal one of DATASETS.TRAIN photos") and "curate --test" in line
     )
+
+
+def test_copies_in_a_sample_are_warned_of_however_many_images_are_shared_out_of_it(monkeypatch, caplog):
+    """Of 2,000 test images 100 are shared, none of them in the sample, and 20 in the sample are copies."""
+    images = np.random.default_rng(0).integers(0, 256, (2000, 24, 24, 3), dtype=np.uint8)
+    sampled = sample(range(2000))
+    others = sorted(set(range(2000)) - set(sampled))[:100]
+    learned = [{"image": images[number].copy()} for number in (*sampled[:20], *others)]
+    images[sampled[:20]] //= 2
+    tested = [{"image": image} for image in images]
+    monkeypatch.setattr(leaks_module, "get_records", lambda name: tested)
+    cfg = make_config("configs/own_images/detection.yaml", ["DATASETS.TEST", ("mine",)])
+    leaks(cfg, "photos", learned, to_learn=True)
+    shared, alike = (record.message for record in caplog.records)
+    assert shared.startswith("100 of 2,000 images of mine are in DATASETS.TRAIN photos")
+    assert alike.startswith("20 of 1,000 images of mine nearly equal")

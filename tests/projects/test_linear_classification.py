@@ -162,6 +162,7 @@ def test_a_share_of_every_class_is_split_off_and_leaves_some(sizes, share, held_
     assert np.array_equal(held, linear.split_off(targets, share, seed=0)[1])
     if len(targets) > 6:
         assert not np.array_equal(held, linear.split_off(targets, share, seed=1)[1])
+    refused("one image of each class.*or LINEAR.VALIDATION", linear.split_off, np.arange(3), share, seed=0)
 
 
 @pytest.mark.parametrize("method", ["logistic", "svm"])

@@ -11,6 +11,7 @@ from projects.CompareStarts.label_curves import (
     WORSE,
     LabelCurve,
     equivalences,
+    first_reaching,
     sentence,
 )
 
@@ -78,6 +79,11 @@ def test_where_lower_is_better_the_same_labels_are_saved():
         LabelCurve(c.start, {n: [-v for v in values] for n, values in c.scores.items()}) for c in (better, RANDOM)
     ]
     assert equivalences(*negative, lower_is_better=True) == equivalences(better, RANDOM)
+
+
+def test_an_undefined_score_is_on_no_line():
+    assert first_reaching([10, 100, 1000], [-math.inf, -math.inf, 5.0], 3.0) == 1000
+    assert first_reaching([10, 100, 1000], [-math.inf, 1.0, 5.0], 3.0) == pytest.approx(10**2.5)
 
 
 def test_a_curve_that_dips_is_followed_from_the_compared_number_on():

@@ -5,7 +5,7 @@ import json
 from commands import run
 from trees import refused
 
-from projects.CompareStarts.rank_study import correlation
+from projects.CompareStarts.rank_study import correlation, read_others
 
 FINETUNED = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 5.0}
 
@@ -33,3 +33,13 @@ def test_the_command_compares_every_score_of_the_probe_and_others(tmp_path):
     text = run(f"python projects/CompareStarts/rank_study.py {tmp_path} --others {tmp_path}/others.csv", tmp_path)
     assert "| probe: mean | 5 | 1.00 |" in text and "| probe: class, kNN | 5 | -1.00 |" in text
     assert "| knn_top1 | 4 | -0.20 |" in text
+
+
+def test_other_scores_that_are_none_are_one_line(tmp_path):
+    file = tmp_path / "others.csv"
+    file.write_text("\ufeffstart,knn,rank\na,1,\nb,2,3\n", encoding="utf-8")  # as Excel writes it
+    assert read_others(file) == {"knn": {"a": 1.0, "b": 2.0}, "rank": {"b": 3.0}}
+    file.write_text("start,note\na,good\n")
+    refused("expected a column start and columns of numbers: could not convert string to float", read_others, file)
+    file.write_text("name,knn\na,1\n")
+    refused("columns of numbers: start is missing", read_others, file)

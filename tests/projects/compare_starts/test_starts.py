@@ -46,6 +46,8 @@ def test_starts_are_called_by_the_ends_of_their_paths():
     assert titles("run:output/detection", "run:other/detection/model_best.pth", "x.pth") == [
         "output/detection", "other/detection", f"{Path.cwd().name}/x",
     ]  # fmt: skip
+    assert titles("run:x/r", "run:x/r/model_best.pth") == ["r", "model_best.pth"]
+    assert titles("run:x/r", "x/r.pth", "y.pth") == ["r", "r.pth", "y.pth"]
     for twice in (["random", "random"], ["x/half.pth", "x/../x/half.pth"]):
         assert "one start twice" in refusal(read_starts, twice, CfgNode(), "")
 

@@ -217,6 +217,22 @@ def test_weights_of_others_before_a_run_cost_nothing(tmp_path, monkeypatch):
     assert seconds_before(start, [1], tmp_path, "cpu_seconds") == 7
 
 
+def test_a_run_whose_own_network_was_written_over_its_start_has_an_unknown_cost(tmp_path):
+    (tmp_path / "model_final.pth").touch()
+    (tmp_path / "config.yaml").write_text(f"MODEL: {{WEIGHTS: '{tmp_path}/model_final.pth'}}\n")
+    (tmp_path / "metrics.json").write_text('{"iteration": 1, "cpu_seconds": 7.0}\n')
+    assert math.isnan(seconds_before(Start(GivenBackbone(f"{tmp_path}/model_final.pth")), [1], tmp_path, "cpu_seconds"))
+
+
+def test_a_start_is_best_where_the_other_diverges(compare, task, tmp_path):
+    machine = Machine(task)
+    machine.diverges = lambda name, factor: name == "b"
+    comparison = compare(machine, longest=3)
+    trained(comparison)
+    text = written(comparison, tmp_path)
+    assert "a is best at the end, bbox/AP 39.3 ± 0.1: no other start has one." in text
+
+
 def test_starts_that_all_diverge_have_no_score(compare, task, tmp_path):
     machine = Machine(task)
     machine.diverges = lambda name, factor: True

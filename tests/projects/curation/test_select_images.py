@@ -144,8 +144,12 @@ def test_the_study_scores_each_way_of_choosing(table, tmp_path):
     classes = np.array([f"class {n // 6}" for n in range(12)])
     save_table(tmp_path / "rows/embeddings.npz", table._replace(classes=classes))
     words = f"--embeddings {tmp_path}/rows --test {tmp_path}/rows --labels 6 12 --seeds 0 1"
-    lines = run(f"python projects/Curation/selection_study.py {words}", tmp_path).splitlines()
+    study = f"python projects/Curation/selection_study.py {words}"
+    lines = run(study, tmp_path).splitlines()
     assert len(lines) == 8 and "| 12 | random | 100.0 ± 0.0 | " in "".join(lines)
+    one = run(study.replace("6 12", "1"), tmp_path)  # of one class, which is half of the images
+    assert one.count("| 50.0 ± 0.0 | 50.0 ± 0.0 | 1 |") == 3
+    assert "--labels 13: expected 12 at most" in one_line_error(study.replace("6 12", "6 13"), tmp_path)
     save_table(tmp_path / "rows/embeddings.npz", table)
     text = one_line_error(f"python projects/Curation/selection_study.py {words}", tmp_path)
     assert "a row has no class: expected tables of --images class_folders:DIR" in text

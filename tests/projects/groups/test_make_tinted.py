@@ -55,6 +55,12 @@ def test_the_same_seed_gives_the_same_lamps_and_no_folder_is_written_to_twice(im
     assert "is already there: expected a new folder" in refusal(make_tinted, images, tmp_path / "one", 0.5, 3)
 
 
+def test_images_that_would_be_one_file_are_refused(images, tmp_path):
+    Image.new("RGB", (4, 4)).save(images / "class1/001.png")  # next to 001.jpg
+    assert "2 files that would be class1/001.png" in refusal(make_tinted, images, tmp_path / "lit", 0.5, 3)
+    assert not (tmp_path / "lit").exists()
+
+
 def test_its_command(images, tmp_path, monkeypatch, capsys):
     words = ["make_tinted.py", "--images", str(images), "--output", str(tmp_path / "lit")]
     monkeypatch.setattr(sys, "argv", words)

@@ -206,7 +206,7 @@ def test_refusals_say_what_to_do(weights, write_pictures, boxes_file, tmp_path):
     broken = f"{embed_others}4 --boxes {tmp_path}/photos/predictions.json"
     assert "expected predictions.json and images.json" in one_line_error(broken, tmp_path)
     head = f"{embed_others}5 --box-head --boxes {boxes_file}"
-    assert "error: " in one_line_error(head, tmp_path)
+    assert "expected a run's checkpoint, such as model_final.pth" in one_line_error(head, tmp_path)
     query = f"python tools/similar.py --output {tmp_path}/s.png --query {tmp_path}/others/000.png --embeddings"
     assert "expected the output of tools/embed.py" in one_line_error(f"{query} {tmp_path}", tmp_path)
     boxed = one_line_error(f"{query} {tmp_path}/out --box 0 0 9 9", tmp_path)

@@ -1,7 +1,5 @@
 """SOLVER.MINUTES: a run's length from what a step takes, decided once; the length that is typed counts."""
 
-import time
-
 import pytest
 from commands import run
 from runs import load
@@ -17,6 +15,15 @@ from revisit.plugins import find_config
 RECIPE = "configs/toy/pretrain.yaml"
 TINY = ["SOLVER.IMS_PER_BATCH", 8, "VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 24, "MODEL.DEVICE", "cpu"]
 TINY += ["KNN_EVAL.IMAGE_SIZE", 32]
+NOW = 1000.0  # s
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """100 s after the start: 0.25 s a step, 4 s an evaluation."""
+    monkeypatch.setattr(measuring, "_BEGAN", NOW - 100)
+    monkeypatch.setattr(measuring, "perf_counter", lambda: NOW)
+    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
 
 
 @pytest.mark.parametrize(
@@ -24,31 +31,38 @@ TINY += ["KNN_EVAL.IMAGE_SIZE", 32]
     [(True, (60 * 5 * 0.98 - 100 - 5 * 4) / 0.25, 174, 69, 19), (False, (60 * 5 * 0.98 - 100) / 0.25, 0, 77, 22)],
 )
 def test_iterations_fill_what_is_left_of_the_time_and_the_schedule_follows(
-    toy_datasets, monkeypatch, evaluates, iterations, period, warm_up, epochs
+    toy_datasets, measured, evaluates, iterations, period, warm_up, epochs
 ):
     """Of 696 or 776 iterations a tenth; of their 99 or 110 epochs of 60 // 8 iterations a fifth."""
-    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
     options = [*TINY, "SOLVER.MINUTES", 5.0, "SOLVER.WARMUP_ITERS", 10**6, "NEIGHBORS.WARMUP_EPOCHS", 99]
     options += [] if evaluates else ["KNN_EVAL.BANK", "", "DATASETS.TEST", ()]
     cfg = make_config(RECIPE, options)
-    chosen = measuring.choose_length(cfg, 60, time.perf_counter() - 100)
-    assert chosen["SOLVER.MAX_ITER"] == pytest.approx(iterations, abs=2)
+    chosen = measuring.choose_length(cfg, 60, began=NOW - 100)
+    assert chosen["SOLVER.MAX_ITER"] == int(iterations)
     assert chosen["SOLVER.WARMUP_ITERS"] == warm_up and chosen["NEIGHBORS.WARMUP_EPOCHS"] == epochs
     assert chosen["TEST.EVAL_PERIOD"] == pytest.approx(period, abs=1)
 
 
-def test_periods_and_warm_ups_that_are_stated_are_kept(toy_datasets, monkeypatch):
+def test_periods_and_warm_ups_that_are_stated_are_kept(toy_datasets, measured):
     """An evaluation of 4 s after every 50 iterations of 0.25 s, and two more: (294 - 100 - 8) / (0.25 + 0.08)."""
-    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
     stated = {"TEST.EVAL_PERIOD": 50, "SOLVER.CHECKPOINT_EPOCHS": 2, "SOLVER.WARMUP_ITERS": 400}
     cfg = make_config(RECIPE, [*TINY, "SOLVER.MINUTES", 5.0, *(item for pair in stated.items() for item in pair)])
-    monkeypatch.setattr(measuring, "_BEGAN", time.perf_counter() - 100)
     before = plain_config(cfg)
     resolve_auto_values(cfg, Facts(images=60, stated=[set(stated)], launched=True))
     changed = {key for key, value in plain_config(cfg).items() if before[key] != value}
     assert changed == {"SOLVER.MINUTES", "SOLVER.MAX_ITER", "SOLVER.CHECKPOINT_PERIOD"}
     assert cfg.SOLVER.CHECKPOINT_PERIOD == 2 * 7  # of 60 // 8 iterations
-    assert cfg.SOLVER.MAX_ITER == pytest.approx(186 / 0.33, abs=2)
+    assert cfg.SOLVER.MAX_ITER == int(186 / 0.33)
+
+
+@pytest.mark.parametrize(("key", "value", "period"), [("EVAL_EPOCHS", 2, 2 * 7), ("EVAL_PERIOD", 0, 7 * 7)])
+def test_evaluations_after_epochs_take_their_time(toy_datasets, measured, key, value, period):
+    """Of 60 // 8 iterations each, 7 epochs by the recipe; two more evaluations of 4 s, before and at the end."""
+    options = [*TINY, "SOLVER.MINUTES", 5.0, f"TEST.{key}", value]
+    cfg = make_config(RECIPE, options)
+    resolve_auto_values(cfg, Facts(images=60, stated=read_stated(RECIPE, options).keys, launched=True))
+    assert cfg.SOLVER.MAX_ITER == int((294 - 100 - 8) / (0.25 + 4 / period))
+    assert cfg.TEST.EVAL_PERIOD == period
 
 
 def test_only_what_stands_nearer_than_the_minutes_is_kept(tmp_path):
@@ -62,10 +76,10 @@ def test_only_what_stands_nearer_than_the_minutes_is_kept(tmp_path):
     assert stated(str(tmp_path / "a.yaml"), "SOLVER.MINUTES", 3) == set()
 
 
-def test_less_time_than_the_start_takes_is_warned_of(toy_datasets, monkeypatch, caplog):
+def test_less_time_than_the_start_takes_is_warned_of(toy_datasets, measured, monkeypatch, caplog):
     monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.5, 1.0))
     cfg = make_config(RECIPE, [*TINY, "SOLVER.MINUTES", 1.0, "KNN_EVAL.BANK", "", "DATASETS.TEST", ()])
-    chosen = measuring.choose_length(cfg, 60, time.perf_counter() - 58.5)  # of 58.8 s, after what is not measured
+    chosen = measuring.choose_length(cfg, 60, began=NOW - 58.5)  # of 58.8 s, after what is not measured
     assert chosen["SOLVER.MAX_ITER"] == 1 and "SOLVER.MINUTES 1 leaves no time for training" in caplog.text
 
 
@@ -130,13 +144,10 @@ BOXES = [
 ]
 
 
-def test_a_finetuning_fills_its_minutes_and_all_of_its_schedule_follows(toy_datasets, monkeypatch):
+def test_a_finetuning_fills_its_minutes_and_all_of_its_schedule_follows(toy_datasets, measured, monkeypatch):
     """(60 * 5 * 0.98 - 100 - 4 * 4) / 0.25 iterations: the network is not scored before it learns."""
-    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
     recipe, options = "configs/own_images/detection.yaml", [*BOXES, "SOLVER.MINUTES", 5.0]
     cfg = make_config(recipe, options)
-    monkeypatch.setattr(measuring, "_BEGAN", 0.0)
-    monkeypatch.setattr(measuring, "perf_counter", lambda: 100.0)
     resolve_auto_values(cfg, Facts(images=60, stated=read_stated(recipe, options).keys, launched=True))
     length = cfg.SOLVER.MAX_ITER
     assert length == 712
@@ -144,7 +155,7 @@ def test_a_finetuning_fills_its_minutes_and_all_of_its_schedule_follows(toy_data
     assert cfg.TEST.EVAL_PERIOD == 178 and cfg.TEST.KEEP_BEST
     monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 30.0))  # four would take two minutes
     cfg = make_config(recipe, options)
-    chosen = measuring.choose_length(cfg, 60, began=100.0)
+    chosen = measuring.choose_length(cfg, 60, began=NOW)
     assert chosen["TEST.EVAL_PERIOD"] == chosen["SOLVER.MAX_ITER"] == (294 - 30) / 0.25
 
 

@@ -12,6 +12,7 @@ from tiny import tiny_config
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from projects.Planning import run_cost
 from projects.Planning.step_cost import LiveMemory, flop_counter, random_views, step_cost
 from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
@@ -27,16 +28,18 @@ def no_data(tmp_path, monkeypatch) -> Path:
 
 def test_a_dry_run_has_shapes_operations_and_rates(toy_datasets, tmp_path, monkeypatch):
     monkeypatch.setattr(time, "thread_time", count(step=0.25).__next__)
+    monkeypatch.setattr(run_cost, "PEAK_FLOPS", 1e9)  # so that a small run takes hours
     plan = dry_recipe(tmp_path, "SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, num_processes=2)
     assert plan["shapes"]["small"] == [4, 4, 3, 16, 16]
     assert plan["shapes"]["queue.features"] == [50, 64]
     assert plan["shapes"]["backbone.res5"] == [[4, 64, 1, 1], [16, 64, 1, 1]]
     assert plan["tflop_of_run"] == pytest.approx(70 * plan["tflop_per_step"]["total"])
-    assert plan["gpu_hours"]["total"] >= 0
+    hours = plan["tflop_of_run"] * 1e12 / (0.1 * 1e9) / 3600
+    assert hours > 0.02 and plan["gpu_hours"]["total"] == pytest.approx(hours, abs=0.005)
     loading, per_image = plan["loading"], plan["tflop_per_step"]["total"] * 1e12 / 8
-    of_a_gpu = pytest.approx(0.1 * 312e12 / per_image, abs=0.05)
+    of_a_gpu = pytest.approx(0.1 * 1e9 / per_image, abs=0.05)
     assert loading["images_per_second"] == {"of_a_core": 4, "of_a_gpu": of_a_gpu}  # by the core's own seconds
-    assert loading["cores_per_gpu"] == pytest.approx(0.1 * 312e12 / per_image / 4, abs=0.05)
+    assert loading["cores_per_gpu"] == pytest.approx(0.1 * 1e9 / per_image / 4, abs=0.05)
     assert " 5 of the run's images" in loading["measured"]
 
 

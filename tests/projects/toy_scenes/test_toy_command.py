@@ -46,12 +46,19 @@ def test_a_second_run_finds_the_data_set_and_another_one_needs_overwrite(draw, t
 def test_files_of_others_are_never_deleted(draw, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").touch()
-    draw("toy")
-    (tmp_path / "toy/notes.txt").touch()
-    for name, file in (("mine", "thesis.txt"), ("toy", "notes.txt")):
-        status, text = draw(name, "--overwrite", "--seed", "1")
-        assert status == 2 and str(tmp_path / name) in text and (tmp_path / name / file).exists()
+    status, text = draw("mine", "--overwrite")
+    assert status == 2 and str(tmp_path / "mine") in text and (tmp_path / "mine/thesis.txt").exists()
     assert draw("mine")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "coco/annotations/mine.json", "object_centric/train/red_disk/mine.jpg"])
+def test_a_file_of_others_among_those_of_toy_scenes_is_never_deleted(name, draw, tmp_path):
+    draw("toy")
+    file = tmp_path / "toy" / name
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    status, text = draw("toy", "--overwrite", "--seed", "1")
+    assert status == 2 and f"also holds {name}: --overwrite would delete it" in text and file.exists()
 
 
 @pytest.mark.parametrize(

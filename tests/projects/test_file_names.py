@@ -1,0 +1,41 @@
+"""Images that are no files of their own are refused wherever results are by the names of files."""
+
+import numpy as np
+import pytest
+from commands import one_line_error, run
+from trees import refusal
+
+from projects.common.file_names import file_names
+from projects.ImageAtlas.places import whole_images
+from projects.LabelCheck.labels import read_labels_of
+from projects.Predict.model_export import network_images
+from revisit.config import get_cfg
+
+IN_SHARDS = "images in shards have no names: expected a data set with a file for each image"
+
+
+@pytest.fixture
+def shards(write_pictures, tmp_path) -> str:
+    """A data set of two classes in one shard."""
+    for name in ("cats", "dogs"):
+        write_pictures(tmp_path / "photos" / name, 2)
+    run(f"python tools/make_shards.py --dataset class_folders:{tmp_path}/photos --output {tmp_path}/packed", tmp_path)
+    return f"shards:{tmp_path}/packed"
+
+
+def test_names_are_those_of_the_records():
+    assert file_names([{"file_name": "b.jpg"}, {"file_name": "a.jpg"}], "these") == ["b.jpg", "a.jpg"]
+
+
+def test_tables_labels_and_objects_of_shards_are_refused_before_any_work(shards, tmp_path):
+    assert refusal(whole_images, shards) == f"{shards}: {IN_SHARDS}"
+    assert refusal(read_labels_of, shards) == f"--labels {shards}: {IN_SHARDS}"
+    command = f"python tools/discover.py --weights imagenet:none --images {shards} --output {tmp_path}/objects"
+    assert f"--images {shards}: {IN_SHARDS}" in one_line_error(command, tmp_path)
+    assert not (tmp_path / "objects").exists()
+
+
+def test_images_in_memory_are_refused():
+    records = [{"image": np.zeros((4, 4, 3), np.uint8), "label": 0}]
+    assert "images in memory have no names" in refusal(file_names, records, "cifar10_train")
+    assert "images in memory have no names" in refusal(network_images, get_cfg(), records, 1)
