@@ -43,6 +43,7 @@ def main() -> None:
     names = names_of(args)
     import torch
 
+    from projects.common.file_names import expect_file_names
     from projects.Predict.benchmark import about, measure
     from projects.Predict.model_export import card_of, load_network, network_images, write_card
     from projects.Predict.predictions import finetuned_config, read_test_set
@@ -57,7 +58,9 @@ def main() -> None:
     dataset = args.dataset or cfg.DATASETS.TEST[0]
     threads = args.threads or torch.get_num_threads()
     records = read_test_set(cfg, dataset)
-    images = network_images(cfg, get_records(args.calibrate), CALIBRATED) if args.calibrate else []
+    shown = get_records(args.calibrate) if args.calibrate else []
+    expect_file_names(shown, f"--calibrate {args.calibrate}")
+    images = network_images(cfg, shown, CALIBRATED) if shown else []
     make_folder(args.output, "--output")
     network = load_network(cfg)
     runtimes = open_runtimes(network, ["torch", *names], args.output, images, threads)

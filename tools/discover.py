@@ -34,7 +34,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from projects.common.coco_files import folder_of, write_data_set, write_results
-    from projects.common.file_names import file_names
+    from projects.common.file_names import expect_file_names
     from projects.common.output_settings import claim
     from projects.common.runners.job import PerProcess
     from projects.Discover.dense_features import DenseFeatures
@@ -49,7 +49,7 @@ def main() -> None:
     keep_freed_memory("cpu")
     register(args.images)
     records = list(get_records(args.images))
-    file_names(records, f"--images {args.images}")
+    expect_file_names(records, f"--images {args.images}")
     features = PerProcess(partial(DenseFeatures, args.weights, args.stride, args.short_side, args.pyramid))
     looked_at = fingerprint(records, labels=False)  # parts are by place: with one image more they would be of others
     settings = {**features().settings, "boxes": args.boxes, "images": looked_at}

@@ -55,10 +55,11 @@ def accuracies(labelled: RowTable, test: RowTable, strength: float) -> tuple[flo
 
     indices, _ = nearest(labelled.rows, test.rows, 1)
     right = labelled.classes[indices[:, 0]] == test.classes
-    if len(set(labelled.classes)) == 1:  # which a regression says of all
-        return 100 * float(right.mean()), 100 * float(right.mean())
+    by_nearest = 100 * float(right.mean())
+    if len(set(labelled.classes)) == 1:  # of which a regression would say that all are
+        return by_nearest, by_nearest
     regression = LogisticRegression(C=strength, max_iter=1000, random_state=0).fit(labelled.rows, labelled.classes)
-    return 100 * float(right.mean()), 100 * float(regression.score(test.rows, test.classes))
+    return by_nearest, 100 * float(regression.score(test.rows, test.classes))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from projects.common.file_names import file_names
+from projects.common.file_names import expect_file_names
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
 from revisit.data.sources.records import Records
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator
@@ -87,10 +87,10 @@ def groups_of(path: str, records: Records) -> tuple[list[str], list[str]]:
     Raises:
         UserError: see read_groups; an image has no group, or no file of its own.
     """
-    names = file_names(records, f"{KEY} {path}", f"{OWN}, or a folder of images")
+    expect_file_names(records, f"{KEY} {path}", f"{OWN}, or a folder of images")
     groups = read_groups(path)
     name_of = names_by_place(path, groups)
-    files = [os.path.abspath(name) for name in names]
+    files = [os.path.abspath(record["file_name"]) for record in records]
     missing = [file for file in files if file not in name_of]
     if missing:
         lacking = f"{len(missing):,} of {len(records):,} images, such as {missing[0]}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projects.common.file_names import file_names
+from projects.common.file_names import expect_file_names
 from projects.common.labelled_boxes import corners_of
 from projects.common.predictions_file import read_predictions
 from revisit.data.sources.catalog import get_records, register
@@ -50,7 +50,7 @@ def boxes_of(name: str, images: str = "") -> list[Places]:
 def _records(name: str) -> list[dict]:
     register(name)
     records = list(get_records(name))
-    file_names(records, name)
+    expect_file_names(records, name)
     return records
 
 

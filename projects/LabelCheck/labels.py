@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projects.common.file_names import file_names
+from projects.common.file_names import expect_file_names
 from projects.common.labelled_boxes import corners_of, size_of
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
@@ -51,7 +51,7 @@ def read_labels_of(name: str) -> Labels:
     """
     register(name)
     records, class_names = list(get_records(name)), names_of(name)
-    file_names(records, f"--labels {name}")
+    expect_file_names(records, f"--labels {name}")
     if all("annotations" in record for record in records):
         labels = _of_boxes(records, class_names)
     else:

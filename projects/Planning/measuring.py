@@ -223,7 +223,7 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
     evaluates = not nothing_to_evaluate(cfg)
     on_the_way = evaluates and evaluates_on_the_way(cfg)
     per_epoch = images // cfg.SOLVER.IMS_PER_BATCH
-    period = 0 if "TEST.EVAL_PERIOD" in free else cfg.TEST.EVAL_PERIOD or cfg.TEST.EVAL_EPOCHS * per_epoch
+    period = _stated_period(cfg, per_epoch, free)
     if evaluates and period > 0:
         step += evaluation / period
     parts = 4 if on_the_way and period <= 0 and not _is_short(cfg, evaluation, free) else 1
@@ -247,6 +247,13 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
         "NEIGHBORS.WARMUP_EPOCHS": min(cfg.NEIGHBORS.WARMUP_EPOCHS, iterations // per_epoch // 5),
     }
     return {key: values[key] for key in free}
+
+
+def _stated_period(cfg: CfgNode, per_epoch: int, free: Collection[str]) -> int:
+    """Iterations between evaluations as the user has them; 0 where they are left open, -1 for a quarter of the run."""
+    if "TEST.EVAL_PERIOD" in free:
+        return 0
+    return cfg.TEST.EVAL_PERIOD or cfg.TEST.EVAL_EPOCHS * per_epoch
 
 
 def _is_short(cfg: CfgNode, evaluation: float, free: Collection[str]) -> bool:

@@ -120,7 +120,8 @@ def machine_of(args: argparse.Namespace, processes: int) -> Machine:
 
     gpu = GPUS[args.gpu]
     amp = ["SOLVER.AMP.ENABLED", str(args.gpu != "V100")]  # what its peak rate is of
-    cfg = recipe(args.config_file, [*amp, *args.opts], processes, args.batch_per_gpu, int(min(args.images)))
+    fewest = int(min(args.images))  # for which a recipe decides what it leaves open, such as the length of the queue
+    cfg = recipe(args.config_file, [*amp, *args.opts], processes, args.batch_per_gpu, fewest)
     cost = step_cost(cfg, processes)
     operations = cost.forward_flops + cost.backward_flops
     seconds = {

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from projects.common.file_names import file_names
 from projects.Pictures.tiles import evenly_spread
 from projects.Predict.predictions import heads_of, load_finetuned
 from revisit.data.images.deep_images import bit_depth
@@ -204,10 +203,9 @@ def noise_images() -> list[Tensor]:
 
 def network_images(cfg: CfgNode, records: Records, count: int) -> list[Tensor]:
     """``count`` images, spread over the records, (3, H, W) float32 as the network sees them."""
-    names = file_names(records, "images for the network")
     mapper = build_mapper(cfg, is_train=False)
-    chosen = [names[place] for place in evenly_spread(len(names), count)]
-    return [mapper({"file_name": name})["image"].float() for name in chosen]
+    chosen = [records[place] for place in evenly_spread(len(records), count)]
+    return [mapper({"file_name": record["file_name"]})["image"].float() for record in chosen]
 
 
 def _noise(height: int, width: int) -> Tensor:

@@ -3,13 +3,11 @@
 from revisit.data.sources.records import Records
 from revisit.errors import expect
 
-EXPECTED = "a data set with a file for each image"
 
-
-def file_names(records: Records, named: str, expected: str = EXPECTED) -> list[str]:
-    """The file of each image, as the data set ``named`` so has it. Raises UserError for images without one."""
+def expect_file_names(records: Records, named: str, expected: str = "a data set with a file for each image") -> None:
+    """Raise UserError where results by the names of files would mix up images: of the records of a data set ``named``
+    so, one is in memory, or in a shard."""
     in_memory = any("file_name" not in record for record in records)
     in_shards = any("offset" in record for record in records)
-    place = "in memory" if in_memory else "in shards"
-    expect(not (in_memory or in_shards), f"{named}: images {place} have no names: expected {expected}")
-    return [str(record["file_name"]) for record in records]
+    expect(not in_memory, f"{named}: images in memory have no names: expected {expected}")
+    expect(not in_shards, f"{named}: images in shards have no names: expected {expected}")

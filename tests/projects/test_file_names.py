@@ -5,11 +5,9 @@ import pytest
 from commands import one_line_error, run
 from trees import refusal
 
-from projects.common.file_names import file_names
+from projects.common.file_names import expect_file_names
 from projects.ImageAtlas.places import whole_images
 from projects.LabelCheck.labels import read_labels_of
-from projects.Predict.model_export import network_images
-from revisit.config import get_cfg
 
 IN_SHARDS = "images in shards have no names: expected a data set with a file for each image"
 
@@ -23,10 +21,6 @@ def shards(write_pictures, tmp_path) -> str:
     return f"shards:{tmp_path}/packed"
 
 
-def test_names_are_those_of_the_records():
-    assert file_names([{"file_name": "b.jpg"}, {"file_name": "a.jpg"}], "these") == ["b.jpg", "a.jpg"]
-
-
 def test_tables_labels_and_objects_of_shards_are_refused_before_any_work(shards, tmp_path):
     assert refusal(whole_images, shards) == f"{shards}: {IN_SHARDS}"
     assert refusal(read_labels_of, shards) == f"--labels {shards}: {IN_SHARDS}"
@@ -35,7 +29,8 @@ def test_tables_labels_and_objects_of_shards_are_refused_before_any_work(shards,
     assert not (tmp_path / "objects").exists()
 
 
-def test_images_in_memory_are_refused():
-    records = [{"image": np.zeros((4, 4, 3), np.uint8), "label": 0}]
-    assert "images in memory have no names" in refusal(file_names, records, "cifar10_train")
-    assert "images in memory have no names" in refusal(network_images, get_cfg(), records, 1)
+def test_images_in_memory_are_refused_and_files_are_not():
+    in_memory = {"image": np.zeros((4, 4, 3), np.uint8), "label": 0}
+    file = {"file_name": "a.jpg"}
+    expect_file_names([file, file], "photos")
+    assert refusal(expect_file_names, [file, in_memory], "x") == f"x: {IN_SHARDS.replace('in shards', 'in memory')}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands import one_line_error
+from commands import one_line_error, run
 from onnx import numpy_helper
 from test_model_export import trained
 from torch import Tensor
@@ -122,3 +122,6 @@ def test_the_command_refuses_a_file_that_finds_something_else(detector, tmp_path
     assert cards == ["detector.json"]
     command = command.partition(" --calibrate")[0]
     assert "int8 needs --calibrate" in one_line_error(command, tmp_path)
+    run(f"python tools/make_shards.py --dataset folder:{tmp_path}/photos --output {tmp_path}/shards", tmp_path)
+    line = one_line_error(f"{command} --calibrate shards:{tmp_path}/shards", tmp_path)
+    assert f"--calibrate shards:{tmp_path}/shards: images in shards have no names" in line
