@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from commands import ROOT
@@ -28,11 +29,16 @@ ROOMS = (
     ("tools", "datasets"),
 )
 LEVELS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
-TREES = {
-    path.relative_to(ROOT): ast.parse(path.read_text())
-    for ring in ("revisit", "projects", "tools", "datasets")
-    for path in sorted((ROOT / ring).rglob("*.py"))
-}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """The syntax of all source files: not of the module, which every process of the suite imports."""
+    return {
+        path.relative_to(ROOT): ast.parse(path.read_text())
+        for ring in ("revisit", "projects", "tools", "datasets")
+        for path in sorted((ROOT / ring).rglob("*.py"))
+    }
 
 
 def room_of(path: Path) -> str:
@@ -58,7 +64,7 @@ def imports_of(tree: ast.Module) -> Iterator[str]:
 
 def test_arrows_only_point_down():
     upwards = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         room = room_of(path)
         for module in imported_names(tree):
             ring, _, rest = module.partition(".")
@@ -73,7 +79,7 @@ def test_a_methods_file_is_its_mathematics_and_its_hooks():
     load_plugins()
     names = {method.__name__.lower() for method in methods()}
     assert {"moco", "knnmoco", "densecl", "simclr"} <= names
-    around = {path: tree for path, tree in TREES.items() if room_of(path) in ("engine", "checkpoint", "data")}
+    around = {path: tree for path, tree in trees().items() if room_of(path) in ("engine", "checkpoint", "data")}
     named = [
         f"{path}: {word!r}"
         for path, tree in around.items()
@@ -94,7 +100,7 @@ def test_every_project_has_a_readme_and_its_line_in_the_map():
 def test_a_key_is_declared_in_one_place():
     """By ``declare`` or a short form of a module's own, such as ``moco``."""
     load_plugins()
-    statements = (node for tree in TREES.values() for node in tree.body if isinstance(node, ast.Expr))
+    statements = (node for tree in trees().values() for node in tree.body if isinstance(node, ast.Expr))
     calls = [node.value for node in statements if isinstance(node.value, ast.Call) and node.value.args]
     firsts = [getattr(call.args[0], "value", None) for call in calls]
     places = Counter(first for first in firsts if first in KEYS)
@@ -104,14 +110,14 @@ def test_a_key_is_declared_in_one_place():
 
 def test_every_citation_leads_to_a_heading():
     headings = set(re.findall(r"^#+ (.+)$", (ROOT / "docs/method.md").read_text(), re.MULTILINE))
-    texts = [" ".join(word.split()) for tree in TREES.values() for word in words_of(tree) if "docs/method.md" in word]
+    texts = [" ".join(word.split()) for tree in trees().values() for word in words_of(tree) if "docs/method.md" in word]
     cited = {page for text in texts for page in re.findall(r"docs/method\.md: ([^)]+)\)", text)}
     assert cited and {heading for page in cited for heading in page.split(", ")} <= headings
 
 
 def test_every_dataclass_is_frozen():
     """A sampler or a crop is what it was made as, so that its draws depend on their counters alone."""
-    nodes = (node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    nodes = (node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     made = [(node.name, ast.unparse(each)) for node in nodes for each in node.decorator_list]
     made = [(name, how) for name, how in made if how.startswith("dataclass")]
     assert made and [name for name, how in made if how != "dataclass(frozen=True)"] == []
@@ -121,13 +127,13 @@ def test_yaml_that_anybody_may_have_written_is_read_in_one_place():
     loaders = {"load", "safe_load", "unsafe_load", "full_load", "load_all", "load_yaml_with_base", "merge_from_file"}
     calls = [
         f"{path}: {ast.unparse(node)}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in loaders
     ]
     by_yaml = [call for call in calls if "yaml" in call.partition(": ")[2] or "merge_from_file" in call]
     assert by_yaml == ["revisit/files.py: yaml.load", "projects/RunReport/tables.py: yaml.safe_load"]  # of our own dump
-    names = {name for tree in TREES.values() for name in imported_names(tree)}
+    names = {name for tree in trees().values() for name in imported_names(tree)}
     assert names.isdisjoint(f"yaml.{loader}" for loader in loaders)
 
 
@@ -137,7 +143,7 @@ def test_private_names_of_libraries_stand_in_compat_alone():
     own = {"self", "cls", "super()", "os", "sys"}
     documented = {"_replace", "_asdict", "_fields"}
     used = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         if room_of(path) == "compat" or path == Path("projects/Planning/simulation.py"):
             continue
         for node in ast.walk(tree):

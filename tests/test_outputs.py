@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, one_line_error
-from test_house import TREES
+from test_house import trees
 from trees import refused
 
 from revisit.api import pretrain
@@ -56,7 +56,7 @@ def arguments(tree: ast.Module) -> list[tuple[str, str]]:
 
 def test_every_place_in_a_command_line_is_a_known_input_or_an_output():
     outputs = {}
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         places = [name for name, kind in arguments(tree) if kind in TYPES]
         places += ["NAME"] * ("'type': output_path" in ast.unparse(tree))
         outputs |= {str(path): places} if places else {}
