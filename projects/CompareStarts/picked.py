@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from projects.common.file_names import expect_file_names
 from projects.CompareStarts.held_out import held_out_metadata
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import class_metadata
@@ -48,10 +49,13 @@ def load_picked(name: str, count: str, file: Path) -> LabelledSet:
     """See the module.
 
     Raises:
-        UserError: N is no number; the list has fewer than N labelled images of the data set.
+        UserError: N is no number; images have no files of their own; the list has fewer than N labelled images of the
+            data set.
     """
     expect(count.isdecimal() and int(count) > 0, f"data set '{KIND}:{name}:{count}:{file}': expected a number N")
-    order = in_order(get_records(name), file)
+    records = get_records(name)
+    expect_file_names(records, name)
+    order = in_order(records, file)
     expect(len(order) >= int(count), f"{file} has {len(order)} labelled images of {name}: expected {count} or more")
     return LabelledSet(order[: int(count)], class_metadata(name))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from projects.common.file_names import expect_file_names
 from projects.common.row_table import RowTable, load_table
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.image_folders import require_files
@@ -55,12 +56,14 @@ def labelled_in(table: RowTable, name: str) -> np.ndarray:
     """(N,) bool, which images of a table a data set has labels of; none where its ``name`` is empty.
 
     Raises:
-        UserError: the data set has no labelled image, or one that the table lacks.
+        UserError: images of the data set have no files of their own; it has no labelled image, or one that the table
+            lacks.
     """
     if not name:
         return np.zeros(len(table.rows), bool)
     register(name)
     records = get_records(name)
+    expect_file_names(records, f"--labelled {name}")
     labelled = [os.path.realpath(record["file_name"]) for record in records if is_labelled(record)]
     expect(bool(labelled), f"--labelled {name} has no labelled image")
     places = {os.path.realpath(file): place for place, file in enumerate(table.files.tolist())}

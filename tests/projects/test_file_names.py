@@ -6,6 +6,9 @@ from commands import one_line_error, run
 from trees import refusal
 
 from projects.common.file_names import expect_file_names
+from projects.common.row_table import RowTable
+from projects.CompareStarts.picked import load_picked
+from projects.Curation.tables import labelled_in
 from projects.ImageAtlas.places import whole_images
 from projects.LabelCheck.labels import read_labels_of
 
@@ -24,6 +27,8 @@ def shards(write_pictures, tmp_path) -> str:
 def test_tables_labels_and_objects_of_shards_are_refused_before_any_work(shards, tmp_path):
     assert refusal(whole_images, shards) == f"{shards}: {IN_SHARDS}"
     assert refusal(read_labels_of, shards) == f"--labels {shards}: {IN_SHARDS}"
+    assert refusal(labelled_in, RowTable(*(np.zeros(0),) * 4, about={}), shards) == f"--labelled {shards}: {IN_SHARDS}"
+    assert refusal(load_picked, shards, "2", tmp_path / "list.txt") == f"{shards}: {IN_SHARDS}"
     command = f"python tools/discover.py --weights imagenet:none --images {shards} --output {tmp_path}/objects"
     assert f"--images {shards}: {IN_SHARDS}" in one_line_error(command, tmp_path)
     assert not (tmp_path / "objects").exists()
