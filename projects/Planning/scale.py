@@ -16,6 +16,7 @@ from projects.common.tables import markdown_table
 from projects.Planning import scale_formulas as formulas
 from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
+from revisit.progress import progress
 
 GIB, GB, DAY, HOUR = 2**30, 1e9, 86400, 3600
 GPUS_OF_NODE = 8
@@ -100,7 +101,7 @@ def main() -> None:
     least = max(args.gpus) * args.batch_per_gpu
     fewest = min(args.images)
     expect(fewest >= least, f"--images {fewest:g}: expected {least:,}, a batch of all GPUs, or more")
-    machines = [machine_of(args, count) for count in args.gpus]
+    machines = [machine_of(args, count) for count in progress("counting a step", "column", args.gpus)]
     print(f"{args.config_file}, {machines[0].epochs:g} epochs, {args.gpu}, {args.batch_per_gpu} images per GPU\n")
     print(step_table(machines, args), run_table(machines, args), sep="\n\n")
 
