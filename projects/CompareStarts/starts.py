@@ -78,7 +78,7 @@ def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str
     for (one, place), (other, same) in itertools.combinations(zip(words, places, strict=True), 2):
         expect(place != same, f"--starts names one start twice, {one} and {other}: expected different ones")
     shown = [_shown(kind, file) for kind, file in places]
-    if len(set(shown)) < len(shown):  # such as a run, and another checkpoint of it
+    if len(set(shown)) < len(shown):  # such as a run, and another of its checkpoints
         shown = [Path(word) for word in words]
     plain = [Path(without_seed(str(path))) for path in shown]
     shown = plain if len(set(plain)) == len(plain) else shown

@@ -28,6 +28,7 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         if shared:
             which = f"{shared:,} of {len(tested):,} images of {test} are in DATASETS.TRAIN {name}, too"
             logger.warning(f"{which}: their score says nothing of new images; expected others")
-        if alike > shared_images(sample(records), sample(tested)):  # as alike_images compares them
+        # Files are read again only where something is alike: of the images that alike_images compares.
+        if alike and alike > shared_images(sample(records), sample(tested)):
             which = f"{alike:,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"
             logger.warning(f"{which}: saved again, or frames of one video; revisit curate --test lists them")
