@@ -4,6 +4,7 @@ They lie next to this package, or inside it, in home/, if it was installed from 
 """
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -22,7 +23,10 @@ HOMES = (Path(__file__).resolve().parent / "home", PACKAGES)
 IS_WHEEL = (HOMES[0] / "projects").is_dir()
 PROJECTS = HOMES[0 if IS_WHEEL else 1] / "projects"
 _NAME = "revisit.home.projects" if IS_WHEEL else "projects"  # as Python imports them
+PLUGGED_IN = ("projects.Distillation", "projects.ToyScenes")  # which IMPORTS had to name in version 0.1
 CONFIGS = next((home / "configs" for home in HOMES if (home / "configs").is_dir()), PACKAGES / "configs")
+
+logger = logging.getLogger(__name__)
 
 
 @cache
@@ -47,6 +51,9 @@ def import_modules(names: Iterable[str]) -> None:
     if os.getcwd() not in sys.path:  # a program in tools/ finds only what lies next to it
         sys.path.append(os.getcwd())
     for name in names:
+        if name in PLUGGED_IN:
+            _warn_of_plugged_in(name)
+            continue
         try:
             if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
                 raise ModuleNotFoundError("no module can have this name", name=str(name))
@@ -58,6 +65,11 @@ def import_modules(names: Iterable[str]) -> None:
                 f"IMPORTS: cannot import {name!r} ({error}): expected a module's dotted name, such as "
                 "my_package.my_method, in the working directory or on PYTHONPATH"
             ) from error
+
+
+@cache
+def _warn_of_plugged_in(name: str) -> None:
+    logger.warning(f"IMPORTS names {name}, which needs no import any more: leave it out")
 
 
 def _import_module(name: str) -> None:

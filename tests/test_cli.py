@@ -132,7 +132,7 @@ def test_eval_only_repeats_the_numbers_of_finetuning(task, options, metric, proc
     at_the_end = (tmp_path / "evaluation.json").read_text()
     (tmp_path / "evaluation.json").unlink()
     settings = (tmp_path / "config.yaml").read_text()
-    own = f"IMPORTS \"('projects.ToyScenes',)\" OUTPUT_DIR {tmp_path} MODEL.WEIGHTS {tmp_path}/model_final.pth"
+    own = f"OUTPUT_DIR {tmp_path} MODEL.WEIGHTS {tmp_path}/model_final.pth"
     alone = f"python tools/train_net.py --eval-only {own}"  # which the checkpoint says the rest of
     run(f"{train} --eval-only --resume {options} {backbone}" if processes == 2 else alone, toy_root)
     assert (tmp_path / "config.yaml").read_text() == settings
@@ -162,18 +162,18 @@ def test_own_recipes_learn_from_labels_as_people_have_them(recipe, data, options
     labels = f"\"('{data.format(toy=toy_root / 'toy_scenes/VOC2007')}',)\""
     options += "" if recipe == "segmentation" else f" {DETECTION} INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64"
     options += f" TEST.EVAL_PERIOD 3 {FEW_BOXES}"
-    train = f"{TRAIN} configs/own_images/{recipe}.yaml IMPORTS \"('projects.ToyScenes',)\" OUTPUT_DIR {tmp_path} "
+    train = f"{TRAIN} configs/own_images/{recipe}.yaml OUTPUT_DIR {tmp_path} "
     test = f"DATASETS.TEST {labels} DATALOADER.NUM_WORKERS 0 {options}"
     text = run(f"{train} DATASETS.TRAIN {labels} {test} {SHORT}", toy_root)
     assert ": classes of " in text and metric in read_metrics(tmp_path / "metrics.json")
     if recipe == "detection_fpn":  # without data to learn from, the checkpoint says how many classes there are
-        again = train.replace(" IMPORTS", " --eval-only IMPORTS")
+        again = train.replace(" OUTPUT_DIR", " --eval-only OUTPUT_DIR")
         run(f"{again} MODEL.WEIGHTS {tmp_path}/model_final.pth {test} {NARROW}", toy_root)
 
 
 def test_a_c4_detector_trains_and_is_evaluated_by_two_processes(toy_root, tmp_path):
     text = run(
-        f"{TRAIN} configs/detection/voc_faster_rcnn_R50_C4.yaml --num-gpus 2 IMPORTS \"('projects.ToyScenes',)\" "
+        f"{TRAIN} configs/detection/voc_faster_rcnn_R50_C4.yaml --num-gpus 2 "
         "DATASETS.TRAIN \"('toy_voc_trainval',)\" DATASETS.TEST \"('toy_voc_test',)\" MODEL.ROI_HEADS.NUM_CLASSES 10 "
         "INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64 SOLVER.MAX_ITER 2 SOLVER.STEPS (1,) SOLVER.IMS_PER_BATCH 2 "
         "MODEL.RESNETS.WIDTH_PER_GROUP 4 MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE 4 MODEL.RPN.POST_NMS_TOPK_TEST 10 "

@@ -80,7 +80,7 @@ def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_pa
     for name, code in THEIRS.items():
         (tmp_path / "empty" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "empty" / name).write_text(code)
-    own = ("IMPORTS", "('projects.ToyScenes', 'projects.mine', 'plug_in')")
+    own = ("IMPORTS", "('projects.mine', 'plug_in')")
     dry = (*own, "DATASETS.TRAIN", f"('folder:{ROOT}/docs',)", "SOLVER.IMS_PER_BATCH", "2", "OUTPUT_DIR", "out")
     plan = ("train", "--config-file", "own_images/pretrain.yaml", "--dry-run", *dry)
     assert "dry_run.json" in revisit_command(*plan, options=("-B",))  # no fork, which has the checkout's projects

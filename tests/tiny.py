@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 import revisit.modeling  # noqa: F401  (registers the networks)
 from revisit.config import add_revisit_config
 

@@ -48,7 +48,6 @@ def main() -> None:
     args = parser.parse_args()
     expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --dataset with it")
     expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
-    import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
     from projects.LargeData.packing import QUALITY, Smaller, make_shards, read_manifest
     from projects.LargeData.shard_index import INDEX
     from projects.LargeData.shards import MAX_SHORT_SIDE, write_index

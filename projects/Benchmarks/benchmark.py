@@ -15,7 +15,6 @@ import argparse
 import inspect
 import json
 
-import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.Benchmarks.input_pipeline import measure_input, measure_shards
 from projects.Benchmarks.training_speed import measure_end_to_end, measure_head, measure_step
 from revisit.engine.command import natural, parse_with_pairs, run_command

@@ -40,7 +40,7 @@ def config_traffic(folder: Path) -> tuple[set[str], set[str]]:
         if place := place_in_core():
             changers.add(":".join(place))
 
-    options = ["IMPORTS", "('projects.ToyScenes',)", "SOLVER.PRECISION", "", "SOLVER.AMP.ENABLED", "False"]
+    options = ["SOLVER.PRECISION", "", "SOLVER.AMP.ENABLED", "False"]
     options += ["SOLVER.WARMUP_ITERS", "1", "MOCO.QUEUE_SIZE", "60", "KNN_EVAL.LINEAR", "False"]
     options += ["OUTPUT_DIR", str(folder / "run")]
     command = ["train_net.py", "--config-file", str(PACKAGES / "configs/toy/pretrain.yaml"), *options]

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.common.sbatch import BatchJob
 from projects.common.with_parent import with_parent
 from projects.PaperTables.paper_tables import TRAIN

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.Pictures.tiles import Color, SheetRow, evenly_spread, save_sheet
 from projects.Predict.prediction_sheet import Detections, draw_marked, texts_of
 from projects.RunReport import charts

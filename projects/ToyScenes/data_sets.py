@@ -13,7 +13,7 @@ from revisit.data.sources.named_sets import DataSource, by_split, by_split_of_la
 from revisit.data.sources.pixel_datasets import CITYSCAPES, NYUD_DEPTH, NYUD_SEGMENTATION, VOC_SEGMENTATION
 from revisit.data.sources.records import Records
 from revisit.data.sources.split_files import read_split
-from revisit.data.sources.voc_boxes import load_voc, voc_metadata
+from revisit.data.sources.voc_boxes import load_voc, voc_places
 
 OBJECTS, VOC, NYUD = (f"toy_scenes/{folder}" for folder in ("object_centric", "VOC2007", "NYUD_MT"))
 COCO = "toy_scenes/coco/{}"
@@ -34,8 +34,10 @@ _load_voc_labels = partial(load_voc_labels, classes=CLASS_NAMES)
 
 
 def _boxes(split: str) -> DataSource:
-    metadata = voc_metadata(datasets_root() / VOC, split, CLASS_NAMES)
-    return DataSource(VOC, partial(load_voc, split=split, classes=CLASS_NAMES), metadata=metadata)
+    def places() -> dict:
+        return voc_places(datasets_root() / VOC, split)
+
+    return DataSource(VOC, partial(load_voc, split=split, classes=CLASS_NAMES), classes=CLASS_NAMES, places=places)
 
 
 def _coco(split: str) -> DataSource:
@@ -45,7 +47,10 @@ def _coco(split: str) -> DataSource:
     def load(path: Path) -> LabelledSet:
         return load_coco(path, datasets_root() / annotations)
 
-    return DataSource(images, load, metadata=coco_metadata(datasets_root() / images, datasets_root() / annotations))
+    def places() -> dict:
+        return coco_metadata(datasets_root() / images, datasets_root() / annotations)
+
+    return DataSource(images, load, places=places)
 
 
 _TRAIN_VAL = {"train": None, "val": None}

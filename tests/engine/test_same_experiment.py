@@ -368,7 +368,7 @@ ELSEWHERE = ("MODEL.DEVICE", "MODEL.COMPILE")
 VALUES = {
     "SOLVER.BASE_LR": 0.01, "SOLVER.WEIGHT_DECAY_BIAS": 0.1, "SOLVER.LR_SCHEDULER_NAME": "PolynomialLR",
     "SOLVER.WARMUP_METHOD": "constant", "KNN_EVAL.BANK": "", "DATASETS.TEST": (), "SOLVER.STEPS": (1,),
-    "MONITOR.IMAGES": "toy_objects_train", "IMPORTS": ("projects.ToyScenes", "json"), "TEST.EXPECTED_RESULTS": [],
+    "MONITOR.IMAGES": "toy_objects_train", "IMPORTS": ("json",), "TEST.EXPECTED_RESULTS": [],
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from trees import refusal, refused
 
 from projects.DataChecks import truth
-from revisit import keys
+from revisit import keys, plugins
 from revisit.config import add_revisit_config
 from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
@@ -355,6 +355,14 @@ def test_a_config_file_inherits_imports_from_its_base_and_the_command_line_wins(
     (tmp_path / "mine.yaml").write_text("_BASE_: base.yaml\nMOCO:\n  MINE: 2.0\n")
     assert load(config_file="mine.yaml").MOCO.MINE == 2.0
     assert load("IMPORTS", "('math',)", "MOCO.MINE", 3.0, config_file="mine.yaml").IMPORTS == ("math",)
+
+
+def test_projects_that_had_to_be_named_until_they_plugged_in_warn_once(caplog):
+    plugins._warn_of_plugged_in.cache_clear()
+    for name in plugins.PLUGGED_IN:
+        for _ in range(2):
+            assert load("IMPORTS", f"('{name}',)").IMPORTS == (name,)
+        assert caplog.text.count(f"IMPORTS names {name}, which needs no import any more: leave it out") == 1
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_evaluations_are_quarters_of_the_run_and_keep_the_best(toy_datasets):
         resolve_auto_values(cfg, Facts(images=60, stated=read_stated(RECIPE, options).keys))
         return cfg.TEST.EVAL_PERIOD, cfg.TEST.KEEP_BEST
 
-    test = ("IMPORTS", ("projects.ToyScenes",), "DATASETS.TEST", ("toy_voc_test",))
+    test = ("DATASETS.TEST", ("toy_voc_test",))
     assert resolved(*test) == (150, True)
     assert resolved(*test, "SOLVER.MAX_ITER", 10) == (3, True)
     assert resolved(*test, "TEST.EVAL_PERIOD", 7) == (7, True)

@@ -29,7 +29,6 @@ TIMM = ("MODEL.BACKBONE.NAME", "build_timm_backbone", "MODEL.TIMM.NAME")
 CONVNEXT = (*TIMM, "convnext_tiny", "MODEL.TIMM.OPTIONS", ["depths", [1, 1, 1, 1], "dims", [8, 16, 24, 32]])
 VIT = (*TIMM, "vit_tiny_patch16_224", "MODEL.TIMM.OPTIONS")
 VIT += (["img_size", 32, "patch_size", 8, "embed_dim", 64, "depth", 2, "num_heads", 1],)
-TOY = "IMPORTS \"('projects.ToyScenes','projects.Distillation')\""
 
 
 def rows(*shape: int, seed: int = 0) -> Tensor:
@@ -183,7 +182,7 @@ def test_memory_counts_the_teacher_and_the_scores_of_views_and_cells(teacher):
 def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):
     for command in documented("projects/Distillation/README.md"):
         command = command.replace("folder:/data/photos", "toy_scenes_train").replace("output/", f"{tmp_path}/")
-        run(command.replace("teacher.pth", f"{teacher} {TINY} {TOY} SOLVER.MAX_ITER 3"), toy_root)
+        run(command.replace("teacher.pth", f"{teacher} {TINY} SOLVER.MAX_ITER 3"), toy_root)
     assert "Distillation, 3 iterations" in (tmp_path / "small/backbone.yaml").read_text()
 
 

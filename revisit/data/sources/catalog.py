@@ -35,7 +35,6 @@ from revisit.plugins import load_plugins
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 SUBSET = "subset"
-ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
 # By name: records as the data set itself counts classes, and its class metadata; None while nothing is kept.
@@ -54,6 +53,7 @@ class _Catalogued:
 
     name: str
     load: Callable[[], Records | LabelledSet]  # classes counted as the data set does
+    places: Callable[[], dict] = dict  # metadata that name files, which lie in the folder of all data sets
 
     def __call__(self) -> Records:
         return get_records(self.name)
@@ -97,7 +97,7 @@ def register_source(name: str, source: DataSource) -> None:
         metadata["thing_classes"] = list(source.classes)
     if name in DatasetCatalog.list():  # Cityscapes: Detectron2's loader asserts, under the root of its import
         DatasetCatalog.remove(name)
-    _register(name, load, metadata)
+    _register(name, load, metadata, source.places)
 
 
 def register(name: str) -> None:
@@ -112,7 +112,8 @@ def register(name: str) -> None:
     if name in DatasetCatalog.list():
         entry = DatasetCatalog[name]
         if not isinstance(entry, _Catalogued):
-            DatasetCatalog[name] = _Catalogued(name, entry)
+            DatasetCatalog[name] = entry = _Catalogued(name, entry)
+        vars(MetadataCatalog.get(name)).update(entry.places())  # its set() refuses another folder
         return
     kind, _, rest = name.partition(":")
     if kind == SUBSET:
@@ -129,8 +130,6 @@ def _unknown(name: str, kind: str, rest: str) -> UserError:
     problem = f"unknown data set {name!r}"
     if os.sep in kind or (name and Path(name).is_dir()):
         return UserError(f"{problem}: for a folder of images write \"('folder:{name}',)\"")
-    if name.startswith("toy_"):
-        return UserError(f"{problem}: {ADD_TOY_SCENES}")
     kinds = [*(layout for layout, _ in LABEL_LAYOUT_REGISTRY), SUBSET]
     expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
     names = [known for known in DatasetCatalog.list() if ":" not in known]
@@ -246,8 +245,10 @@ def _register_subset(name: str, rest: str) -> None:
     _register(name, load, metadata())
 
 
-def _register(name: str, load: Callable[[], Records | LabelledSet], metadata: dict) -> None:
-    DatasetCatalog.register(name, _Catalogued(name, load))
+def _register(
+    name: str, load: Callable[[], Records | LabelledSet], metadata: dict, places: Callable[[], dict] = dict
+) -> None:
+    DatasetCatalog.register(name, _Catalogued(name, load, places))
     MetadataCatalog.get(name).set(**metadata)
 
 

@@ -21,6 +21,7 @@ class DataSource:
     classes: Sequence[str] | Callable[[Path], Sequence[str]] = ()  # their names, or what reads them with the records
     made_by: str = ""  # the script that completes the download
     metadata: dict = field(default_factory=dict)
+    places: Callable[[], dict] = dict  # metadata that name files, asked for whenever the data set is
 
 
 def by_split(

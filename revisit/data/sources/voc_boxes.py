@@ -41,11 +41,16 @@ def _box_of(thing: "VOCObject", classes: tuple[str, ...]) -> dict:
 
 def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> dict:
     """What Detectron2's evaluator of Pascal VOC has to know."""
+    return {"thing_classes": list(classes), **voc_places(path, split)}
+
+
+def voc_places(path: Path, split: str) -> dict:
+    """Of that, what depends on the files."""
     year = year_of_voc(path, split)
     # It knows two years, which differ in how AP is integrated: 11 points until 2009, then the area under the curve.
     metric = 2012 if year and year >= 2010 else 2007
     tree = {"dirname": str(path), "split": split, "year": metric, "year_is_known": year is not None}
-    return {"evaluator_type": "pascal_voc", "thing_classes": list(classes), **tree}
+    return {"evaluator_type": "pascal_voc", **tree}
 
 
 def year_of_voc(path: Path, split: str) -> int | None:

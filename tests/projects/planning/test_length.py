@@ -135,8 +135,6 @@ def test_steps_and_warmup_follow_the_length_as_shares():
 
 
 BOXES = [
-    "IMPORTS",
-    ("projects.ToyScenes",),
     "DATASETS.TRAIN",
     ("toy_voc_trainval",),
     "DATASETS.TEST",

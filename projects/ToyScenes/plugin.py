@@ -1,0 +1,3 @@
+"""Registers the names of ToyScenes' data sets."""
+
+from projects.ToyScenes import data_sets as data_sets
