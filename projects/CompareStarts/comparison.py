@@ -16,7 +16,7 @@ from projects.CompareStarts.starts import OnTheseImages, Start
 from projects.LinearClassification.labelled_sets import check_classes, read_set
 from projects.PaperTables.cells import Cell, JobBuilder
 from projects.PaperTables.jobs import Job
-from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
+from projects.PaperTables.paper_tables import Evaluation, GivenBackbone
 from projects.RunHealth.main_score import scores_of
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import check_flags, flags_of
@@ -31,7 +31,7 @@ from revisit.errors import expect, translated
 from revisit.keys import Facts, architecture_of, resolve_auto_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.plugins import HOMES, find_config
+from revisit.plugins import HOMES, TRAIN, find_config
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model

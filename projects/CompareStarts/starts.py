@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from projects.PaperTables.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
 from projects.RunReport.collect import short_names
-from projects.Weights.detectron2_layout import backbone_in_detectron2, zoo_flags
-from revisit.checkpoint.flags import is_folded, read_flags
+from projects.Weights.zoo_options import zoo_options
+from revisit.checkpoint.flags import read_flags
 from revisit.checkpoint.named_weights import is_named, weights_file
-from revisit.checkpoint.reading import read_checkpoint, unwrapped
 from revisit.checkpoint.run_folder import FINAL
 from revisit.errors import expect
-from revisit.keys import value_of
 from revisit.modeling.backbone.description import family_of
 from revisit.plugins import find_config
 
@@ -23,8 +21,6 @@ from detectron2.config import CfgNode
 
 RANDOM = "random weights"
 KINDS = ("run", "zoo", "pretrain", "continue")
-# Flags of a zoo's detector that say how its pixels and strides are; the others are the network, which a recipe states.
-ZOO_KEYS = ("INPUT.FORMAT", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD", "MODEL.RESNETS.STRIDE_IN_1X1", "MODEL.RESNETS.NORM")
 
 
 @dataclass(frozen=True)
@@ -119,20 +115,6 @@ def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
             return Start(OnTheseImages(str(file), images))
         return Start(OnTheseImages(continuing, (*_weights(file), *images), start=str(file)))
     return Start(GivenBackbone(str(file)), zoo_options(file, cfg) if kind == "zoo" else ())
-
-
-def zoo_options(file: Path, cfg: CfgNode) -> tuple[str, ...]:
-    """KEY VALUE pairs under which a detector of Detectron2's zoo computes what it was trained to, as far as a recipe
-    says otherwise: no file of the zoo says so itself. () where batch norm has statistics, so that nobody knows them."""
-    content = read_checkpoint(file)
-    author = str(content.get("__author__", ""))
-    placed = backbone_in_detectron2(unwrapped(content.get("model", content.get("blobs", content))), author)
-    if not (placed and is_folded(placed[0])):
-        return ()
-    tensors, description = placed
-    flags = {**description.FOLDED, **zoo_flags(tensors, description, author)}
-    other = {key: flags[key] for key in ZOO_KEYS if key in flags and value_of(cfg, key) != flags[key]}
-    return tuple(word for key, value in other.items() for word in (key, str(value)))
 
 
 def _weights(file: Path) -> tuple[str, ...]:

@@ -8,9 +8,8 @@ from projects.CompareStarts.held_out import KIND as HELD_OUT
 from projects.CompareStarts.trainings import FIXED
 from projects.LabelCheck.labels import Labels
 from projects.PaperTables.jobs import Job, run_jobs
-from projects.PaperTables.paper_tables import TRAIN
 from revisit.errors import expect
-from revisit.plugins import find_config
+from revisit.plugins import TRAIN, find_config
 
 SEED = 1  # of the order in which images are halved
 

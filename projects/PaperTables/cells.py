@@ -12,7 +12,6 @@ from pathlib import Path
 from projects.PaperTables.jobs import Job, data_facts
 from projects.PaperTables.paper_tables import (
     COLUMNS,
-    TRAIN,
     Evaluation,
     GivenBackbone,
     OthersWeights,
@@ -29,6 +28,7 @@ from revisit.data.sources.catalog import datasets_root
 from revisit.engine.run_length import evaluates_on_the_way
 from revisit.engine.setup import make_config
 from revisit.errors import expect
+from revisit.plugins import TRAIN
 
 from detectron2.evaluation.testing import flatten_results_dict
 

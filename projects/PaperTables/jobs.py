@@ -21,7 +21,6 @@ from pathlib import Path
 
 from projects.common.sbatch import BatchJob
 from projects.common.with_parent import with_parent
-from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
@@ -30,7 +29,7 @@ from revisit.engine.setup import make_config
 from revisit.errors import UserError, translated
 from revisit.files import write_whole
 from revisit.keys import Facts, resolve_auto_values
-from revisit.plugins import PACKAGES, find_config, find_file
+from revisit.plugins import PACKAGES, TRAIN, find_config, find_file
 
 LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process holds it
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from revisit.errors import expect
 from revisit.files import read_yaml
+from revisit.plugins import TRAIN
 
-TRAIN = "tools/train_net.py"
 PROFILES = ("paper", "toy")
 RANDOM_INIT = "Rand. init."  # the paper's label
 _CONTENT = read_yaml(Path(__file__).with_suffix(".yaml"))

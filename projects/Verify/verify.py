@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from projects.common.tables import markdown_table
-from projects.CompareStarts.starts import zoo_options
 from projects.PaperTables.cells import JobBuilder, read_score
 from projects.PaperTables.jobs import Job, missing_inputs, run_jobs
-from projects.PaperTables.paper_tables import TRAIN, GivenBackbone
+from projects.PaperTables.paper_tables import GivenBackbone
 from projects.Verify.published import TIMM_DIFFERENCE, PublishedFile, PublishedScore, check_hash
+from projects.Weights.zoo_options import zoo_options
 from revisit.engine.environment import describe_environment
 from revisit.engine.setup import make_config
 from revisit.errors import UserError, expect
 from revisit.files import write_whole
+from revisit.plugins import TRAIN
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from trees import refusal
 
 from projects.CompareStarts import choice
 from projects.CompareStarts.comparison import loaded_network, make_job, preparation, read_task
-from projects.CompareStarts.starts import RANDOM, OnTheseImages, read_starts, zoo_options
+from projects.CompareStarts.starts import RANDOM, OnTheseImages, read_starts
+from projects.Weights.zoo_options import zoo_options
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import write_flags
 from revisit.engine.setup import make_config
