@@ -169,6 +169,16 @@ def read_yaml(path: str | Path, *, as_text: bool = False) -> Any:
         raise UserError(f"{path}: no YAML of plain values ({_place_in_yaml(error)})") from error
 
 
+def read_json(path: str | Path) -> Any:
+    """The plain values of a JSON file. Raises UserError where there is none, or one of too many levels."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}: expected a JSON file") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: no JSON of plain values ({first_line(error)})") from error
+
+
 def _place_in_yaml(error: Exception) -> str:
     """What is wrong, and in which line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)

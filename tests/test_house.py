@@ -16,7 +16,7 @@ from revisit.plugins import load_plugins
 # Each may import what stands above it, and its own room. Names below the engine are rings.
 ROOMS = (
     ("errors",),
-    ("compat", "files"),
+    ("compat", "files", "arrays"),
     ("plugins",),
     ("keys",),
     ("config",),
@@ -135,6 +135,17 @@ def test_yaml_that_anybody_may_have_written_is_read_in_one_place():
     assert by_yaml == ["revisit/files.py: yaml.load", "projects/RunReport/tables.py: yaml.safe_load"]  # of our own dump
     names = {name for tree in trees().values() for name in imported_names(tree)}
     assert names.isdisjoint(f"yaml.{loader}" for loader in loaders)
+
+
+def test_arrays_that_anybody_may_have_written_are_read_in_one_place():
+    readers = {"load", "read_array", "fromfile", "memmap", "loadtxt", "genfromtxt", "NpzFile"}
+    calls = [
+        f"{path}: {ast.unparse(node)}"
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in readers
+    ]
+    assert [call for call in calls if re.search(r": (np|numpy|npy)\b", call)] == ["revisit/arrays.py: npy.read_array"]
 
 
 def test_private_names_of_libraries_stand_in_compat_alone():

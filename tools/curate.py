@@ -2,7 +2,8 @@
 """Find duplicates, near-duplicates and leaks among embedded images, and a balanced part of them.
 
     python tools/embed.py --weights imagenet:efficientnet_lite0 --images folder:/data/photos --output output/rows
-    python tools/curate.py --embeddings output/rows --test folder:/data/test --output output/curated
+    python tools/curate.py --embeddings output/rows --test folder:/data/test \\
+        --weights imagenet:efficientnet_lite0 --output output/curated
 
 Writes unique.txt, one image of each group of near-duplicates, and balanced.txt, as many of these of each cluster as
 there are: both are data sets, list:output/curated/unique.txt. groups.csv says which images belong together,
@@ -25,6 +26,7 @@ def parse_args() -> argparse.Namespace:
     add("--embeddings", required=True, type=Path, metavar="DIR", help="output of tools/embed.py, of images")
     add("--output", required=True, type=output_path, metavar="DIR")
     add("--test", default="", metavar="NAME", help="test images: a data set, or an output of tools/embed.py")
+    add("--weights", default="", metavar="FILE", help="those of the table, to embed --test of a data set")
     add("--similar", type=float, default=0.9, metavar="X", help=f"least cosine of near-duplicates {default}")
     add("--bits", type=int, default=16, metavar="N", help=f"of 64, in which their hashes differ at most {default}")
     add("--clusters", type=natural, metavar="N", help="(default: the root of the number of images that differ)")
@@ -53,7 +55,7 @@ def main() -> None:
     print(*lines, sep="\n", flush=True)
     leaking = np.zeros(len(groups), bool)
     if args.test:
-        test_table = table_of_test(args.test, table, args.output / "test", runner)
+        test_table = table_of_test(args.test, table, args.weights, args.output / "test", runner)
         test = hashed(test_table, args.output / "test_digests", runner)
         leaks, line = find_leaks(images, test, rule, args.output)
         leaking = leaks.training

@@ -16,7 +16,7 @@ from projects.Curation.hashes import Digests, digests_of
 from projects.Curation.hierarchy import balanced, clustered
 from projects.Curation.pair_sheets import draw_leaks, draw_pairs
 from projects.Curation.tables import full_names, images_of, records_of, write_list, write_text
-from projects.ImageAtlas.embedders import embedder_again
+from projects.ImageAtlas.embedders import Named, embedder_of_table
 from projects.ImageAtlas.embedding import bits_of, embed
 from projects.ImageAtlas.places import whole_images
 from revisit.errors import expect
@@ -40,11 +40,12 @@ def hashed(table: RowTable, folder: Path, runner: Runner = HERE) -> Hashed:
     return Hashed(table, digests_of(records, folder, bits_of(records, table.about["flags"]), runner))
 
 
-def table_of_test(name: str, training: RowTable, output: Path, runner: Runner = HERE) -> RowTable:
-    """The table of a folder of tools/embed.py, or of a data set, which is embedded as the training images were.
+def table_of_test(name: str, training: RowTable, weights: str, output: Path, runner: Runner = HERE) -> RowTable:
+    """The table of a folder of tools/embed.py, or of a data set, which is embedded as the training images were, by
+    ``weights``.
 
     Raises:
-        UserError: the table is of other weights or sizes than ``training``; see also images_of, embedder_again.
+        UserError: the table is of other weights or sizes than ``training``; see also images_of, embedder_of_table.
     """
     if (Path(name) / TABLE).is_file():
         table = images_of(Path(name))
@@ -53,12 +54,12 @@ def table_of_test(name: str, training: RowTable, output: Path, runner: Runner = 
         expect(not is_other, f"--test {name} was embedded by other weights or with another --size: embed it again")
         return table
     make_folder(output, "--output")
-    return embed(whole_images(name), embedder_again(training.about), output, runner=runner)
+    return embed(whole_images(name), embedder_of_table(training.about, Named(weights)), output, runner=runner)
 
 
 def _comparable(table: RowTable) -> dict[str, object]:
     """What decides whether rows of two tables can be compared."""
-    return {"digest": table.about["digest"], "options": table.about["options"]["size"]}
+    return {"digest": table.about["digest"], "options": table.about["options"].get("size")}
 
 
 def find_groups(images: Hashed, rule: Rule, output: Path) -> tuple[np.ndarray, list[str]]:

@@ -18,10 +18,11 @@ from projects.common.output_settings import claim
 from projects.common.parts import Arrays, Work, in_parts, save_arrays
 from projects.common.runners.job import Runner
 from projects.common.runners.processes import HERE
+from revisit.arrays import read_arrays
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import open_record
 from revisit.data.sources.records import Records, ask_each, fingerprint
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.files import make_folder
 
 PART = 1024  # images
@@ -54,8 +55,16 @@ def digests_of(records: Records, folder: Path, bit_depth: int | None = None, run
         work = Work("hashing", len(records), PART, partial(_of_part, records, bit_depth))
         with in_parts(work, folder / "parts", runner) as arrays:
             save_arrays(path, arrays)
-    with np.load(path) as arrays:
-        return Digests(**arrays)
+    return _digests_in(path, len(records))
+
+
+def _digests_in(path: Path, count: int) -> Digests:
+    """Of so many images. Raises UserError for other arrays."""
+    arrays = read_arrays(path)
+    forms = {name: (array.shape, array.dtype.kind) for name, array in arrays.items()}
+    fits = forms == {"contents": ((count,), "U"), "bits": ((count, BITS), "b")}
+    expect(fits, f"{path} has no digests of {count} images: remove it, and give the same command again")
+    return Digests(**arrays)
 
 
 def _of_part(records: Records, bit_depth: int | None, part: range) -> Arrays:

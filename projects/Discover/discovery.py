@@ -19,8 +19,9 @@ from projects.Discover.parts import FINER, Part, find_parts
 from projects.Discover.ranking import best, boxes_of, scores_of, sides_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
 from projects.Pictures.tiles import evenly_spread
+from revisit.arrays import read_arrays
 from revisit.data.images.reader import require_record
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
 
 Maps = Sequence[np.ndarray]  # (h, w, C) float32 of the cells that cover an image, the finest first
@@ -185,9 +186,9 @@ def _compare(
 
 
 def _kept(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as kept:
-        names = kept["names"].tolist()
-        return {name: kept[f"of_{n}"] for n, name in enumerate(names)}
+    kept = read_arrays(path)
+    with translated(f"reading {path}", content=True):
+        return {name: kept[f"of_{n}"] for n, name in enumerate(kept["names"].tolist())}
 
 
 def _compared(output: Path) -> tuple[Recurrence, dict[str, Candidates]]:

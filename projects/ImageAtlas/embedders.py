@@ -5,6 +5,7 @@ samples has, and says what its rows depend on (``about``).
 """
 
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from projects.common.own_features import head_features, of_maps
 from projects.Predict.predictions import finetuned_config, load_finetuned
 from revisit.api import load_backbone
 from revisit.data.finetuning.detection_mapper import DetectionMapper
+from revisit.engine.command import in_shell
 from revisit.errors import expect
 from revisit.evaluation.features import center_crop
 from revisit.modeling.losses.queue_scores import at_least_float32
@@ -107,6 +109,9 @@ class BoxesOfHead:
 Embedder = WholeImages | BoxesOfMaps | BoxesOfHead
 # That rows depend on; the last two are of a box head.
 OPTIONS = ("weights", "boxes", "box_head", "size", "stride", "short_side", "pyramid", "config_file", "opts")
+SWITCHES = ("box_head", "pyramid")
+SIZES = ("size", "stride", "short_side", *SWITCHES)  # those that a table may say
+LARGEST = 10_000  # px of a side
 
 
 def embedder_of(args: Namespace) -> Embedder:
@@ -123,12 +128,55 @@ def embedder_of(args: Namespace) -> Embedder:
     return made
 
 
-def embedder_again(about: dict[str, Any], device: str = "") -> Embedder:
-    """What made a table, for other images. Raises UserError where its weights are not what they were."""
-    made = embedder_of(Namespace(**about["options"], device=device))
-    name = about["options"]["weights"]
-    expect(made.about["digest"] == about["digest"], f"{name} has changed since the table was made: embed again")
+def embedder_again(options: Mapping[str, Any], digest: str, device: str = "") -> Embedder:
+    """The embedder of the same options, which a user has typed, in another process. Raises UserError where its weights
+    are not what they were."""
+    made = embedder_of(Namespace(**options, device=device))
+    expect(made.about["digest"] == digest, f"{options['weights']} has changed since the command began: give it again")
     return made
+
+
+class Named(NamedTuple):
+    """What a user names to get a table's network, as tools/embed.py takes it: no file says what is loaded or run."""
+
+    weights: str
+    config_file: str = ""
+    opts: Sequence[str] = ()
+
+
+def embedder_of_table(about: Mapping[str, Any], named: Named) -> Embedder:
+    """What made a table, for other images: of its sizes, and of the weights that the user names.
+
+    Raises UserError where none are named, or others than the table's: their digests, their config and KEY VALUE pairs
+    are compared.
+    """
+    stated = about["options"]
+    expect(bool(named.weights), f"the table has no network, only its name: expected {_words_of(stated)}")
+    wrong = [name for name in SIZES if not _is_size(name, stated.get(name, False))]
+    expect(not wrong, f"the table states no sensible {', '.join(wrong)}: embed the images again")
+    theirs = (stated.get("config_file"), list(map(str, stated.get("opts") or [])))
+    is_same = theirs == (named.config_file, list(named.opts))
+    expect(is_same, f"the table was made with another config: expected {_words_of(stated)}")
+    sizes = {name: stated.get(name, False) for name in SIZES}
+    boxes = "those of the table" if about["of"] == "box" else ""
+    made = embedder_of(Namespace(**sizes, **named._asdict(), boxes=boxes, device=""))
+    other = f"{named.weights} are other weights than those of the table, whose digest is {about['digest'][:12]}"
+    expect(made.about["digest"] == about["digest"], f"{other}: name these, or embed the images again")
+    return made
+
+
+def _is_size(name: str, value: object) -> bool:
+    """Whether a file states what the option of this name takes."""
+    if name in SWITCHES:
+        return isinstance(value, bool)
+    return type(value) is int and 0 < value <= LARGEST
+
+
+def _words_of(stated: Mapping[str, Any]) -> str:
+    """What to type to name what a table was made with, as it says it."""
+    config = ["--config-file", stated["config_file"]] if stated.get("config_file") else []
+    words = ["--weights", stated.get("weights", "FILE"), *config, *(stated.get("opts") or [])]
+    return " ".join(in_shell(str(word)) for word in words)
 
 
 def _about(of: str, network: nn.Module, title: str, flags: dict[str, Any]) -> dict[str, Any]:

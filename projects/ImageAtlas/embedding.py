@@ -23,6 +23,7 @@ from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.records import fingerprint
 from revisit.errors import UserError, expect
+from revisit.keys import declaration
 
 PART = 256  # images
 BATCH = 64
@@ -81,7 +82,7 @@ def embed(
         print(f"{output / TABLE} is there already", flush=True)
         return load_table(output)
     bits = bits_of(records, embedder.about["flags"])
-    network = PerProcess(partial(embedder_again, embedder.about, device), embedder)
+    network = PerProcess(partial(_again, embedder.about, device), embedder)
     work = Work("embedding", len(places), PART, partial(_part, places, network, bits, readers))
     with in_parts(work, output / PARTS, runner) as arrays:
         left_out = arrays.pop("left_out").tolist()
@@ -89,6 +90,11 @@ def embed(
         table = RowTable(**arrays, about=embedder.about | {"left out": left_out})
         save_table(output / TABLE, table)
     return table
+
+
+def _again(about: dict[str, Any], device: str) -> Embedder:
+    """Of another process, by what this one's embedder says of itself."""
+    return embedder_again(about["options"], about["digest"], device)
 
 
 def _digest(places: list[Places]) -> str:
@@ -100,6 +106,8 @@ def _digest(places: list[Places]) -> str:
 def bits_of(records: list[dict], flags: dict[str, Any]) -> int | None:
     """Bits a sample of images with more than 8: those of the weights' flags, else those that the images have."""
     bits = flags.get(depth_key())
+    rule = declaration(depth_key()).rule
+    expect(bits is None or rule is None or rule.holds(bits), f"the weights' {depth_key()} is {bits}: embed again")
     if bits is None and (asked := find_bit_depth(records)):
         return asked[0]
     return bits

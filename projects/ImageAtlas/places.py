@@ -82,7 +82,7 @@ def _predicted(path: Path) -> list[Places]:
         for result in results:
             by_image[result["image_id"]].append(result)
         return [_of_results(file, by_image[number], names) for number, file in files.items()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = "expected predictions.json and images.json of tools/predict.py in one folder"
         raise UserError(f"--boxes {path} ({first_line(error)}): {expected}") from error
 

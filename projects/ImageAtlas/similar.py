@@ -8,7 +8,7 @@ import numpy as np
 
 from projects.common.nearest import nearest
 from projects.common.row_table import RowTable
-from projects.ImageAtlas.embedders import embedder_again
+from projects.ImageAtlas.embedders import Named, embedder_of_table
 from projects.ImageAtlas.embedding import rows_of
 from projects.ImageAtlas.places import Places
 from projects.ImageAtlas.thumbnails import cut, square, thumbnails
@@ -27,17 +27,17 @@ class Similar(NamedTuple):
     cosines: np.ndarray  # (k,) float32
 
 
-def similar_to(table: RowTable, query: Path, box: list[float] | None, count: int) -> Similar:
+def similar_to(table: RowTable, query: Path, box: list[float] | None, count: int, named: Named) -> Similar:
     """Of the whole query where rows are of images, else of a ``box`` (x0, y0, x1, y1 px) in it; without its own row.
 
     Raises:
-        UserError: a table of boxes and no box, or the other way round; an image that cannot be read, or weights that
-            have changed.
+        UserError: a table of boxes and no box, or the other way round; an image that cannot be read; ``named`` are no
+            weights, or not the table's.
     """
     of = table.about["of"]
     expect((of == "box") == (box is not None), f"the table has a row for each {of}: expected {_asked(of)}")
     boxes = None if box is None else np.array([box], np.float32)
-    row = rows_of([Places({"file_name": str(query)}, boxes, [""])], embedder_again(table.about))
+    row = rows_of([Places({"file_name": str(query)}, boxes, [""])], embedder_of_table(table.about, named))
     own = _own_row(table, query, box)
     indices, cosines = nearest(table.rows, row, count + own.sum())
     is_other = ~own[indices[0]]

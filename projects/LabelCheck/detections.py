@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projects.common.labelled_boxes import iou
-from projects.common.predictions_file import Predictions, read_json, read_predictions
+from projects.common.predictions_file import Predictions, read_predictions
 from projects.LabelCheck.labels import Labels
 from projects.RunReport.matching import NOTHING, JudgedImage, best_threshold, judge
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, expect, first_few, first_line
 from revisit.evaluation.box_evaluators import OF_PREDICTIONS, PREDICTIONS
+from revisit.files import is_url, read_json
 
 FREE = 0.3  # IoU with every box below which a detection lies on none
 DOUBLE = 0.5  # IoU from which on two detections are of one thing
@@ -54,7 +55,7 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
                     "score": result["score"],
                 }
                 by_file[os.path.realpath(files[result["image_id"]])].append(counted)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
             expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
             raise UserError(f"--detections {place} ({first_line(error)}): {expected}") from error
     return by_file
@@ -62,7 +63,9 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
 
 def _of_run(place: Path) -> Predictions:
     about = read_json(place / OF_PREDICTIONS)
-    files = {record["image_id"]: record["file_name"] for record in get_records(about["data_set"])}
+    name = about["data_set"]
+    expect(not is_url(name), f"they are of {name}, and nothing is fetched for a file: expected a copy on this machine")
+    files = {record["image_id"]: record["file_name"] for record in get_records(name)}
     names = {int(number): name for number, name in about["classes"].items()}
     return Predictions(read_json(place / PREDICTIONS), files, names)
 

@@ -5,6 +5,7 @@ at a URL is copied once to the user's cache.
 """
 
 import hashlib
+import math
 import mmap
 import os
 import struct
@@ -19,8 +20,8 @@ import fsspec
 import numpy as np
 from filelock import FileLock
 from fsspec.implementations.local import LocalFileSystem
-from numpy.lib import format as npy
 
+from revisit.arrays import read_head
 from revisit.data.sources.rows import Table
 from revisit.errors import expect
 from revisit.files import make_folder, user_cache, written_whole
@@ -122,14 +123,9 @@ def _array(index: BinaryIO, mapped: mmap.mmap, member: ZipInfo) -> np.ndarray:
     """The array of a file in the archive, whose bytes stay there."""
     index.seek(member.header_offset + 26)
     lengths = _LENGTHS.unpack(index.read(_LENGTHS.size))
-    start = index.seek(sum(lengths), os.SEEK_CUR)
-    npy.read_magic(index)
-    shape, _, dtype = npy.read_array_header_1_0(index)
-    head = index.tell() - start
-    count = int(np.prod(shape))
-    if dtype.hasobject or head + count * dtype.itemsize != member.file_size:
-        raise ValueError(f"{member.filename} of another size than its head says")
-    return np.frombuffer(mapped, dtype, count, index.tell()).reshape(shape)
+    index.seek(sum(lengths), os.SEEK_CUR)
+    head = read_head(index, member.file_size)
+    return np.frombuffer(mapped, head.dtype, math.prod(head.shape), index.tell()).reshape(head.shape)
 
 
 def _verify(archive: ZipFile, arrays: Mapping[str, np.ndarray]) -> None:

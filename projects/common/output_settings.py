@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from revisit.errors import expect
-from revisit.files import write_whole
+from revisit.files import read_json, write_whole
 
 SETTINGS = "settings.json"
 NAMED = 3  # settings of many that differ
@@ -16,7 +16,8 @@ def claim(output: Path, settings: dict[str, Any], way_out: str = "give another -
     path = output / SETTINGS
     if not path.is_file():
         write_whole(path, json.dumps(settings))
-    before = json.loads(path.read_text())
+    before = read_json(path)
+    expect(isinstance(before, dict), f"{path} has no settings: {way_out}")
     other = [_change(name, before.get(name), now) for name, now in settings.items() if before.get(name) != now]
     more = [f"{len(other) - NAMED} more"] if len(other) > NAMED else []
     expect(not other, f"{output} was made with other settings ({', '.join(other[:NAMED] + more)}): {way_out}")

@@ -14,6 +14,7 @@ import numpy as np
 
 from projects.common.runners.job import CONTINUES, Job, Runner
 from projects.common.runners.processes import HERE
+from revisit.arrays import read_arrays
 from revisit.errors import UserError
 from revisit.files import written_whole
 
@@ -94,8 +95,7 @@ def _read(files: Iterable[Path]) -> dict[int, Arrays]:
     parts: dict[int, Arrays] = {}
     for file in files:
         try:
-            with np.load(file) as content:
-                parts |= _parts_of(dict(content))
+            parts |= _parts_of(read_arrays(file))
         except Exception as error:  # whatever damaged bytes trip
             file.unlink(missing_ok=True)
             raise UserError(f"{file} was damaged, and is deleted now: {CONTINUES}") from error

@@ -1,8 +1,9 @@
 """What tools/predict.py has written: predictions.json, COCO's results, and images.json with files and classes."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from revisit.files import read_json
 
 
 class Predictions(NamedTuple):
@@ -14,12 +15,8 @@ class Predictions(NamedTuple):
 
 
 def read_predictions(path: Path) -> Predictions:
-    """Of a predictions.json and the images.json next to it. Raises OSError, ValueError, KeyError or TypeError for other
-    files."""
+    """Of a predictions.json and the images.json next to it. Raises UserError for files that are none of JSON, KeyError,
+    TypeError or ValueError for others."""
     results, about = read_json(path), read_json(path.with_name("images.json"))
     files = {image["id"]: image["file_name"] for image in about["images"]}
     return Predictions(results, files, {category["id"]: category["name"] for category in about["categories"]})
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

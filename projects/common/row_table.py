@@ -2,17 +2,19 @@
 
 import csv
 import json
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from projects.common.parts import save_arrays
-from revisit.errors import UserError, expect, first_line
-from revisit.files import written_whole
+from revisit.arrays import read_arrays
+from revisit.errors import UserError, expect, translated
+from revisit.files import is_url, written_whole
+from revisit.keys import short_repr
 
 TABLE = "embeddings.npz"
+ABOUT = {"of": str, "network": str, "digest": str, "flags": dict, "options": dict}  # types of what it says
 COLUMNS = ("file_name", "x0", "y0", "x1", "y1", "class")
 
 
@@ -47,18 +49,50 @@ def save_table(path: Path, table: RowTable) -> None:
 
 
 def load_table(place: Path) -> RowTable:
-    """The table of a file, or of TABLE in a folder. Raises UserError where there is none."""
+    """The table of a file, or of TABLE in a folder. What it says is data: nothing in it is loaded, fetched or run.
+
+    Raises UserError where there is none.
+    """
     path = place / TABLE if place.is_dir() else place
     expect(path.is_file(), f"{place} has no {TABLE}: expected the output of tools/embed.py")
     try:
-        with np.load(path) as content:
-            arrays = dict(content)
-        about = json.loads(str(arrays.pop("about")))
-        return RowTable(**arrays, about=about)
-    except (ValueError, KeyError, OSError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{path} is no table of tools/embed.py ({first_line(error)}): embed the images again"
-        ) from error
+        with translated("its arrays", content=True):
+            arrays = read_arrays(path)
+            found = ", ".join(sorted(arrays)[:9])
+            expect(arrays.keys() == set(RowTable._fields), f"it has {found}: expected {', '.join(RowTable._fields)}")
+            table = RowTable(**arrays | {"about": _about_in(str(arrays["about"]))})
+            _check_arrays(table)
+    except UserError as error:
+        raise UserError(f"{path} is no table of tools/embed.py ({error}): embed the images again") from error
+    return table
+
+
+def _about_in(text: str) -> dict[str, Any]:
+    """Raises UserError for facts of other types than tools/embed.py writes, ValueError for what is no JSON."""
+    try:
+        about = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("JSON of too many levels") from error
+    expect(isinstance(about, dict), "it says nothing about its rows")
+    about = {name: kind() for name, kind in ABOUT.items()} | about
+    for name, kind in ABOUT.items():
+        expect(type(about[name]) is kind, f"{name} is {short_repr(about[name])}")
+    expect(about["of"] in ("image", "box"), f"it has rows of {short_repr(about['of'])}")
+    return about
+
+
+def _check_arrays(table: RowTable) -> None:
+    """Raises UserError for arrays that are no rows."""
+    count = len(table.files)
+    forms = {"rows": (2, "f"), "files": (1, "U"), "boxes": (2, "f"), "classes": (1, "U")}
+    for name, (axes, kind) in forms.items():
+        array = getattr(table, name)
+        is_one = (array.ndim, array.dtype.kind) == (axes, kind) and len(array) == count
+        expect(is_one, f"{name} are {array.dtype} {array.shape}, of {count} files")
+    are_numbers = table.boxes.shape[1] == 4 and bool(np.isfinite(table.rows).all() and np.isfinite(table.boxes).all())
+    expect(are_numbers, "rows or boxes are no numbers")
+    elsewhere = [name for name in table.files.tolist() if is_url(name)]
+    expect(not elsewhere, f"it names {elsewhere[:1]}, which is no file here")
 
 
 def save_csv(path: Path, table: RowTable) -> None:

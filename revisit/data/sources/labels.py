@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from revisit.arrays import read_array
 from revisit.data.images.opening import PNG_MAGIC, open_image
 from revisit.errors import UserError, first_few, translated
 from revisit.files import written_whole
@@ -53,7 +54,7 @@ def read_depth(file_name: PathLike) -> np.ndarray:
             negative, infinite or undefined distance.
     """
     with translated(f"reading depth map {file_name}", content=True):
-        depth = np.load(file_name, allow_pickle=False)
+        depth = read_array(file_name)
         has_one_channel = depth.ndim == 3 and depth.shape[2] == 1
         if has_one_channel:
             depth = depth[..., 0]

@@ -19,7 +19,7 @@ from projects.common.network_maps import NetworkMaps, resized
 from projects.common.own_features import of_maps, own_features
 from projects.common.row_table import load_table
 from projects.ImageAtlas import embedding
-from projects.ImageAtlas.embedders import OPTIONS, BoxesOfMaps, WholeImages, embedder_of
+from projects.ImageAtlas.embedders import OPTIONS, BoxesOfMaps, Named, WholeImages, embedder_of
 from projects.ImageAtlas.embedding import embed
 from projects.ImageAtlas.places import boxes_of, whole_images
 from projects.ImageAtlas.similar import similar_to
@@ -125,7 +125,7 @@ def test_a_box_of_the_table_is_most_similar_to_others_than_itself(weights, boxes
     options = {"weights": weights, "boxes": boxes_file, "box_head": False, "size": 224, "stride": 8}
     embedder.about["options"] = {**options, "short_side": 96, "pyramid": False, "config_file": "", "opts": []}
     table = embed(boxes_of(boxes_file), embedder, tmp_path / "photos")
-    similar = similar_to(table, Path(table.files[0]), [10, 20, 40, 60], 5)
+    similar = similar_to(table, Path(table.files[0]), [10, 20, 40, 60], 5, Named(weights))
     assert sorted(similar.places.tolist()) == [1, 2]
     cosines = table.rows[similar.places] @ table.rows[0]
     assert similar.cosines == pytest.approx(cosines, abs=1e-5) and cosines[0] >= cosines[1]
@@ -176,6 +176,7 @@ def test_the_commands_write_a_table_and_a_sheet(weights, write_pictures, tmp_pat
     assert header[:7] == ["file_name", "x0", "y0", "x1", "y1", "class", "v0"] and len(lines) == 4
     assert np.array([line[6:] for line in lines], np.float32) == pytest.approx(table.rows)
     find = f"python tools/similar.py --embeddings {tmp_path}/rows --query {pictures[0]} --output {tmp_path}/similar.png"
+    find += f" --weights {weights}"
     lines = [line for line in run(find, tmp_path).splitlines() if ".png" in line and line[0].isdigit()]
     assert len(lines) == 3 and str(pictures[0]) not in "".join(lines)
     assert (tmp_path / "similar.png").stat().st_size > 1000
