@@ -21,7 +21,7 @@ from pathlib import Path
 from projects.PaperTables.job_options import show_jobs
 from projects.Verify.published import PUBLISHED, original_copy, read_published
 from revisit.engine.command import natural, run_command
-from revisit.errors import expect
+from revisit.errors import expect, translated
 from revisit.files import is_url, make_folder, output_path, read_yaml
 
 
@@ -73,9 +73,10 @@ def main() -> None:
 
 def _overview(path: Path) -> str:
     lines = []
-    for name, facts in read_yaml(path)["files"].items():
-        scores = ", ".join(f"{column} {score['value']}" for column, score in facts["scores"].items())
-        lines.append(f"{name:26}{facts['title']}; {facts.get('licence', 'no licence')}; {scores}")
+    with translated(f"reading {path}", content=True):
+        for name, facts in read_yaml(path)["files"].items():
+            scores = ", ".join(f"{column} {score['value']}" for column, score in facts["scores"].items())
+            lines.append(f"{name:26}{facts['title']}; {facts.get('licence', 'no licence')}; {scores}")
     return "\n".join(lines)
 
 

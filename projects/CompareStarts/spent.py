@@ -10,7 +10,7 @@ from projects.CompareStarts.comparison import weights_of
 from projects.CompareStarts.starts import PublishedWeights, Start
 from projects.CompareStarts.trainings import last_metric
 from revisit.checkpoint.named_weights import cache_folder
-from revisit.errors import expect
+from revisit.errors import expect, translated
 from revisit.files import read_yaml
 
 
@@ -50,7 +50,10 @@ def _of_file(file: Path | None, metric: str, after: frozenset[Path] = frozenset(
 
 def _of_start(config: Path, metric: str, after: frozenset[Path]) -> float:
     """Of the weights that a run says it began with; NaN where they are gone."""
-    weights = read_yaml(config)["MODEL"]["WEIGHTS"] if config.is_file() else ""
+    if not config.is_file():
+        return 0.0
+    with translated(f"reading MODEL.WEIGHTS in {config}", content=True):
+        weights = read_yaml(config)["MODEL"]["WEIGHTS"]
     if not weights:
         return 0.0
     file = Path(weights)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from projects.PaperTables.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
 from projects.RunReport.collect import short_names
 from projects.Weights.zoo_options import zoo_options
-from revisit.checkpoint.flags import read_flags
+from revisit.checkpoint.flags import network_flags, read_flags
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.run_folder import FINAL
 from revisit.errors import expect
@@ -121,7 +121,7 @@ def _weights(file: Path) -> tuple[str, ...]:
     """KEY VALUE pairs of a pretraining from a converted backbone."""
     flags = read_flags(file)[0]
     expect(flags is not None, f"--starts continue:{file}: expected a converted backbone, with its flags next to it")
-    network = [word for key, value in (flags or {}).items() for word in (key, str(value))]
+    network = [word for key, value in network_flags(flags or {}).items() for word in (key, str(value))]
     family = family_of(flags or {})
     builder = ("MODEL.BACKBONE.NAME", family.BUILDER) if family and family.BUILDER else ()
     return (*builder, *network, "MODEL.WEIGHTS", str(file))

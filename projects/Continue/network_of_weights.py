@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from revisit.checkpoint.flags import read_flags
+from revisit.checkpoint.flags import expect_flags, network_flags, read_flags
 from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.run_folder import peek
 from revisit.errors import expect
@@ -28,12 +28,14 @@ def network_of_weights(cfg: CfgNode, facts: Facts) -> Decision | None:
     family = family_of(flags)
     expect(family is not None, f"{KEY}: no flags lie next to {weights}; convert the weights (tools/convert_to_d2.py)")
     network = {"MODEL.BACKBONE.NAME": family.BUILDER} if family and family.BUILDER else {}
-    return Decision(True, f"as the flags of {weights} say", others={**network, **flags})
+    return Decision(True, f"as the flags of {weights} say", others={**network, **network_flags(flags)})
 
 
 def flags_of_weights(weights: str) -> Flags:
     """Those next to a converted file or in a run's checkpoint; {} where there are none."""
-    return read_flags(weights)[0] or peek(weights_file(weights)).get("flags", {})
+    flags = read_flags(weights)[0] or peek(weights_file(weights)).get("flags", {})
+    expect_flags(flags, weights)
+    return flags
 
 
 declare(

@@ -1,6 +1,7 @@
 """timm's networks by their names, tried without values: what maps they have, and for which images."""
 
 import math
+import re
 from functools import cache
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from revisit.errors import UserError, did_you_mean, expect, first_line
+from revisit.keys import short_repr
 
 # What an option may be. Files state options too, and others of create_model's arguments name files to load and places
 # to fetch weights from.
@@ -21,6 +23,11 @@ proj_drop_rate qk_norm qkv_bias ref_feat_shape reg_tokens rope_temperature rope_
 strict_img_size swiglu_mlp use_abs_pos_emb use_fc_norm use_grn use_post_norm use_rel_pos_bias use_rot_pos_emb
 use_shared_rel_pos_bias widths window_ratio window_size
 """
+# Bounds of what a file may state: timm's largest network has 48 blocks and 7 billion parameters.
+LAYERS = ("depth", "depths", "layers")
+MOST = dict.fromkeys(LAYERS, 400) | {"img_size": 1_536, "ref_feat_shape": 256, "window_size": 256}
+LARGEST, MOST_VALUES, MOST_PARAMETERS = 100_000, 100, 10 * 10**9
+_WORD = re.compile(r"\w{0,64}")
 # How timm is asked for a network that takes images of any size; the first that it builds and that does so is taken.
 _ANY_SIZE = (
     {"dynamic_img_size": True, "dynamic_img_pad": True},
@@ -47,9 +54,22 @@ class Form(NamedTuple):
     heads: list[int]  # of its attention, rising; no tensor shows them
 
 
-def hashable(options: object) -> object:
-    """Options with tuples for lists, at every level."""
-    return tuple(map(hashable, options)) if isinstance(options, list | tuple) else options
+def hashable(options: object, level: int = 0) -> object:
+    """Options with tuples for lists, at every level. Files state options, too: raises UserError for what is no number
+    that a network has, no word, or many of them."""
+    if not isinstance(options, list | tuple):
+        expect(
+            _is_sensible(options), f"MODEL.TIMM.OPTIONS: {short_repr(options)} is no number of a network and no word"
+        )
+        return options
+    expect(level <= 3 and len(options) <= MOST_VALUES, f"MODEL.TIMM.OPTIONS: {len(options)} values in {level} lists")
+    return tuple(hashable(option, level + 1) for option in options)
+
+
+def _is_sensible(value: object) -> bool:
+    if isinstance(value, str):
+        return _WORD.fullmatch(value) is not None
+    return value is None or (isinstance(value, int | float) and abs(value) <= LARGEST)
 
 
 def build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool) -> nn.Module:
@@ -72,8 +92,9 @@ def form_of(name: str, options: tuple[object, ...], final_norm: bool) -> Form:
     """Try a network on the meta device, with images of two sizes. Raises UserError where it is no backbone."""
     expect(len(options) % 2 == 0, f"MODEL.TIMM.OPTIONS {list(options)}: expected each value after its name")
     stated = dict(zip(options[::2], options[1::2], strict=True))
-    for option in map(str, stated):
-        _require_architecture(option)
+    for option, value in stated.items():
+        _require_architecture(str(option))
+        _require_bounds(str(option), value)
     for kwargs in _ANY_SIZE:
         try:
             with torch.device("meta"), torch.no_grad():
@@ -102,6 +123,20 @@ def _require_architecture(option: str) -> None:
     expect(option in arguments, f"MODEL.TIMM.OPTIONS: {option} is no argument of an architecture{meant}")
 
 
+def _require_bounds(option: str, value: object) -> None:
+    """Before anything is built, which takes as long as there are layers, and of some networks pairs of places."""
+    most = MOST.get(option, LARGEST)
+    numbers = _numbers_in(value)
+    total = sum(numbers) if option in LAYERS else max(numbers, default=0)
+    expect(total <= most, f"MODEL.TIMM.OPTIONS: {option} {short_repr(value)}: expected at most {most}")
+
+
+def _numbers_in(value: object) -> list[float]:
+    if isinstance(value, tuple):
+        return [number for item in value for number in _numbers_in(item)]
+    return [value] if isinstance(value, int | float) else []
+
+
 def _create(name: str, kwargs: dict[str, object]) -> nn.Module:
     import timm  # only where one of its networks is used: it takes a second
 
@@ -114,6 +149,10 @@ def _create(name: str, kwargs: dict[str, object]) -> nn.Module:
 
 def _form(name: str, kwargs: dict[str, object], final_norm: bool) -> Form:
     network = _create(name, kwargs).eval()
+    count = sum(parameter.numel() for parameter in network.parameters())
+    expect(
+        count <= MOST_PARAMETERS, f"MODEL.TIMM.OPTIONS make {name} {count:,} parameters: at most {MOST_PARAMETERS:,}"
+    )
     by_stride = {}
     for index, info in enumerate(network.feature_info):
         by_stride[info["reduction"]] = Stage(index, info["num_chs"], info["reduction"])

@@ -1,12 +1,12 @@
 """What a name of timm's, a file's name and a config.json say of weights: the network, its options and the pixels."""
 
 import ast
-import json
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from revisit.errors import UserError, did_you_mean, expect, first_line
+from revisit.files import read_json
 from revisit.modeling.backbone.description import Flags
 
 _CONV_OF_BLOCK = re.compile(r"layer\d\.\d+\.conv\d\.weight$")
@@ -146,12 +146,12 @@ def flags_on_hub(weights: Path) -> Flags:
     """
     path = weights.parent / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = read_json(path)
         name = config["architecture"].partition(".")[0]
         options = [item for pair in (config.get("model_args") or {}).items() for item in pair]
         weights_of = config.get("pretrained_cfg") or config  # older files have it all at the top
         mean, std, tag = (weights_of.get(key) for key in ("mean", "std", "tag"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (UserError, ValueError, KeyError, TypeError, AttributeError):
         return {}
     full_name = f"{name}.{tag}" if tag and mean is None else name
     try:

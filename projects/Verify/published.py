@@ -1,9 +1,11 @@
 """What was published of weights: published.yaml, or a file of the user's in its form."""
 
 import hashlib
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from revisit.files import local_copy, read_yaml
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
 HASHES = ("sha256", "md5")
+OF_LAYOUT = ("--source", "--strip", "--drop", "--timm", "--weights-of", "--rgb")
+_RECIPE, _KEY, _PLACE = re.compile(r"\w+/[\w-]+"), re.compile(r"[A-Z][A-Z0-9_.]*"), re.compile(r"[/\\~]")
 TIMM_DIFFERENCE = Evaluation("projects/Verify/timm_difference.py", "", ("difference",))
 
 
@@ -65,20 +69,47 @@ def _read_file(path: Path, name: str, content: dict[str, Any]) -> PublishedFile:
     expect(bool(facts.get("scores")), f"{lacks} scores: expected at least one column with value and range")
     columns = {"timm_difference": (TIMM_DIFFERENCE, False)}
     columns |= {column: (form.paper, False) for column, form in COLUMNS.items()}
-    columns |= {column: _own_column(form) for column, form in content.get("columns", {}).items()}
+    columns |= {column: _own_column(form, f"{path}: {column}") for column, form in content.get("columns", {}).items()}
     scores = []
     for column, score in facts["scores"].items():
         expect(column in columns, f"{path}: {name} has a column {column}: expected one of {', '.join(columns)}")
         scores.append(_score(column, *columns[column], score, f"{path}: {name}, {column}"))
     hashes = {kind: str(facts[kind]) for kind in HASHES if kind in facts}
-    layout = tuple(shlex.split(facts.get("layout", "--source auto")))
+    layout = _layout(facts.get("layout", "--source auto"), f"{path}: {name}")
     return PublishedFile(name, facts["title"], facts["url"], facts["licence"], hashes, layout, tuple(scores))
 
 
-def _own_column(form: dict[str, Any]) -> tuple[Evaluation, bool]:
+def _own_column(form: dict[str, Any], where: str) -> tuple[Evaluation, bool]:
+    """Of one of the recipes here, with KEY VALUE pairs that name neither code nor places."""
     form = dict(form)
     is_trained = form.pop("trained", False)
+    recipe, *pairs = shlex.split(form["paper"])
+    expect(bool(_RECIPE.fullmatch(recipe)), f"{where}: paper: {recipe}: expected ROOM/RECIPE, such as detection/toy")
+    of_run = _keys_of_run()
+    for key, value in zip_longest(pairs[::2], pairs[1::2], fillvalue="/"):
+        is_plain = _KEY.fullmatch(key) and key not in of_run and not _PLACE.search(value)
+        expect(bool(is_plain), f"{where}: paper: {key} {value}: a published file names no code, no place and no run")
     return read_column(**form).paper, is_trained
+
+
+def _keys_of_run() -> set[str]:
+    """Keys of a run and its machine, what IMPORTS names among them."""
+    from revisit.config import add_revisit_config  # not at start-up: it takes seconds
+    from revisit.keys import RUN, declaration, dotted_keys
+
+    from detectron2.config import get_cfg
+
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    return {key for key in dotted_keys(cfg) if declaration(key).scope == RUN}
+
+
+def _layout(text: str, where: str) -> tuple[str, ...]:
+    """Options of tools/convert_to_d2.py that say how a file is laid out, which name neither code nor other files."""
+    words = shlex.split(text)
+    other = [word for word in words if word.startswith("-") and word not in OF_LAYOUT]
+    expect(not other, f"{where}: layout: {' '.join(other)}: expected of {', '.join(OF_LAYOUT)}")
+    return tuple(words)
 
 
 def _score(column: str, evaluation: Evaluation, is_trained: bool, facts: dict[str, Any], where: str) -> PublishedScore:

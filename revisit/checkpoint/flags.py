@@ -12,10 +12,10 @@ import yaml
 
 from revisit.config import add_revisit_config
 from revisit.data.images.deep_images import bit_depth, depth_key
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, first_few
 from revisit.files import is_url, local_copy, read_yaml, write_whole
-from revisit.keys import value_of
-from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, family_of
+from revisit.keys import NETWORK, declaration, value_of
+from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families, family_of
 
 from detectron2.config import CfgNode, get_cfg
 
@@ -82,7 +82,8 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
     """The flags of a weight file, here or at a URL, None without a flag file, and what they say about its source and
     of its licence.
 
-    Raises UserError for a file that holds none, or those of other weights, by their checksum where it has one.
+    Raises UserError for a file that holds none, or more than these (``expect_flags``), or those of other weights, by
+    their checksum where it has one.
     """
     path = _flags_file(weights)
     if path is None:
@@ -97,10 +98,38 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
         raise UserError(
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
         ) from error
+    expect_flags(flags, str(path))
     of_these = checksum is None or checksum == _checksum(local_copy(str(weights)))
     way_out = "convert them again, or remove its line sha256 if you have changed them yourself"
     expect(of_these, f"{path} is of other weights than {weights}, whose sha256 differs: {way_out}")
     return flags, source, licence
+
+
+def expect_flags(flags: object, where: str) -> None:
+    """Raise UserError for flags in a file that are more than facts of a network and its pixels: they name no module, no
+    place, and nothing of a run."""
+    expect(isinstance(flags, dict), f"{where}: its flags are a {type(flags).__name__}: expected keys and values")
+    other = [str(key) for key in flags if not _is_flag(key)]
+    way_out = "remove it, or name the modules that know it (--imports, IMPORTS)"
+    expect(not other, f"{where}: no weights depend on {first_few(other)}: {way_out}")
+    expect(not is_url(str(flags)), f"{where}: a URL is no fact of a network: remove it")
+
+
+def _is_flag(key: object) -> bool:
+    return isinstance(key, str) and (key in _all_flag_keys() or declaration(key).scope == NETWORK)
+
+
+def _all_flag_keys() -> set[str]:
+    """Of every family that is known."""
+    every = [{*flag_keys(family), *family.FOLDED} for family in families()]
+    return {depth_key(), *IMAGENET}.union(*every)
+
+
+def network_flags(flags: Flags) -> Flags:
+    """Those of the flags of weights that say which network and which pixels they are of; {} of no known family."""
+    family = family_of(flags)
+    known = {*flag_keys(family), *family.FOLDED, depth_key()} if family else set()
+    return {key: value for key, value in flags.items() if key in known}
 
 
 def _flags_file(weights: str | Path) -> Path | None:
