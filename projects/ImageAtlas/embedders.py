@@ -112,6 +112,7 @@ OPTIONS = ("weights", "boxes", "box_head", "size", "stride", "short_side", "pyra
 SWITCHES = ("box_head", "pyramid")
 SIZES = ("size", "stride", "short_side", *SWITCHES)  # those that a table may say
 LARGEST = 10_000  # px of a side
+MOST_WORDS, MOST_LETTERS = 100, 300  # of what a table states, in a message
 
 
 def embedder_of(args: Namespace) -> Embedder:
@@ -154,8 +155,8 @@ def embedder_of_table(about: Mapping[str, Any], named: Named) -> Embedder:
     expect(bool(named.weights), f"the table has no network, only its name: expected {_words_of(stated)}")
     wrong = [name for name in SIZES if not _is_size(name, stated.get(name, False))]
     expect(not wrong, f"the table states no sensible {', '.join(wrong)}: embed the images again")
-    theirs = (stated.get("config_file"), list(map(str, stated.get("opts") or [])))
-    is_same = theirs == (named.config_file, list(named.opts))
+    theirs = (stated.get("config_file") or "", _pairs_in(stated))
+    is_same = theirs == (named.config_file, list(map(str, named.opts)))
     expect(is_same, f"the table was made with another config: expected {_words_of(stated)}")
     sizes = {name: stated.get(name, False) for name in SIZES}
     boxes = "those of the table" if about["of"] == "box" else ""
@@ -175,8 +176,14 @@ def _is_size(name: str, value: object) -> bool:
 def _words_of(stated: Mapping[str, Any]) -> str:
     """What to type to name what a table was made with, as it says it."""
     config = ["--config-file", stated["config_file"]] if stated.get("config_file") else []
-    words = ["--weights", stated.get("weights", "FILE"), *config, *(stated.get("opts") or [])]
-    return " ".join(in_shell(str(word)) for word in words)
+    words = ["--weights", stated.get("weights", "FILE"), *config, *_pairs_in(stated)]
+    return " ".join(in_shell(str(word)[:MOST_LETTERS]) for word in words[:MOST_WORDS])
+
+
+def _pairs_in(stated: Mapping[str, Any]) -> list[str]:
+    """The KEY VALUE pairs that a table states, none of which is used."""
+    pairs = stated.get("opts")
+    return list(map(str, pairs)) if isinstance(pairs, list) else []
 
 
 def _about(of: str, network: nn.Module, title: str, flags: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import os
 import struct
 import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -77,11 +78,14 @@ def open_index(path: str, folder: str, *, verified: bool = False) -> ShardTable:
     """
     index = open(path, "rb")  # noqa: SIM115  (as long as the table)
     state = _state(index)
-    with ZipFile(index) as archive:
+    with ExitStack() as stack:
+        stack.callback(index.close)
+        archive = stack.enter_context(ZipFile(index))
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         arrays = _mapped(index, members)
         if not verified:
             _verify(archive, arrays)
+        stack.pop_all()  # it stays open, as long as the table
     columns = {name: arrays[name] for name in ROWS[1:]}
     if columns["label"][0] == NO_LABEL:
         del columns["label"]

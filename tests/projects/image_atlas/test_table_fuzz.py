@@ -35,7 +35,7 @@ SETTINGS = {
         "config_file": "", "opts": [],
     },
 }  # fmt: skip
-seen: list[str] = []  # what the audit hook of this module has seen; None of it is allowed
+seen: list[str] = []  # what the audit hook of this module has seen: none of it is allowed
 
 
 def watch(event: str, arguments: tuple) -> None:
@@ -66,7 +66,7 @@ def changed_array(array: np.ndarray, rng: random.Random) -> np.ndarray:
     if form == 1:
         return np.asarray(array, object)
     if form == 2:
-        return array[:0]
+        return np.atleast_1d(array)[:0]
     if form == 3:
         return array[None]
     if form == 4:
@@ -80,7 +80,7 @@ def changed_array(array: np.ndarray, rng: random.Random) -> np.ndarray:
 
 def spoilt(arrays: dict[str, np.ndarray], rng: random.Random) -> bytes:
     """A file of these arrays, one of them changed, or of other names, or with another head, or damaged bytes."""
-    arrays, form = dict(arrays), rng.randrange(6)
+    arrays, form = dict(arrays), rng.randrange(10)
     name = rng.choice(list(arrays))
     with suppress(ValueError):
         if form < 2:
@@ -101,6 +101,8 @@ def spoilt(arrays: dict[str, np.ndarray], rng: random.Random) -> bytes:
 def swapped_head(content: bytes, shape: bytes, rng: random.Random) -> bytes:
     """Another shape in a head, which stays as long as it was."""
     heads = [at for at in range(len(content)) if content.startswith(b"'shape': ", at)]
+    if not heads:  # compressed
+        return content
     start = rng.choice(heads) + len(b"'shape': ")
     end = content.index(b"\n", start)
     return content[:start] + (shape + b", }").ljust(end - start) + content[end:]
@@ -113,13 +115,7 @@ def table_file(rng: random.Random) -> bytes:
         "rows": np.eye(3, dtype=np.float32), "files": np.array(["a.png", "b.png", "c.png"]),
         "boxes": np.zeros((3, 4), np.float32), "classes": np.array(["", "", ""]), "about": np.array(text),
     }  # fmt: skip
-    return spoilt(arrays, rng) if rng.random() < 0.5 else spoilt_never(arrays)
-
-
-def spoilt_never(arrays: dict[str, np.ndarray]) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
+    return spoilt(arrays, rng)
 
 
 def index_file(rng: random.Random) -> bytes:
@@ -139,22 +135,17 @@ def in_one_line(call, *arguments) -> None:
     assert seen == []
 
 
-def use_table(folder: Path, query: Path) -> None:
+def use_table(folder: Path, query: Path, weights: str) -> None:
     table = load_table(folder)
-    similar_to(table, query, None if table.about["of"] == "image" else [0, 0, 9, 9], 2, Named(""))
-
-
-def use_named(folder: Path, query: Path, weights: Path) -> None:
-    table = load_table(folder)
-    similar_to(table, query, None if table.about["of"] == "image" else [0, 0, 9, 9], 2, Named(str(weights)))
+    similar_to(table, query, None if table.about["of"] == "image" else [0, 0, 9, 9], 2, Named(weights))
 
 
 def try_cases(cases: range, folder: Path, query: Path) -> None:
     for seed in cases:
         rng = random.Random(seed)
         (folder / "embeddings.npz").write_bytes(table_file(rng))
-        in_one_line(use_table, folder, query)
-        in_one_line(use_named, folder, query, folder / "no_such.pth")
+        in_one_line(use_table, folder, query, "")
+        in_one_line(use_table, folder, query, str(folder / "no_such.pth"))
         (folder / "index.npz").write_bytes(index_file(rng))
         in_one_line(load_shards, str(folder))
         text = json.dumps(changed(SETTINGS, rng))
