@@ -55,21 +55,14 @@ class Form(NamedTuple):
 
 
 def hashable(options: object, level: int = 0) -> object:
-    """Options with tuples for lists, at every level. Files state options, too: raises UserError for what is no number
-    that a network has, no word, or many of them."""
+    """Options with tuples for lists, at every level. Files state options, too: raises UserError for what is neither
+    number nor word, or for many of them."""
     if not isinstance(options, list | tuple):
-        expect(
-            _is_sensible(options), f"MODEL.TIMM.OPTIONS: {short_repr(options)} is no number of a network and no word"
-        )
+        is_plain = isinstance(options, str | int | float | None)
+        expect(is_plain, f"MODEL.TIMM.OPTIONS: {short_repr(options)}: expected a number or a word")
         return options
     expect(level <= 3 and len(options) <= MOST_VALUES, f"MODEL.TIMM.OPTIONS: {len(options)} values in {level} lists")
     return tuple(hashable(option, level + 1) for option in options)
-
-
-def _is_sensible(value: object) -> bool:
-    if isinstance(value, str):
-        return _WORD.fullmatch(value) is not None
-    return value is None or (isinstance(value, int | float) and abs(value) <= LARGEST)
 
 
 def build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool) -> nn.Module:
@@ -125,16 +118,21 @@ def _require_architecture(option: str) -> None:
 
 def _require_bounds(option: str, value: object) -> None:
     """Before anything is built, which takes as long as there are layers, and of some networks pairs of places."""
-    most = MOST.get(option, LARGEST)
-    numbers = _numbers_in(value)
-    total = sum(numbers) if option in LAYERS else max(numbers, default=0)
-    expect(total <= most, f"MODEL.TIMM.OPTIONS: {option} {short_repr(value)}: expected at most {most}")
+    values, most = _values_in(value), MOST.get(option, LARGEST)
+    words = [one for one in values if isinstance(one, str)]
+    numbers = [one for one in values if isinstance(one, int | float)]
+    largest = sum(numbers) if option in LAYERS else max(numbers, default=0)
+    is_sensible = largest <= most and all(abs(number) <= LARGEST for number in numbers)
+    stated = f"MODEL.TIMM.OPTIONS: {option} {short_repr(value)}"
+    expect(is_sensible, f"{stated}: expected at most {most}")
+    expect(all(map(_WORD.fullmatch, words)), f"{stated}: expected a word")
 
 
-def _numbers_in(value: object) -> list[float]:
+def _values_in(value: object) -> list[object]:
+    """At every level."""
     if isinstance(value, tuple):
-        return [number for item in value for number in _numbers_in(item)]
-    return [value] if isinstance(value, int | float) else []
+        return [one for item in value for one in _values_in(item)]
+    return [value]
 
 
 def _create(name: str, kwargs: dict[str, object]) -> nn.Module:
