@@ -1,13 +1,14 @@
 """The command ``revisit``: every tool of the checkout as a verb, the same code."""
 
 import ast
+import os
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 from revisit.errors import did_you_mean
-from revisit.plugins import PROJECTS, find_file
+from revisit.plugins import PACKAGES, PROJECTS, find_file
 
 TOOLS = {
     "train": "tools/train_net.py",
@@ -84,4 +85,6 @@ def _title(script: str) -> str:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path and sys.path[0] == os.getcwd() != str(PACKAGES):
+        del sys.path[0]  # by python -m; a folder from elsewhere may have files of a library's name
     main()

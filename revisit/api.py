@@ -26,6 +26,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
 from revisit.files import make_folder, output_path
+from revisit.plugins import PACKAGES
 
 from detectron2.layers import ShapeSpec
 
@@ -229,7 +230,9 @@ def _name_of(images: Images, folder: Path) -> str:
 
 def _command(verb: str, *words: str) -> None:
     """Run ``revisit VERB WORDS`` and print what it prints. Raises UserError with its last line where it fails."""
-    command = [sys.executable, "-m", "revisit", verb, *words]
+    # Without -P it would look for every module in the working directory first, which may be somebody else's.
+    safely = [] if Path.cwd() == PACKAGES else ["-P"]
+    command = [sys.executable, *safely, "-m", "revisit", verb, *words]
     line = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable
 from functools import cache, partial
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -45,12 +45,11 @@ def load_plugins() -> None:
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules by name, which register what they define; the working directory is searched last.
+    """Import modules by name, which register what they define; the working directory is searched last, and only if it
+    has a module that nothing else has.
 
     An exception that a module's own code raises passes unchanged. Raises UserError for a name that no module has.
     """
-    if os.getcwd() not in sys.path:  # a program in tools/ finds only what lies next to it
-        sys.path.append(os.getcwd())
     for name in names:
         if name in PLUGGED_IN:
             _warn_of_plugged_in(name)
@@ -58,6 +57,7 @@ def import_modules(names: Iterable[str]) -> None:
         try:
             if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
                 raise ModuleNotFoundError("no module can have this name", name=str(name))
+            _look_here(name.partition(".")[0])
             _import_module(name)
         except ModuleNotFoundError as error:
             if not f"{name}.".startswith(f"{error.name}."):  # it is there, and imports something that is not
@@ -71,6 +71,26 @@ def import_modules(names: Iterable[str]) -> None:
 @cache
 def _warn_of_plugged_in(name: str) -> None:
     logger.warning(f"IMPORTS names {name}, which needs no import any more: leave it out")
+
+
+def _look_here(name: str) -> None:
+    """Search the working directory too, from now on, for a module that it alone has, and what that imports.
+
+    Not before it is asked for: libraries try to import packages that they can do without, and would run a file of that
+    name in a folder from elsewhere.
+    """
+    here = os.getcwd()
+    if here not in sys.path and PathFinder.find_spec(name, [here]) and not _is_found(name):
+        sys.path.append(here)
+
+
+def _is_found(name: str) -> bool:
+    """Whether a module or package has this name, and not just folders, or a wheel's projects, which others may join."""
+    try:
+        spec = find_spec(name)
+    except ValueError:  # it was made, not read from a file
+        return True
+    return spec is not None and spec.origin is not None
 
 
 def _import_module(name: str) -> None:

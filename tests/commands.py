@@ -130,7 +130,7 @@ _popen = subprocess.Popen
 def popen(args: Sequence[str], **options: object) -> subprocess.Popen | ForkedScript:
     """``subprocess.Popen``, but of a script or a module of Python's a fork."""
     alone = args[4:] if "-IS" in args[1:2] else args  # without projects/common/with_parent.py before it
-    is_python = alone[0] == sys.executable and (alone[1] in ("-u", "-m") or alone[1].endswith(".py"))
+    is_python = alone[0] == sys.executable and (alone[1] in ("-u", "-m", "-P") or alone[1].endswith(".py"))
     return ForkedScript(alone, **options) if is_python else _popen(args, **options)
 
 
@@ -210,13 +210,15 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    words = words[1:] if words[0] == "-u" else words  # output is unbuffered
+    is_safe = words[0] == "-P"
+    words = words[1:] if words[0] in ("-u", "-P") else words  # output is unbuffered
     module = words[0] == "-m" and words[1]
     sys.argv = list(words[1:] if module else words)
     first = cwd if module else str(Path(words[0]).resolve().parent)
     if named := env.get("PYTHONPATH"):  # its packages, and not this checkout's
         sys.path = [*named.split(os.pathsep), *(path for path in sys.path if path != str(ROOT))]
-    sys.path.insert(0, first)
+    if not is_safe:
+        sys.path.insert(0, first)
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, which inherit blocked signals
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method: fork

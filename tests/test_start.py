@@ -4,8 +4,10 @@ import logging
 import subprocess
 import sys
 
+import pytest
 from commands import ROOT
 
+from revisit import UserError, api
 from revisit.engine.run_log import Uncolored
 
 HELP = """
@@ -29,6 +31,38 @@ def test_help_of_every_script_teaches_and_that_of_tools_and_projects_waits_for_n
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT}/datasets"}
     done = subprocess.run([sys.executable, "-c", HELP], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+CHILD = """
+import sys
+sys.path.pop(0)  # of python -c itself
+import multiprocessing, subprocess
+from revisit.engine.command import run_command
+def main():
+    process = multiprocessing.get_context("spawn").Process(target=print, args=("spawned",))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    subprocess.run([sys.executable, "-m", "pip", "--version"], check=True, stdout=subprocess.DEVNULL)
+run_command(main)
+"""
+
+
+@pytest.mark.parametrize("words", [["-m", "revisit", "embed", "--help"], ["-c", CHILD]])
+def test_no_process_runs_a_file_of_a_librarys_name_in_the_working_directory(words, tmp_path):
+    for library in ("pickle", "socket", "argparse", "pip", "brotli"):
+        (tmp_path / f"{library}.py").write_text("print('ran'); raise SystemExit(1)")
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "ran" not in done.stdout.split(), done.stdout + done.stderr
+
+
+def test_the_api_starts_its_commands_without_the_working_directory(tmp_path, monkeypatch, capfd):
+    (tmp_path / "pickle.py").write_text("raise SystemExit('ran')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with pytest.raises(UserError, match="nowhere.pth"):
+        api.predict("nowhere.pth", tmp_path, tmp_path / "out")
 
 
 def test_a_file_gets_the_text_of_a_colored_message_alone():

@@ -69,7 +69,7 @@ def installed() -> str | None:
 
 
 def _pip(*args: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *args]
+    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", *args]
     if subprocess.run(command).returncode:
         new = args[0] == "download" and tuple(map(int, version("pip").split(".")[:2])) > NEWEST_PIP
         hint = f". This pip, {version('pip')}, refuses the archive: pip install 'pip<26.3'" if new else ""

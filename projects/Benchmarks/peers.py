@@ -59,7 +59,7 @@ def peers_python() -> Path:
         venv.create(folder, clear=True)
         (site,) = folder.glob("lib/python*/site-packages")
         (site / "beside.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-        run(python, "-m", "pip", "install", "--quiet", *PACKAGES)
+        run(python, "-P", "-m", "pip", "install", "--quiet", *PACKAGES)
         (folder / ".complete").touch()
     return python
 

@@ -23,10 +23,11 @@ _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 def run_command(main: Callable[[], None]) -> None:
     """Run an entry script's ``main``: UserError becomes one line and its exit code, so does a full disk, Ctrl-C exit
     code 130. Where whoever reads the output has gone (``| head``), the command ends quietly, as by SIGPIPE. ``--debug``
-    is no matter of ``main``."""
+    is no matter of ``main``. No process that it starts looks for modules in the working directory first."""
     if "--debug" in sys.argv:
         sys.argv.remove("--debug")
         os.environ[DEBUG] = "1"
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # multiprocessing starts its processes by python -c
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (closed by the shell's >&-)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8

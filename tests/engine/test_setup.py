@@ -28,6 +28,7 @@ from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
+from revisit.errors import UserError
 from revisit.evaluation.classifiers import NearestNeighbors
 from revisit.files import make_folder
 from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, integer, list_of, number
@@ -346,6 +347,24 @@ def test_a_module_in_the_working_directory_adds_keys_before_the_config_is_merged
     assert load("MOCO.MINE", "0.25", "IMPORTS", names).MOCO.MINE == 0.25
     assert load("IMPORTS", names).MOCO.MINE == 0.5  # a second config starts from the defaults
     assert load().IMPORTS == ()
+
+
+@pytest.mark.parametrize("imports", ["()", "('math', 'projects.ToyScenes')", "('no_such_module',)"])
+def test_a_folder_from_elsewhere_is_searched_for_no_module_unless_it_alone_has_one_that_is_asked_for(
+    imports, write_module, tmp_path
+):
+    for library in ("brotli", "math"):
+        write_module(library, "raise SystemExit('ran')")
+    try:
+        load("IMPORTS", imports)
+    except UserError as error:
+        assert "no_such_module" in str(error)
+    assert str(tmp_path) not in sys.path
+    write_module("my_losses", "LOSS = 1")
+    for name in ("my_losses", "my_plugin"):
+        sys.modules.pop(name, None)
+    load("IMPORTS", write_module("my_plugin", "import my_losses"))
+    assert sys.path[-1] == str(tmp_path) and sys.modules["my_plugin"].my_losses.LOSS == 1
 
 
 @pytest.mark.parametrize("value", ["('my_tuple',)", "[my_list]", "('json', 'my_second')"])
