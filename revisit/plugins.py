@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterable
 from functools import cache, partial
 from importlib.abc import Loader, MetaPathFinder
@@ -14,8 +15,12 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from revisit.errors import UserError
+from revisit.errors import DEBUG, UserError, first_line
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "revisit.plugins"  # of entry points, each of which names a module
 PACKAGES = Path(__file__).resolve().parents[1]  # the checkout, or where packages are installed
@@ -34,14 +39,28 @@ logger = logging.getLogger(__name__)
 def load_plugins() -> None:
     """Import every ``projects/NAME/plugin.py`` and every module of the entry-point group ``revisit.plugins``.
 
-    A plug-in registers what it adds when it is imported: methods, backbones, layouts of labels, config keys.
+    A plug-in registers what it adds when it is imported: methods, backbones, layouts of labels, config keys. Raises
+    UserError for one of another package that cannot be imported.
     """
     from importlib.metadata import entry_points  # not at start-up: half of the time that importing this takes
 
     for path in sorted(PROJECTS.glob("*/plugin.py")):
         importlib.import_module(f"{_NAME}.{path.parent.name}.plugin")
     for entry in entry_points(group=GROUP):
+        _load(entry)
+
+
+def _load(entry: "EntryPoint") -> None:
+    """Import a plug-in of another package, whatever its code raises."""
+    try:
         entry.load()
+    except (Exception, SystemExit) as error:
+        if DEBUG in os.environ:
+            traceback.print_exc()
+        package, found = (entry.dist.name, entry.dist.version) if entry.dist else ("a package", "of unknown name")
+        why = f"{type(error).__name__}, {first_line(error)}"
+        way_out = f"expected another version of it, or none: pip uninstall {package}; --debug prints the traceback"
+        raise UserError(f"{package} {found} has a plug-in, {entry.value}, that fails ({why}): {way_out}") from error
 
 
 def import_modules(names: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -177,3 +177,15 @@ def test_a_file_that_comes_in_part_does_not_get_its_name(folder, tmp_path, monke
     monkeypatch.setattr(memory, "get_file", lambda self, there, path: Path(path).write_bytes(b"a part"))
     refused("bytes, of which 6 came", pull, "memory://part", tmp_path / "back")
     assert list((tmp_path / "back").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_a_web_server_that_lists_no_sizes_is_pulled_from(is_said, served, tmp_path, monkeypatch):
+    for name, content in WEIGHTS.items():
+        (tmp_path / "served" / name).write_bytes(content)
+    if not is_said:
+        say = SimpleHTTPRequestHandler.send_header
+        silent = lambda self, name, value: say(self, name, value) if name != "Content-Length" else None  # noqa: E731
+        monkeypatch.setattr(SimpleHTTPRequestHandler, "send_header", silent)
+    assert sorted(pull(served, tmp_path / "pulled")) == sorted(WEIGHTS)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "pulled").iterdir()} == WEIGHTS
