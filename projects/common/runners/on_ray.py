@@ -4,20 +4,24 @@ Every machine sees the same folders by the same names and has the same packages;
 """
 
 import os
+import secrets
 import socket
+import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from projects.common.runners.job import CONTINUES, Job, in_batches, make_batch, missing, progress_of
+from projects.common.runners.options import RAY
 from revisit.errors import UserError, expect, first_line
-from revisit.plugins import require_package
+from revisit.plugins import PACKAGES, require_package
 
 RETRIES = 5  # of a task whose worker or machine is lost
+LOCAL = "local"  # a cluster of this machine
 _ANSWER = 5.0  # seconds that a cluster's head has
 _jobs: dict[str, Job] = {}  # of a worker, by their keys: a network is read once
 
@@ -100,11 +104,13 @@ def _result(ray: ModuleType, task: Any, job: Job) -> int:
 def _cluster(ray: ModuleType, address: str) -> Iterator[None]:
     """Connect, and let go. Raises UserError where no cluster answers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report what runs
-    at = {} if address == "ray" else {"address": address}
-    if at:
+    if address != RAY:
         _check_answer(address)
+    # Ray's tasks look for modules first where it is called: in the working directory only if this process does so too.
+    place = os.getcwd() if os.getcwd() in sys.path else PACKAGES
     try:
-        ray.init(**at, logging_level="ERROR", log_to_driver=False)
+        with chdir(place):
+            _connect(ray, os.environ.get("RAY_ADDRESS", LOCAL) if address == RAY else address)
     except (ConnectionError, RuntimeError, ValueError) as error:
         expected = "expected one, as of ray start; where it wants a token, RAY_AUTH_MODE=token"
         raise UserError(f"no Ray cluster at {address} ({first_line(error)}): {expected}") from error
@@ -112,6 +118,33 @@ def _cluster(ray: ModuleType, address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _connect(ray: ModuleType, address: str) -> None:
+    """To this cluster; of LOCAL to that of this machine, or to one that is started where there is none."""
+    options = {"logging_level": "ERROR", "log_to_driver": False}
+    if address != LOCAL:
+        ray.init(address, **options)
+        return
+    try:
+        ray.init("auto", **options)
+    except ConnectionError:
+        with _on_this_machine_alone():
+            ray.init(LOCAL, include_dashboard=False, **options)
+
+
+@contextmanager
+def _on_this_machine_alone() -> Iterator[None]:
+    """A cluster that is started in the block has its ports at 127.0.0.1, as Ray has them on Windows and macOS, and a
+    token of its own where Ray knows tokens: whoever reaches a port can run code."""
+    from ray._private import ray_constants
+
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    among_machines, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = among_machines
 
 
 def _check_answer(address: str) -> None:
