@@ -10,7 +10,6 @@ knn_top1 and rankme of the pretrainings.
 """
 
 import argparse
-import csv
 import json
 import math
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
-from projects.common.tables import markdown_table
+from projects.common.tables import CsvDicts, markdown_table
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 from revisit.files import output_path
@@ -82,7 +81,7 @@ def spearman(pairs: np.ndarray) -> float:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     with translated(f"reading {path}"), open(path, newline="", encoding="utf-8-sig") as file:
-        return list(csv.DictReader(file))
+        return list(CsvDicts(file))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ are in one group.
 """
 
 import argparse
-import csv
 from pathlib import Path
 
+from projects.common.tables import CsvDicts
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 
@@ -34,7 +34,7 @@ def main() -> None:
 def read_groups(path: Path) -> dict[Path, str]:
     """The group of each image; names are from the file's folder. Raises UserError for another file."""
     with translated(f"reading {path}", content=True), open(path, newline="", errors="surrogateescape") as file:
-        return {path.parent.absolute() / line["file_name"]: line["group"] for line in csv.DictReader(file)}
+        return {path.parent.absolute() / line["file_name"]: line["group"] for line in CsvDicts(file)}
 
 
 def pair_scores(groups: list[str], truth: list[str]) -> tuple[float, float]:

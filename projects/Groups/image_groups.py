@@ -1,6 +1,5 @@
 """Which group an image is of: the file of NEIGHBORS.GROUPS, and how a group reaches a batch."""
 
-import csv
 import hashlib
 import logging
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from projects.common.file_names import expect_file_names
+from projects.common.tables import CsvDicts
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
 from revisit.data.sources.records import Records
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator
@@ -121,7 +121,7 @@ def read_groups(path: str) -> dict[str, str]:
     expect(os.path.isfile(path), f"{KEY} {path} is no file: expected a CSV file with file_name,group, or {OWN}")
     groups: dict[str, str] = {}
     with translated(f"{KEY} {path}", content=True), open(path, newline="", encoding="utf-8-sig") as file:
-        lines = csv.DictReader(file)
+        lines = CsvDicts(file)
         check_header(lines.fieldnames or [])
         for line in lines:
             name, group = line["file_name"], line["group"]

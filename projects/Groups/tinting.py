@@ -1,16 +1,17 @@
 """Images of classes under coloured lamps: a nuisance that agrees with the class, or does not."""
 
 import colorsys
-import csv
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from projects.common.tables import csv_table
 from revisit.data.images.reader import read_image
 from revisit.data.sources.catalog import get_records
 from revisit.errors import expect
+from revisit.files import write_whole
 
 DARKEST = 0.3  # of a channel of a lamp
 
@@ -36,8 +37,7 @@ def make_tinted(images: Path, output: Path, agree: float, seed: int) -> None:
         lamp = lamp_of(label, count, agree, rng)
         write_lit(file, output / name, lamp / count)
         lines.append((name, f"lamp {lamp}"))
-    with (output / "groups.csv").open("w", newline="") as opened:
-        csv.writer(opened).writerows([("file_name", "group"), *lines])
+    write_whole(output / "groups.csv", csv_table(("file_name", "group"), lines))
 
 
 def lamp_of(label: int, count: int, agree: float, rng: np.random.Generator) -> int:

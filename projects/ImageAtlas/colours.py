@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.common.row_table import RowTable
+from projects.common.tables import CsvDicts
 from revisit.errors import UserError, expect
 
 CLUSTERS = 12
@@ -70,7 +71,7 @@ def _of_file(path: Path, table: RowTable) -> dict[str, list[str]]:
     """
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            lines = list(csv.DictReader(file))
+            lines = list(CsvDicts(file))
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"--columns {path} cannot be read ({error}): expected a CSV file") from error
     names = list(lines[0]) if lines else []

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from projects.common.coco_files import folder_of, in_coco, write_data_set
 from projects.common.labelled_boxes import size_of, with_whole_name
+from projects.common.tables import CsvDicts
 from projects.LabelCheck.labels import Labels, read_labels_of
 from projects.LabelCheck.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
 from revisit.errors import UserError, expect, first_line
@@ -48,7 +49,7 @@ def _rows(accepted: Path) -> list[tuple[str, dict[str, str]]]:
     """The rows of a CSV, each with words that say where it stands."""
     try:
         with open(accepted, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            reader = csv.DictReader(file)
+            reader = CsvDicts(file)
             lines = [(f"{accepted}, line {reader.line_num}", row) for row in reader]
     except (OSError, csv.Error) as error:
         raise UserError(

@@ -4,7 +4,6 @@ The scores (Perazzi et al., 2016; projects/LabelPropagation/README.md: Protocol)
 sequences; the first frame, which is given, and the last one do not count.
 """
 
-import csv
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +12,12 @@ import numpy as np
 from PIL import Image
 
 from projects.common.label_maps import voc_colours
+from projects.common.tables import csv_table
 from projects.Pictures.tiles import fit
 from revisit.data.sources.labels import VOID, check_size, read_labels
 from revisit.data.sources.split_files import read_split
 from revisit.errors import expect
-from revisit.files import written_whole
+from revisit.files import write_whole, written_whole
 
 OPACITY = 0.6  # of an object over the frame
 LEAST_FRAMES = 3  # the first is given and the last does not count
@@ -192,9 +192,7 @@ def write_csvs(folder: Path, scores: list[ObjectScore], split: str = "val") -> N
     for score in scores:
         means = (f"{values.mean():.3f}" for values in (score.region, score.boundary))
         rows.append((f"{score.sequence}_{score.number}", *means))
-    per_sequence = (("Sequence", "J-Mean", "F-Mean"), *rows)
-    tables = {"global": (GLOBAL_COLUMNS, totals), "per-sequence": per_sequence}
-    for name, table in tables.items():
-        path = folder / f"{name}_results-{split}.csv"
-        with written_whole(path) as temporary, open(temporary, "w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(table)
+    per_sequence = (("Sequence", "J-Mean", "F-Mean"), rows)
+    tables = {"global": (GLOBAL_COLUMNS, [totals]), "per-sequence": per_sequence}
+    for name, (headers, lines) in tables.items():
+        write_whole(folder / f"{name}_results-{split}.csv", csv_table(headers, lines))

@@ -1,11 +1,11 @@
 """Tables of text: from any JSON, from CSV files, and of what differs in the runs' settings and environments."""
 
-import csv
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
+from projects.common.tables import CsvLines
 from projects.RunReport.collect import ReportedRun
 from revisit.config import add_revisit_config
 from revisit.keys import dotted_keys
@@ -83,7 +83,7 @@ def _of_levels(title: str, content: dict) -> list[TextTable]:
 def from_csv(path: Path) -> TextTable:
     """A CSV file with a header."""
     with open(path, newline="", errors="replace") as file:
-        lines = [line for line in csv.reader(file) if line]
+        lines = [line for line in CsvLines(file) if line]
     rows = [[cell or ABSENT for cell in line] for line in lines]
     headers = rows[0] if rows else []
     return TextTable(path.name, headers, rows[1:])

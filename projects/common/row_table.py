@@ -1,6 +1,5 @@
 """A table of embeddings: a unit row for each image or box, what it is of, and which network made it."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projects.common.parts import save_arrays
+from projects.common.tables import write_csv
 from revisit.arrays import read_arrays
 from revisit.errors import UserError, expect, translated
 from revisit.files import is_url, written_whole
@@ -98,11 +98,12 @@ def _check_arrays(table: RowTable) -> None:
 def save_csv(path: Path, table: RowTable) -> None:
     """Write a line for each row: COLUMNS, then its numbers v0, v1 and so on."""
     numbers = [f"v{n}" for n in range(table.rows.shape[1])]
+    lines = (
+        [name, *box.tolist(), label, *row.tolist()]
+        for name, box, label, row in zip(table.files, table.boxes, table.classes, table.rows, strict=True)
+    )
     with written_whole(path) as temporary, open(temporary, "w", newline="", errors="surrogateescape") as file:
-        writer = csv.writer(file)
-        writer.writerow([*COLUMNS, *numbers])
-        for name, box, label, row in zip(table.files, table.boxes, table.classes, table.rows, strict=True):
-            writer.writerow([name, *box.tolist(), label, *row.tolist()])
+        write_csv(file, [*COLUMNS, *numbers], lines)
 
 
 def save_parquet(path: Path, table: RowTable) -> None:

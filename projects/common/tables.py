@@ -6,9 +6,16 @@ import io
 import json
 import math
 import operator
+import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TextIO
+
+# How a text begins that spreadsheets take for a formula, with apostrophes of its own before it, and one that has ours.
+_FORMULA = re.compile("'*[=+\\-@\t\r\n\\uff1d\\uff0b\\uff0d\\uff20]")
+_ESCAPED = re.compile(f"'{_FORMULA.pattern}")
 
 
 def score_in(file: Path, names: Sequence[str]) -> float:
@@ -22,10 +29,61 @@ def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def csv_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A CSV file with its last line end."""
+    """A CSV file with its last line end, as ``write_csv`` writes it."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([headers, *rows])
+    write_csv(text, headers, rows)
     return text.getvalue()
+
+
+def write_csv(file: TextIO, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV file. A text that a spreadsheet would compute as a formula gets an apostrophe before it, which
+    ``CsvLines`` takes off; numbers stay as they are."""
+    # Not by lineterminator, of which csv takes the signs that have to be quoted in a cell: "\r" is one of them.
+    lines = csv.writer(SimpleNamespace(write=lambda line: file.write(line[:-2] + "\n")))
+    lines.writerow(map(_cell, headers))
+    lines.writerows(map(_cell, row) for row in rows)
+
+
+class CsvLines:
+    """The lines of a CSV file, as they were before ``csv_table`` wrote them. May raise csv.Error."""
+
+    def __init__(self, file: Iterable[str]):
+        self._reader = csv.reader(file)
+
+    @property
+    def line_num(self) -> int:
+        """The number of lines that are read."""
+        return self._reader.line_num
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        return [cell[1:] if _ESCAPED.match(cell) else cell for cell in next(self._reader)]
+
+
+class CsvDicts(csv.DictReader):
+    """``CsvLines`` after the first, each by the names in that one."""
+
+    reader: Any
+
+    def __init__(self, file: Iterable[str]):
+        super().__init__(())
+        self.reader = CsvLines(file)
+
+
+def _cell(value: object) -> object:
+    """A cell as it is written. A text that has the apostrophe already gets another one."""
+    text = "" if isinstance(value, int | float) or value is None else str(value)
+    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def deviation(values: Sequence[float]) -> float:
