@@ -1,10 +1,11 @@
-"""Names that torch, Detectron2 and yacs keep to themselves and that no public name replaces.
+"""Names that torch, Detectron2, yacs and Ray keep to themselves and that no public name replaces.
 
 No other file of the core uses such names (tests/test_house.py), so what a new release renames is mended here.
 """
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -76,3 +77,16 @@ def forget_process_groups() -> None:
 
     comm._get_global_gloo_group.cache_clear()
     set_local_group(None)
+
+
+@contextmanager
+def ray_on_this_machine_alone() -> Iterator[None]:
+    """A Ray cluster that is started in the block has its ports at 127.0.0.1, as on Windows and macOS, not at all
+    addresses of this machine."""
+    from ray._private import ray_constants
+
+    among_machines, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = among_machines

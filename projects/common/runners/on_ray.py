@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from projects.common.runners.job import CONTINUES, Job, in_batches, make_batch, missing, progress_of
 from projects.common.runners.options import RAY
+from revisit.compat.private_names import ray_on_this_machine_alone
 from revisit.errors import UserError, expect, first_line
 from revisit.plugins import PACKAGES, require_package
 
@@ -129,22 +130,10 @@ def _connect(ray: ModuleType, address: str) -> None:
     try:
         ray.init("auto", **options)
     except ConnectionError:
-        with _on_this_machine_alone():
+        # Whoever reaches a port of Ray's can run code.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        with ray_on_this_machine_alone():
             ray.init(LOCAL, include_dashboard=False, **options)
-
-
-@contextmanager
-def _on_this_machine_alone() -> Iterator[None]:
-    """A cluster that is started in the block has its ports at 127.0.0.1, as Ray has them on Windows and macOS, and a
-    token of its own where Ray knows tokens: whoever reaches a port can run code."""
-    from ray._private import ray_constants
-
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    among_machines, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = among_machines
 
 
 def _check_answer(address: str) -> None:
