@@ -17,6 +17,7 @@ import yaml
 from commands import ROOT
 from jsonschema import Draft202012Validator
 
+from revisit import __version__
 from revisit.engine.merging import merged_config, read_stated
 from tools.train_net import parse_args
 
@@ -63,10 +64,19 @@ CONTAINER = one(
     command=many(TEXT),
     resources=one(limits=mapping(QUANTITY), requests=mapping(QUANTITY)),
     volumeMounts=many(one("name mountPath", name=TEXT, mountPath=TEXT)),
+    securityContext=one(allowPrivilegeEscalation=SWITCH, capabilities=one(add=many(TEXT), drop=many(TEXT))),
 )
+SECURITY = one(runAsNonRoot=SWITCH, runAsUser=WHOLE, fsGroup=WHOLE, seccompProfile=one("type", type=TEXT))
 MEMORY = one(medium=TEXT, sizeLimit=QUANTITY)
 VOLUME = one("name", name=TEXT, persistentVolumeClaim=one("claimName", claimName=TEXT), emptyDir=MEMORY)
-POD = one("containers", containers=many(CONTAINER), volumes=many(VOLUME), terminationGracePeriodSeconds=WHOLE)
+POD = one(
+    "containers",
+    containers=many(CONTAINER),
+    volumes=many(VOLUME),
+    terminationGracePeriodSeconds=WHOLE,
+    automountServiceAccountToken=SWITCH,
+    securityContext=SECURITY,
+)
 REPLICA = one(
     "template",
     replicas=WHOLE,
@@ -118,6 +128,18 @@ def test_volumes_are_mounted_and_machines_counted():
         assert mounted == {volume["name"] for volume in pod["volumes"]}
         assert f"--nnodes={machines}" in container["command"]
         assert f"--nproc-per-node={container['resources']['limits']['nvidia.com/gpu']}" in container["command"]
+
+
+def test_a_pod_has_no_more_rights_than_a_training_needs_and_one_version_of_the_image():
+    user = re.search(r"^USER (\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for replica in job().values():
+        pod = replica["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == int(user[1]) > 0
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            assert container["image"].endswith(f"revisit:{__version__}")
+            own = container["securityContext"]
+            assert not own["allowPrivilegeEscalation"] and own["capabilities"] == {"drop": ["ALL"]}
 
 
 def of_skypilot() -> list[str]:

@@ -3,6 +3,7 @@
 import doctest
 import json
 import os
+import re
 import runpy
 import shlex
 import signal
@@ -198,12 +199,37 @@ def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
     assert (tmp_path / "found/predictions.json").is_file()
 
 
-def test_an_image_is_built_of_what_git_knows():
-    ignored, left_out = (
-        {line.removeprefix("**/").strip("/") for line in (ROOT / file).read_text().splitlines() if line[:1] not in "#"}
-        for file in (".gitignore", ".dockerignore")
+def test_an_image_is_built_of_what_git_knows_and_nothing_else_that_lies_here():
+    """By Docker's rules as far as the file uses them: the last line that fits decides."""
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] not in ("", "#")]
+
+    def is_sent(path: str) -> bool:
+        fitting = [rule for rule in rules if _fits(rule.removeprefix("!").strip("/"), path)]
+        return fitting[-1].startswith("!")
+
+    places = ("", "configs/", "projects/Groups/", "revisit/", "datasets/", "output/", "tools/")
+    names = (
+        ".env",
+        ".env.local",
+        "a.safetensors",
+        "a.onnx",
+        "a.pth",
+        "a.pt",
+        "a.npz",
+        "wandb/run/a.log",
+        ".netrc",
+        "id_rsa",
     )
-    assert ignored == left_out
+    assert not [place + name for place in places for name in names if is_sent(place + name)]
+    assert not is_sent(".venv/bin/python") and not is_sent(".git/config") and is_sent(".git/HEAD")
+    known = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    needed = ("revisit/", "projects/", "tools/", "configs/", "datasets/", "Makefile", "pyproject.toml", "setup.py")
+    assert not [path for path in known if path.startswith(needed) and not is_sent(path)]
+
+
+def _fits(pattern: str, path: str) -> bool:
+    words = re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+    return re.match(f"{words}(/|$)", path) is not None
 
 
 def test_a_training_that_python_interrupts_is_asked_once_to_stop_after_a_checkpoint(monkeypatch):
