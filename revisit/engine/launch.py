@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.queues import SimpleQueue
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -34,6 +36,7 @@ from revisit.errors import (
 from detectron2.utils import comm
 
 START_METHOD = "spawn"  # a fork would lack the threads of its parent's torch, and could not use CUDA
+LOOPBACK = "127.0.0.1"
 GRACE = 5.0  # seconds: a process that failed by itself is heard before those that miss it, and these may end
 
 
@@ -106,7 +109,7 @@ def _index_of_gpu(processes: Processes, device: str) -> int | None:
 def _launch_several(main: Callable[..., object], on_gpu: bool, processes: Processes, args: tuple) -> None:
     if processes.dist_url == "auto":
         expect(processes.num_machines == 1, "several machines need --dist-url tcp://ADDRESS:PORT of machine 0")
-        processes = processes._replace(dist_url=f"tcp://127.0.0.1:{get_free_port()}")
+        processes = processes._replace(dist_url=f"tcp://{LOOPBACK}:{get_free_port()}")
     user_errors = mp.get_context(START_METHOD).SimpleQueue()
     try:
         _start_and_join((user_errors, main, on_gpu, processes, args), processes.num_processes)
@@ -194,8 +197,12 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.num_processes))
     rank = processes.machine_rank * processes.num_processes + local_rank
+    if processes.num_machines == 1:  # else both listen where the machine's name, or a network's speed, leads them
+        loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
     try:
-        store, _, _ = next(dist.rendezvous(processes.dist_url, rank, processes.world_size, timeout=processes.timeout))
+        store = _meet(processes, rank)
         dist.init_process_group(
             backend="nccl" if on_gpu else "gloo",
             # torchrun's store outlives a restart: without a prefix, processes find the addresses of those that ended.
@@ -204,7 +211,7 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
             rank=rank,
             timeout=processes.timeout,
         )
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"{processes.world_size} processes do not find each other at {processes.dist_url} ({first_line(error)}): "
             "expected the address of machine 0, a free port, and every machine to be started (GLOO_SOCKET_IFNAME names "
@@ -213,6 +220,18 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
     of_this_machine, _ = dist.new_subgroups(processes.num_processes)
     set_local_group(of_this_machine)
     comm.synchronize()
+
+
+def _meet(processes: Processes, rank: int) -> dist.Store:
+    """The store by which processes find each other. Torch's own listens at all addresses of the machine, and trusts
+    whoever comes; that of one machine listens at 127.0.0.1."""
+    url = urlsplit(processes.dist_url)
+    if url.hostname != LOOPBACK:
+        return next(dist.rendezvous(processes.dist_url, rank, processes.world_size, timeout=processes.timeout))[0]
+    listening = socket.create_server((LOOPBACK, url.port or 0)).detach() if rank == 0 else None
+    return dist.TCPStore(
+        LOOPBACK, url.port or 0, processes.world_size, rank == 0, processes.timeout, master_listen_fd=listening
+    )
 
 
 def log_processes(device: str) -> None:
