@@ -129,7 +129,7 @@ def first_line(error: object) -> str:
     Without objects of Python's, ``<_io.BytesIO object at 0x7f...>``, in whose place the message has a name.
     """
     lines = re.sub(r" ?<_io\.[^>]*>", "", str(error)).strip().splitlines()
-    return (lines or [type(error).__name__])[0][:160]
+    return printable((lines or [type(error).__name__])[0][:160])
 
 
 def did_you_mean(word: str, choices: Iterable[str], most: int = 1) -> str:

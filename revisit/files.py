@@ -2,14 +2,16 @@
 anybody may have written."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +21,9 @@ import yaml
 from revisit.errors import UserError, expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
+_OF_OURS = re.compile(rf"\.[0-9a-f]{{8}}(\.[^.]*)?{re.escape(UNFINISHED)}$")  # the end of its name
+_LONGEST = 40  # characters of a name that a temporary one takes over, so that it is not too long for a disk
+_MOST_BYTES_OF_NAME = 200
 _NO_ROOM = re.compile(r"inline_container|os error (27|28|122)\b")  # by torch's writer of files, by Rust's libraries
 # A URL, or what Path makes of one; also what scp takes for another machine.
 _ELSEWHERE = re.compile(r"://|^[\w+.:@-]+:/")
@@ -28,27 +33,64 @@ MOST_BYTES, MOST_VALUES, MOST_CHARACTERS, DEEPEST = 2**20, 100_000, 3_000, 50
 
 @contextmanager
 def written_whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
-    """A temporary name next to ``path`` for the block to write, which becomes ``path`` if the block succeeds.
+    """An empty file next to ``path`` for the block to write, which becomes ``path`` if the block succeeds.
 
     By then its bytes are on the disk: neither a killed process nor a power cut leaves a part of a file as ``path``. One
     that is not ``lasting`` spares the 20 ms that this may take: a power cut may damage it, so its reader checks it.
+    Nobody knows its name before, so no link that somebody has put there leads the writer to another file.
     Raises OSError where the disk is full, whatever the writing library raises.
     """
-    temporary = path.with_name(f"{path.name}{UNFINISHED}")
+    with _temporary(path) as temporary:
+        try:
+            yield temporary
+            if lasting:
+                _flush(temporary)
+            os.replace(temporary, path)
+            if lasting:
+                _flush(path.parent)
+        except Exception as error:
+            if isinstance(error, OSError) or not _NO_ROOM.search(str(error)):
+                raise
+            free = shutil.disk_usage(path.parent).free / 1e6
+            raise OSError(errno.ENOSPC, f"{first_line(error)}; {free:.1f} MB are free", str(path)) from error
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """A new file in the folder of ``path``, gone after the block, with a lock that says that its writer is alive.
+
+    Of ``model_final.pth`` it is called ``model_final.0123abcd.pth.tmp``.
+    """
+    name = f"{path.stem[:_LONGEST]}.{secrets.token_hex(4)}{path.suffix[:_LONGEST]}{UNFINISHED}"
+    temporary = path.with_name(name)
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
+        _locked(descriptor)
         yield temporary
-        if lasting:
-            _flush(temporary)
-        os.replace(temporary, path)
-        if lasting:
-            _flush(path.parent)
-    except Exception as error:
-        if isinstance(error, OSError) or not _NO_ROOM.search(str(error)):
-            raise
-        free = shutil.disk_usage(path.parent).free / 1e6
-        raise OSError(errno.ENOSPC, f"{first_line(error)}; {free:.1f} MB are free", str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether a file is this process's now; False where another one is writing it, or its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the files that processes were writing here by ``written_whole`` when they were killed."""
+    for entry in filter(os.DirEntry.is_file, os.scandir(folder)):
+        if not _OF_OURS.search(entry.name):
+            continue
+        with suppress(OSError):  # of another process, which has finished it, or of another user
+            descriptor = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            if _locked(descriptor):
+                os.unlink(entry.path)
+            os.close(descriptor)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -70,6 +112,20 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def plain_name(name: object, source: str) -> str:
+    """The name of a file, as a ``source`` of others states it, which is to be joined with a folder: it stays in there.
+
+    Raises:
+        UserError: no text of 1 to 200 bytes, a path, ``..``, or what no terminal shows as it stands, such as a line
+            end.
+    """
+    is_plain = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= _MOST_BYTES_OF_NAME
+    is_plain = is_plain and not {"/", "\\"} & {*name} and name not in (".", "..")
+    what = f"{source} names a file {repr(name)[:200]}"
+    expect(is_plain, f"{what}: expected a plain name, without folders or line ends, such as model_final.pth")
+    return str(name)
+
+
 def output_path(place: str | Path, name: str = "the output") -> Path:
     """A place to write to, as a user has named it; a type of argparse. Raises UserError, with ``name``, for a URL."""
     text = str(place)
@@ -80,7 +136,10 @@ def output_path(place: str | Path, name: str = "the output") -> Path:
 
 
 def make_folder(folder: Path, name: str) -> None:
-    """Make a folder that a user has named. Raises UserError where it cannot be one to write to, with ``name``."""
+    """Make a folder that a user has named, or remove from it what killed processes have left half written.
+
+    Raises UserError where it cannot be one to write to, with ``name``.
+    """
     output_path(folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,6 +147,8 @@ def make_folder(folder: Path, name: str) -> None:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{name} {str(folder)!r} cannot be a folder ({reason}): expected another name") from error
     expect(os.access(folder, os.W_OK | os.X_OK), f"{name} {folder}: you may not write there; expected another one")
+    with suppress(OSError):  # a folder that may be written to, but not listed
+        remove_unfinished(folder)
 
 
 def _flush(path: Path) -> None:

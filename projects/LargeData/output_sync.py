@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
@@ -172,14 +173,17 @@ def take(store: RunStore, own: str, process: str = "") -> Owner:
 
 
 def bring_back(store: RunStore, listing: Listing, folder: Path) -> None:
-    """Copy the newest whole checkpoint of a list, and what is no checkpoint, where OUTPUT_DIR has only older ones."""
+    """Copy the newest whole checkpoint of a list, and what is no checkpoint, where OUTPUT_DIR has only older ones.
+
+    What no run uploads, such as a file of settings of another program, stays where it is."""
+    files = {name: entry for name, entry in listing.files.items() if any(fnmatch(name, each) for each in PATTERNS)}
     here = max(((iteration_of(path), path.stem == FINAL) for path in checkpoints_of_run(folder)), default=(-1, False))
-    ranked = {(entry.iteration, Path(name).stem == FINAL): name for name, entry in listing.files.items()}
+    ranked = {(entry.iteration, Path(name).stem == FINAL): name for name, entry in files.items()}
     newer = [ranked[rank] for rank in sorted(ranked, reverse=True) if rank > here and rank[0] >= 0]
     if not newer:
         return
     write_own(folder, read_own(folder)._replace(run=listing.run))
-    for name in [name for name, entry in listing.files.items() if entry.iteration < 0]:
+    for name in [name for name, entry in files.items() if entry.iteration < 0]:
         fetch(store, listing, name, folder)
     brought = next((name for name in newer if fetch(store, listing, name, folder)), None)
     lost = f"none of the {len(newer)} checkpoints in {store} is whole: restore one, or start elsewhere"

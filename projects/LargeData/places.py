@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import fsspec
 
 from revisit.errors import UserError, expect, translated, words_of
-from revisit.files import is_url, make_folder, output_path, written_whole
+from revisit.files import is_url, make_folder, output_path, plain_name, written_whole
 
 WITH_BUCKETS = {"s3", "s3a", "gs", "gcs"}
 WAYS_OUT = {  # by the name of an exception, whose package need not be installed
@@ -59,7 +59,8 @@ class Folder:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of its tar files, by name in sorted order."""
-        return {path.name: path.stat().st_size for path in sorted(self._path.glob("*.tar"))}
+        paths = sorted(self._path.glob("*.tar"))
+        return {plain_name(path.name, str(self)): path.stat().st_size for path in paths}
 
     def read(self, name: str) -> bytes | None:
         """None where there is no such file."""
@@ -111,7 +112,7 @@ class Store:
             except FileNotFoundError:  # stores have no empty folders
                 return {}
         files = {Path(entry["name"]).name: entry["size"] for entry in entries if entry["type"] == "file"}
-        return {name: files[name] for name in sorted(files) if name.endswith(".tar")}
+        return {plain_name(name, str(self)): files[name] for name in sorted(files) if name.endswith(".tar")}
 
     def read(self, name: str) -> bytes | None:
         """None where there is no such file."""

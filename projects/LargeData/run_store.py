@@ -9,27 +9,29 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
 
 from fsspec.implementations.local import LocalFileSystem
 
 from projects.LargeData.places import Store
 from revisit.checkpoint.run_folder import iteration_of
-from revisit.errors import LostContactError, UserError, expect, first_line
-from revisit.files import write_whole, written_whole
+from revisit.errors import LostContactError, UserError, expect, first_line, printable
+from revisit.files import plain_name, write_whole, written_whole
 
 LIST, COPY, OWNER = "run.json", "run_copy.json", "owner.json"
 CHUNK = 2**24  # bytes
 TRIES, FIRST_WAIT = 6, 0.5  # of a request at the start; seconds before the second, doubled after each
 FOR_GOOD = (FileNotFoundError, PermissionError, ImportError, ValueError)  # which no other try changes
 FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_RECORD = (KeyError, TypeError, AttributeError, ValueError, RecursionError)  # of JSON that is something else
 Result = TypeVar("Result")
+Record = TypeVar("Record", bound=NamedTuple)
 
 
 class Entry(NamedTuple):
     """A whole file."""
 
-    place: str  # its name in the store
+    place: str  # its name in the store, one of ``places_of``
     size: int  # bytes
     sha256: str
     iteration: int  # after which a checkpoint was made; -1: none that a run resumes from
@@ -63,12 +65,18 @@ class RunStore(Store):
         return Path(self._root) if isinstance(self._filesystem, LocalFileSystem) else None
 
     def listing(self) -> Listing | None:
-        """None where no run has a whole file. Raises UserError for a list that is none, nor its copy."""
+        """None where no run has a whole file. Raises UserError for a list that is none, nor its copy, and for one with
+        a name that could leave OUTPUT_DIR or the store."""
         content = self.read(LIST)
         if content is None:
             return None
         listing = listing_in(content) or listing_in(self.read(COPY))
-        expect(listing is not None, f"{self}/{LIST} is no list of a run's files: take another place")
+        what = f"{self}/{LIST} is no list of a run's files"
+        expect(listing is not None, f"{what}: take another place")
+        for name, entry in listing.files.items():
+            plain_name(name, f"{self}/{LIST}")
+            other = f"{what}: it has {name} as {entry.place}, expected {' or '.join(places_of(name))}"
+            expect(entry.place in places_of(name), f"{other}: take another place")
         return listing
 
     def publish(self, listing: Listing) -> None:
@@ -82,8 +90,8 @@ class RunStore(Store):
         """None where it is free, HALF where the record is half written."""
         content = self.read(OWNER)
         try:
-            return None if content is None else Owner(**json.loads(content))
-        except (ValueError, TypeError):
+            return None if content is None else owner_in(json.loads(content))
+        except NO_RECORD:
             return HALF
 
     def own(self, owner: Owner) -> None:
@@ -91,7 +99,8 @@ class RunStore(Store):
 
     def upload(self, path: Path, before: Entry | None, between: Callable[[], None]) -> Entry:
         """Write a file next to the one that an earlier list has; ``between`` is called before every CHUNK."""
-        place = f"{path.name}.2" if before and before.place == path.name else path.name
+        first, second = places_of(path.name)
+        place = second if before and before.place == first else first
         iteration, size, digest = iteration_of(path), 0, hashlib.sha256()
         with open(path, "rb") as source, self._filesystem.open(f"{self._root}/{place}", "wb") as target:
             while chunk := source.read(CHUNK):
@@ -130,10 +139,35 @@ def listing_in(content: bytes | None) -> Listing | None:
     """None for a file that has no list, a part of one, or that is not there."""
     try:
         fields = json.loads(content or b"")
-        files = {file.pop("name"): Entry(**file) for file in fields["files"]}
-        return Listing(fields["run"], files)
-    except (KeyError, TypeError, AttributeError, ValueError):
+        files = {file.pop("name"): typed(Entry(**file), Entry) for file in fields["files"]}
+        return typed(Listing(fields["run"], files), Listing)
+    except NO_RECORD:
         return None
+
+
+def owner_in(fields: dict) -> Owner:
+    """Whose a place is; ``words``, which somebody else may have written, can be printed. Raises TypeError for others."""
+    owner = typed(Owner(**fields), Owner)
+    return owner._replace(words=printable(owner.words))
+
+
+def typed(record: Record, kind: type[Record]) -> Record:
+    """The record. Raises TypeError where a value is not of the type that is declared for it."""
+    declared = get_type_hints(kind)
+    wrong = [name for name, value in record._asdict().items() if type(value) is not origin_of(declared[name])]
+    if wrong:
+        raise TypeError(f"{', '.join(wrong)} of another type")
+    return record
+
+
+def origin_of(hint: Any) -> type:
+    """``dict`` of ``dict[str, Entry]``."""
+    return get_origin(hint) or hint
+
+
+def places_of(name: str) -> tuple[str, str]:
+    """The names that a file has by turns in a store."""
+    return name, f"{name}.2"
 
 
 def answered(call: Callable[[], Result], doing: str) -> Result:

@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from revisit.arrays import read_head
 from revisit.data.sources.rows import Table
 from revisit.errors import expect
-from revisit.files import make_folder, user_cache, written_whole
+from revisit.files import make_folder, plain_name, user_cache, written_whole
 
 INDEX = "index.npz"
 NO_LABEL = -1
@@ -133,11 +133,14 @@ def _array(index: BinaryIO, mapped: mmap.mmap, member: ZipInfo) -> np.ndarray:
 
 
 def _verify(archive: ZipFile, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raises ValueError where bytes have another checksum, or for a shard or a class that cannot be."""
+    """Raises ValueError where bytes have another checksum, or for a shard or a class that cannot be, and UserError for
+    a shard whose name leaves the folder."""
     if damaged := archive.testzip():
         words = "has another checksum than its bytes: remove it, and copy or write it again"
         raise ValueError(f"{damaged} of {archive.filename} {words}")
     shard, label = arrays["shard"], arrays["label"]
+    for name in arrays["shards"].tolist():
+        plain_name(name, archive.filename)
     if shard.min() < 0 or shard.max() >= len(arrays["shards"]):
         raise ValueError(f"images in shards up to number {shard.max()}, of {len(arrays['shards'])}")
     lowest, highest = label.min(), label.max()

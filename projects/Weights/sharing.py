@@ -10,7 +10,7 @@ import fsspec
 import huggingface_hub
 
 from revisit.errors import UserError, expect, first_line
-from revisit.files import is_url, make_folder, written_whole
+from revisit.files import is_url, make_folder, plain_name, written_whole
 
 WEIGHTS = (".safetensors", ".pth")  # which can be read without running code from them
 BESIDE = (".yaml", ".json", ".md")
@@ -160,6 +160,8 @@ def pull(url: str, folder: Path, *, replace: bool = False) -> list[str]:
     """
     place = Place(url)
     sizes = {name: size for name, size in place.sizes().items() if name.endswith((*WEIGHTS, *BESIDE))}
+    for name in sizes:
+        plain_name(name, str(place))
     _check_weights(sizes, str(place))
     make_folder(folder, "the folder to write to")
     _check_free([name for name in sizes if (folder / name).exists()], str(folder), replace)
