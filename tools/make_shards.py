@@ -6,10 +6,10 @@
         DATASETS.TRAIN "('shards:$DETECTRON2_DATASETS/coco_shards',)"
 
 A file system or an object store is then asked for one large file instead of thousands of small ones; order and batches
-stay what the sampler makes them. Images keep their bytes; where each has one class, it comes along. What is
-done already is kept, so an interrupted call resumes where it stopped. --output may be a folder, or any place that
-fsspec writes (s3://bucket/train, with that protocol's own package installed), which gets whole files only, the index
-last.
+stay what the sampler makes them. Images keep their bytes; where each has one class, it comes along. What is no image, a
+damaged one, or a link out of the folder that is named is left out, and counted. What is done already is kept, so an
+interrupted call resumes where it stopped. --output may be a folder, or any place that fsspec writes (s3://bucket/train,
+with that protocol's own package installed), which gets whole files only, the index last.
 
 To train from photographs that are far larger than its crops need, --short-side N packs JPEGs of that size instead of
 images that are larger.
@@ -48,7 +48,7 @@ def main() -> None:
     args = parser.parse_args()
     expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --dataset with it")
     expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
-    from projects.LargeData.packing import QUALITY, Smaller, make_shards, read_manifest
+    from projects.LargeData.packing import QUALITY, Smaller, make_shards, read_manifest, without_links_out
     from projects.LargeData.shard_index import INDEX
     from projects.LargeData.shards import MAX_SHORT_SIDE, write_index
     from revisit.data.sources.catalog import get_records
@@ -60,13 +60,16 @@ def main() -> None:
         expect(quality <= 100, f"--quality is {quality}: expected at most 100")
     runner = runner_of(args, WORKERS)
     if args.index_only:
-        names = list(args.output.sizes())
+        names, records = list(args.output.sizes()), []
         expect(bool(names), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
     else:
-        names = make_shards(get_records(args.dataset), args.output, args.images_per_shard, runner, smaller)
+        records = without_links_out(get_records(args.dataset), args.dataset)
+        names = make_shards(records, args.output, args.images_per_shard, runner, smaller)
     short_side = read_manifest(args.output).get("short_side", 0)
     index = write_index(args.output, names, short_side)
-    print(f"{args.output}/{INDEX}: {len(index.shard):,} images in {len(names):,} shards")
+    left_out = max(0, len(records) - len(index.shard))
+    without = f"; {left_out:,} files of {len(records):,} were no whole images and are left out" if left_out else ""
+    print(f"{args.output}/{INDEX}: {len(index.shard):,} images in {len(names):,} shards{without}")
     print(f"in configs: DATASETS.TRAIN \"('shards:{args.output}',)\"")
 
 

@@ -1,7 +1,11 @@
 """Write a data set into tar files, whole or smaller images: what tools/make_shards.py does."""
 
+import functools
 import io
 import json
+import logging
+import os
+import re
 import tarfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -10,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cv2
+import numpy as np
 from PIL import Image
 
 from projects.common.runners.job import Job, Runner
@@ -18,12 +23,14 @@ from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.images.reader import Picture, open_record
-from revisit.data.sources.records import changes, fingerprint
-from revisit.errors import UserError, expect, translated
+from revisit.data.sources.records import Records, changes, fingerprint
+from revisit.errors import UserError, expect, printable, translated
 
 MANIFEST = "shards.json"
 QUALITY = 90  # of JPEG
 MAX_JPEG_SIDE = 65500  # px, libjpeg's
+
+logger = logging.getLogger(__name__)
 
 
 class Smaller(NamedTuple):
@@ -93,19 +100,33 @@ def _write_parts(
 
 
 def write_shard(place: Place, name: str, start: int, records: list[dict], smaller: Smaller | None) -> None:
-    """Write one tar file, whole or not at all: the same records, the same bytes."""
+    """Write one tar file, whole or not at all: the same records, the same bytes. What is no image, or a damaged one, is
+    left out, and said."""
+    left_out = []
     with place.written(name) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, record in enumerate(records, start=start):
-            data, suffix = image_bytes(record, smaller)
+            try:
+                data, suffix = image_bytes(record, smaller)
+            except UnreadableImageError as error:
+                left_out.append(str(error))
+                continue
             members = {suffix: data} | ({".cls": str(record["label"]).encode()} if "label" in record else {})
             for ending, content in members.items():
                 member = tarfile.TarInfo(f"{number:09d}{ending}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
+    if left_out:
+        what = f"{name}: left out {len(left_out)} of {len(records)} files, which are no whole images"
+        logger.warning(f"{what}, such as {printable(left_out[0])}")
 
 
 def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
-    """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays."""
+    """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays.
+
+    Raises:
+        UnreadableImageError: no image, a damaged one, or one that is too large to be read.
+        UserError: a file that cannot be read, or that shards or JPEG cannot hold.
+    """
     if "image" in record:
         data = cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes()
         picture, suffix = Picture(data, "an image of the data set"), ".png"
@@ -113,28 +134,62 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
         with translated("packing an image"):
             picture, suffix = open_record(record), Path(record["file_name"]).suffix.lower()
         expect(suffix in SUFFIXES, f"{picture.name}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
-    if smaller and (jpeg := make_smaller(picture, smaller)):
-        return jpeg, ".jpg"
+    pixels = decoded(picture, smaller)
+    if smaller and min(pixels.shape[:2]) > smaller.short_side:
+        return make_smaller(pixels, picture.name, smaller), ".jpg"
     return picture.data, suffix
 
 
-def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
-    """A JPEG whose short side is ``smaller.short_side``; None of an image that is no larger, or that cannot be read."""
+def decoded(picture: Picture, smaller: Smaller | None) -> np.ndarray:
+    """(H, W, 3) uint8; nothing, (0, 0), of an image with more bits, which keeps its bytes. Raises: see image_bytes."""
     try:
-        pixels = picture.decode()
-    except UnreadableImageError as error:
-        deep = isinstance(error, DeepImageError)
+        return picture.decode()
+    except DeepImageError as error:
         name = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
-        expect(not deep, f"{name}: expected images of 8 bits, or no --short-side")
-        return None
+        if smaller:
+            raise UserError(f"{name}: expected images of 8 bits, or no --short-side") from error
+        return np.empty((0, 0), np.uint8)
+
+
+def make_smaller(pixels: np.ndarray, name: str, smaller: Smaller) -> bytes:
+    """A JPEG, whose short side is ``smaller.short_side``, of an image (H, W, 3) uint8 that is called ``name``."""
     height, width = pixels.shape[:2]
-    if min(height, width) <= smaller.short_side:
-        return None
     size = [round(side * smaller.short_side / min(height, width)) for side in (width, height)]
-    name = f"{picture.name} would become a JPEG of {size[0]} x {size[1]} px"
-    expect(max(size) <= MAX_JPEG_SIDE, f"{name}: expected at most {MAX_JPEG_SIDE}, so cut it in parts")
+    what = f"{name} would become a JPEG of {size[0]} x {size[1]} px"
+    expect(max(size) <= MAX_JPEG_SIDE, f"{what}: expected at most {MAX_JPEG_SIDE}, so cut it in parts")
     file = io.BytesIO()
     # By means of blocks first, down to 3 times the size: a third of the time, on average 0.3 grey levels away.
     small = Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=3)
     small.save(file, "JPEG", quality=smaller.quality)
     return file.getvalue()
+
+
+def without_links_out(records: Records, name: str) -> Records:
+    """The records of a data set without images that are links out of a folder in its ``name``, or of their own where it
+    names none: who passes shards on has not seen what lies there. The folders may be links themselves.
+
+    Raises UserError where nothing is left.
+    """
+    if records[0].keys() & {"offset", "image"}:
+        return records
+    parts = map(os.path.expanduser, re.split(r":(?!//)", name)[1:])
+    named = [part for part in parts if os.path.isdir(part)]
+
+    @functools.cache
+    def leads_out(path: str, folder: str) -> bool:
+        place = next((root for root in named if Path(folder).is_relative_to(root)), folder)
+        return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(place))
+
+    def is_out(file: str) -> bool:
+        folder = os.path.dirname(file)
+        return leads_out(file if os.path.islink(file) else folder, folder)
+
+    links = {record["file_name"] for record in records if is_out(record["file_name"])}
+    if not links:
+        return records
+    way_out = "name that folder itself, or in a list the files that they lead to"
+    which = f"links out of their folder such as {min(links)}"
+    line = f"left out {len(links):,} of {len(records):,} images, {which}: {way_out}"
+    expect(len(links) < len(records), line)
+    logger.warning(printable(line))
+    return [record for record in records if record["file_name"] not in links]

@@ -113,6 +113,43 @@ def test_what_shards_cannot_hold_is_refused(images, shards, toy_datasets, tmp_pa
     assert named in refusal(pack, f"--dataset {words.format(images=images, shards=shards, root=tmp_path)}")
 
 
+@pytest.fixture
+def photos(images, tmp_path):
+    """A folder that is itself a link, with a link to one of its images, links out of it, and what is no image."""
+    root = tmp_path / "photos"
+    shutil.copytree(images, root)
+    (root / "class0/inside.jpg").symlink_to("00.jpg")
+    (root / "class0/outside.jpg").symlink_to(images / "class0/00.jpg")
+    (root / "class0/secret.jpg").symlink_to("/etc/passwd")
+    (root / "others").symlink_to(images / "class1")
+    write(root / "class0/text.jpg", b"root:x:0:0")
+    write(root / "class0/torn.jpg", (root / "class0/03.jpg").read_bytes()[:-20])
+    (tmp_path / "link").symlink_to(root)
+    return tmp_path / "link"
+
+
+def test_links_out_of_the_folder_and_what_is_no_whole_image_are_left_out_and_counted(photos, tmp_path, capsys, caplog):
+    count = NUM_IMAGES + 1  # and the link inside
+    for number, name in enumerate((f"folder:{photos}", f"folder:{photos.resolve()}", f"folder:{photos}/")):
+        caplog.clear()
+        pack(f"--dataset {name} --output {tmp_path}/out{number}")
+        said = [record.getMessage() for record in caplog.records]
+        assert [line for line in said if f"left out {2 + len(list((photos / 'others').iterdir()))} of " in line]
+        assert [line for line in said if "left out 2 of 25 files, which are no whole images" in line]
+        assert f"{count} images in 1 shards; 2 files of {count + 2} were no whole images" in capsys.readouterr().out
+        packed = {read_sample(record) for record in load_shards(f"{tmp_path}/out{number}").records}
+        assert not any(b"root:" in data for data in packed)
+
+
+def test_links_in_a_list_are_named_by_their_targets(photos, tmp_path, capsys):
+    write(tmp_path / "list.txt", [f"{photos}/class0/outside.jpg", f"{photos}/class0/inside.jpg"])
+    pack(f"--dataset list:{tmp_path}/list.txt --output {tmp_path}/out")
+    assert "1 images in 1 shards\n" in capsys.readouterr().out
+    write(tmp_path / "list.txt", [f"{photos}/class0/outside.jpg"])
+    message = refusal(pack, f"--dataset list:{tmp_path}/list.txt --output {tmp_path}/other")
+    assert "left out 1 of 1 images, links out" in message and "name that folder itself, or in a list" in message
+
+
 class Silent(MemoryFileSystem):
     """A server that lists nothing and sends what it is asked for."""
 

@@ -16,7 +16,7 @@ from projects.LargeData.shards import load_shards
 from projects.LinearClassification.labelled_sets import read_set
 from projects.Weights.recalibration import recalibrate
 from revisit.data.images.image_bytes import read_sample
-from revisit.data.images.reader import UnreadableImageError, read_image, read_record
+from revisit.data.images.reader import UnreadableImageError, read_record
 from revisit.data.sources.image_folders import load_class_folders
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 
@@ -32,7 +32,7 @@ def jpeg(picture: np.ndarray, **options: object) -> bytes:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Nine images in three classes: large, small and turned JPEGs, a PNG of each size, one that is broken."""
+    """Nine images in three classes: large, small and turned JPEGs, a PNG of each size; one is broken, one empty."""
     root = tmp_path_factory.mktemp("images")
     y, x = np.mgrid[0:96, 0:131]
     large = np.stack([y * 2, x * 1.5, 200 - y], -1).astype(np.uint8)
@@ -54,15 +54,19 @@ def made(images, tmp_path_factory):
     return folder
 
 
+def is_whole(record: dict) -> bool:
+    try:
+        return read_record(record) is not None
+    except UnreadableImageError:
+        return False
+
+
 def test_images_whose_short_side_is_longer_become_upright_jpegs_of_it_and_others_keep_their_bytes(images, made):
     changed = 0
-    for record, original in zip(load_shards(str(made)).records, load_class_folders(images), strict=True):
-        data = read_sample(record)
+    originals = [each for each in load_class_folders(images) if is_whole(each)]
+    for record, original in zip(load_shards(str(made)).records, originals, strict=True):
+        data, whole = read_sample(record), read_record(original)
         assert record["label"] == original["label"]
-        try:
-            whole = read_image(original["file_name"])
-        except UnreadableImageError:
-            whole = np.empty((0, 0, 3))
         if min(whole.shape[:2]) <= SIDE:
             with open(original["file_name"], "rb") as file:
                 assert data == file.read()
