@@ -11,8 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from revisit.data.sources.split_files import text_of_names
 from revisit.errors import expect
-from revisit.files import written_whole
+from revisit.files import write_whole
 
 PARETO_ALPHA = 6  # of ImageNet-LT (Liu et al. 2019)
 MULTIPLES = (1, 2, 4, 8)  # of the smallest list, nested
@@ -91,9 +92,8 @@ def write_list(path: Path, images: list[str], folder: Path, comment: str) -> Non
         UserError: there is another list already.
     """
     relative = os.path.relpath(folder.resolve(), path.parent.resolve())  # a link's parent is not its target's
-    text = "".join(f"{line}\n" for line in (f"# {path.stem}: {comment}", *(f"{relative}/{name}" for name in images)))
+    text = text_of_names([f"# {path.stem}: {comment}", *(f"{relative}/{name}" for name in images)], "an image")
     same = not path.exists() or path.read_text(errors="surrogateescape") == text
     expect(same, f"{path} is there already and is another list: move it away, or choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as temporary:
-        temporary.write_text(text, errors="surrogateescape")
+    write_whole(path, text)

@@ -23,6 +23,7 @@ from revisit.checkpoint.flags import flags_to_config
 from revisit.data.images.deep_images import depth_key, find_bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.image_folders import write_list
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
 from revisit.files import make_folder, output_path
@@ -224,7 +225,7 @@ def _name_of(images: Images, folder: Path) -> str:
     if isinstance(images, str | Path):
         return f"folder:{Path(images).resolve()}" if Path(images).is_dir() else str(images)
     listed = folder / "images.txt"
-    listed.write_text("".join(f"{os.path.abspath(file)}\n" for file in images), errors="surrogateescape")
+    write_list(listed, map(os.path.abspath, images))
     return f"list:{listed.resolve()}"
 
 

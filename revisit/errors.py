@@ -14,6 +14,7 @@ _NO_ANSWER = re.compile(
     r"time[d-]? ?out|connection (was )?(closed|reset|refused|lost)|broken pipe|remote process|no route|unreachable",
     re.I,
 )
+_NO_PART_OF_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
 
@@ -116,6 +117,12 @@ def is_lost_contact(error: BaseException) -> bool:
 def printable(text: str) -> str:
     """The text, on one line whatever it quotes: names of files may hold line ends, and bytes that are no text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def on_one_line(text: str) -> str:
+    """The text without what ends a line or tells a terminal to do something, each written as an escape; all else is
+    as it was, so that files are found by their names."""
+    return _NO_PART_OF_A_LINE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def told_by_worker(error: object, kind: str) -> str:

@@ -94,9 +94,9 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text, whole or not at all."""
+    """Write a text, whole or not at all; names of files in it need not be UTF-8."""
     with written_whole(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def strict_json(content: object) -> str:
@@ -124,6 +124,15 @@ def plain_name(name: object, source: str) -> str:
     what = f"{source} names a file {repr(name)[:200]}"
     expect(is_plain, f"{what}: expected a plain name, without folders or line ends, such as model_final.pth")
     return str(name)
+
+
+def below(name: str, source: str) -> str:
+    """The name of a file below a folder, as a ``source`` of others states it. Raises UserError for one that leads out.
+
+    A slash before it means nothing: ``/a/b.jpg`` is ``a/b.jpg``, which it becomes.
+    """
+    expect(".." not in re.split(r"[/\\]", name), f"{source} names {name}, which leads out of its folder: expected none")
+    return name.lstrip("/")
 
 
 def output_path(place: str | Path, name: str = "the output") -> Path:

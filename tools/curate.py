@@ -43,7 +43,8 @@ def main() -> None:
 
     from projects.Curation.curation import find_clusters, find_groups, find_leaks, hashed, kept_of, table_of_test
     from projects.Curation.grouping import Rule
-    from projects.Curation.tables import full_names, images_of, write_list
+    from projects.Curation.tables import full_names, images_of
+    from revisit.data.sources.image_folders import write_list
 
     runner = runner_of(args)
     table = images_of(args.embeddings)

@@ -15,12 +15,13 @@ from projects.Curation.grouping import Leaks, Looks, Rule, grouped, leaks
 from projects.Curation.hashes import Digests, digests_of
 from projects.Curation.hierarchy import balanced, clustered
 from projects.Curation.pair_sheets import draw_leaks, draw_pairs
-from projects.Curation.tables import full_names, images_of, records_of, write_list, write_text
+from projects.Curation.tables import full_names, images_of, records_of
 from projects.ImageAtlas.embedders import Named, embedder_of_table
 from projects.ImageAtlas.embedding import bits_of, embed
 from projects.ImageAtlas.places import whole_images
+from revisit.data.sources.image_folders import write_list
 from revisit.errors import expect
-from revisit.files import make_folder
+from revisit.files import make_folder, write_whole
 
 
 class Hashed(NamedTuple):
@@ -66,7 +67,7 @@ def find_groups(images: Hashed, rule: Rule, output: Path) -> tuple[np.ndarray, l
     """Write groups.csv and pairs.png. Returns the group of each image, and lines that say what there is."""
     grouping = grouped(images.looks, rule)
     lines = zip(full_names(images.table), grouping.groups.tolist(), strict=True)
-    write_text(output / "groups.csv", csv_table(("file_name", "group"), lines))
+    write_whole(output / "groups.csv", csv_table(("file_name", "group"), lines))
     count, total = grouping.groups.max() + 1, len(grouping.groups)
     if count == total:
         report = [f"no duplicates: no two of {total:,} images have {rule}"]
@@ -87,7 +88,7 @@ def find_leaks(images: Hashed, test: Hashed, rule: Rule, output: Path) -> tuple[
     places = leaked.pairs.places
     names = full_names(test.table)[places[:, 0]], full_names(images.table)[places[:, 1]]
     lines = zip(*names, leaked.pairs.differing.tolist(), leaked.pairs.cosines.round(4).tolist(), strict=True)
-    write_text(output / "leaks.csv", csv_table(("test", "training", "bits", "cosine"), lines))
+    write_whole(output / "leaks.csv", csv_table(("test", "training", "bits", "cosine"), lines))
     total = len(test.table.rows)
     if not len(places):
         return leaked, f"no leaks: none of {total:,} test images nearly equals a training image"
@@ -116,7 +117,7 @@ def find_clusters(table: RowTable, num_clusters: int | None, keep: int | None, o
     levels = clustered(table.rows, [count, max(1, round(math.sqrt(count)))])
     names = full_names(table)
     lines = zip(names, *(level.tolist() for level in levels), strict=True)
-    write_text(output / "clusters.csv", csv_table(("file_name", "cluster", "coarse"), lines))
+    write_whole(output / "clusters.csv", csv_table(("file_name", "cluster", "coarse"), lines))
     places = balanced(levels, kept)
     write_list(output / "balanced.txt", names[places])
     before, after = (np.bincount(levels[0][part], minlength=levels[0].max() + 1) for part in (slice(None), places))

@@ -9,9 +9,10 @@ import numpy as np
 from projects.common.coco_files import folder_of, write_data_set
 from projects.common.label_studio import interface_of, task_of
 from projects.common.row_table import RowTable
-from projects.Curation.tables import full_names, write_list
+from projects.Curation.tables import full_names
 from projects.ImageAtlas.thumbnails import thumbnails
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
+from revisit.data.sources.image_folders import write_list
 from revisit.files import write_whole
 
 TILE, COLUMNS = 140, 8  # px, and tiles in a row of the sheet

@@ -2,7 +2,6 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +11,24 @@ from projects.common.row_table import RowTable, load_table
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.image_folders import require_files
 from revisit.data.sources.records import Records
+from revisit.data.sources.split_files import text_of_names
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import expect
-from revisit.files import written_whole
 
 
 def images_of(place: Path) -> RowTable:
     """A table of tools/embed.py with a row for each image.
 
     Raises:
-        UserError: there is none; its rows are of boxes, or several of one file; a file is not there any more.
+        UserError: there is none; its rows are of boxes, or several of one file; a file is not there any more, or has a
+            name that no list of images holds.
     """
     table = load_table(place)
     expect(table.about["of"] == "image", f"{place} has rows of boxes: expected those of images, without --boxes")
     file, count = Counter(table.files.tolist()).most_common(1)[0]
     expect(count == 1, f"{place} has {count} rows of {file}: expected one for each file")
     require_files(records_of(table), f" of {place}")
+    text_of_names(full_names(table).tolist(), f"an image of {place}")
     return table
 
 
@@ -39,17 +40,6 @@ def records_of(table: RowTable) -> Records:
 def full_names(table: RowTable) -> np.ndarray:
     """(N,) str: the files' names, which hold wherever a list of them lies."""
     return np.array([os.path.abspath(file) for file in table.files.tolist()])
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text whole or not at all; names of files in it need not be UTF-8."""
-    with written_whole(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
-
-
-def write_list(path: Path, names: Iterable[str]) -> None:
-    """A file for ``list:FILE``, one image a line."""
-    write_text(path, "".join(f"{name}\n" for name in names))
 
 
 def labelled_in(table: RowTable, name: str) -> np.ndarray:

@@ -146,7 +146,7 @@ def listing_in(content: bytes | None) -> Listing | None:
 
 
 def owner_in(fields: dict) -> Owner:
-    """Whose a place is; ``words``, which somebody else may have written, can be printed. Raises TypeError for others."""
+    """Whose a place is; its words, which anybody may have written, can be printed. Raises TypeError for no owner."""
     owner = typed(Owner(**fields), Owner)
     return owner._replace(words=printable(owner.words))
 

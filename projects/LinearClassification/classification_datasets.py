@@ -87,14 +87,14 @@ def _pets_labels(path: Path, split: str) -> list[tuple[str, int]]:
 def load_sun397(path: Path, split: str) -> Records:
     """SUN397, first partition: ClassName.txt, Partitions/{Training,Testing}_01.txt, a/abbey/sun_*.jpg."""
     part = {"train": "Training_01", "test": "Testing_01"}[split]
-    names = [name.lstrip("/") for name in read_split(path / "Partitions" / f"{part}.txt")]
+    names = read_split(path / "Partitions" / f"{part}.txt")
     files = [(name, name.rpartition("/")[0]) for name in names]
     return labelled_by_class(path, files, sun397_classes(path))
 
 
 def sun397_classes(path: Path) -> list[str]:
     """The 397 names, some of two levels (c/church/indoor)."""
-    return [name.lstrip("/") for name in read_split(path / "Partitions" / "ClassName.txt")]
+    return read_split(path / "Partitions" / "ClassName.txt")
 
 
 def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:

@@ -11,8 +11,8 @@ from projects.Pictures.pretraining_sheets import save_view_sheet
 from revisit.checkpoint.run_folder import NEIGHBOURS, RUN_IDS, VIEWS
 from revisit.engine.same_experiment import plain_config
 from revisit.engine.writers import WRITER_REGISTRY
-from revisit.errors import UserError, first_line
-from revisit.files import write_whole
+from revisit.errors import UserError, first_line, translated
+from revisit.files import plain_name, write_whole
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import require_package
 
@@ -43,7 +43,7 @@ class RunTracker(EventWriter):
         missing = f"WRITERS names {self.PACKAGE}, which is not installed: run pip install {self.PACKAGE}"
         self.package = require_package(self.PACKAGE, missing)
         record = self._folder / RUN_IDS
-        ids = json.loads(record.read_text()) if record.exists() else {}
+        ids = read_ids(record) if record.exists() else {}
         try:
             ids[self.PACKAGE] = self.open(cfg, ids.get(self.PACKAGE))
         except Exception as error:  # of the service's own kinds
@@ -85,6 +85,16 @@ class RunTracker(EventWriter):
         for path in sorted(pictures - self._pictures):
             self.send_picture(path, get_event_storage().iter)
         self._pictures |= pictures
+
+
+def read_ids(record: Path) -> dict[str, str]:
+    """By service, the run that goes on. A service makes a name of a folder of it, so it is a plain one.
+
+    Raises UserError for a file that holds something else: it may come from a store.
+    """
+    with translated(f"reading {record}", content=True):
+        ids = dict(json.loads(record.read_text()))
+    return {service: plain_name(run_id, str(record)) for service, run_id in ids.items()}
 
 
 class WandbTracker(RunTracker):

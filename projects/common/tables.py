@@ -10,11 +10,12 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TextIO
 
+from revisit.errors import on_one_line
+
 # How a text begins that spreadsheets take for a formula, with apostrophes of its own before it, and one that has ours.
-_FORMULA = re.compile("'*[=+\\-@\t\r\n\\uff1d\\uff0b\\uff0d\\uff20]")
+_FORMULA = re.compile("'*[=+\\-@\t\\uff1d\\uff0b\\uff0d\\uff20]")
 _ESCAPED = re.compile(f"'{_FORMULA.pattern}")
 
 
@@ -25,7 +26,8 @@ def score_in(file: Path, names: Sequence[str]) -> float:
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table without a line end after it."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in (headers, ["---"] * len(headers), *rows))
+    lines = [f"| {' | '.join(row)} |" for row in (headers, ["---"] * len(headers), *rows)]
+    return "\n".join(map(on_one_line, lines))
 
 
 def csv_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -36,10 +38,9 @@ def csv_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def write_csv(file: TextIO, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file. A text that a spreadsheet would compute as a formula gets an apostrophe before it, which
-    ``CsvLines`` takes off; numbers stay as they are."""
-    # Not by lineterminator, of which csv takes the signs that have to be quoted in a cell: "\r" is one of them.
-    lines = csv.writer(SimpleNamespace(write=lambda line: file.write(line[:-2] + "\n")))
+    """Write a CSV file, a line for each row, whatever texts hold. A text that a spreadsheet would compute as a formula
+    gets an apostrophe before it, which ``CsvLines`` takes off; numbers stay as they are."""
+    lines = csv.writer(file, lineterminator="\n")
     lines.writerow(map(_cell, headers))
     lines.writerows(map(_cell, row) for row in rows)
 
@@ -74,8 +75,10 @@ class CsvDicts(csv.DictReader):
 
 def _cell(value: object) -> object:
     """A cell as it is written. A text that has the apostrophe already gets another one."""
-    text = "" if isinstance(value, int | float) or value is None else str(value)
-    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else value
+    if isinstance(value, int | float) or value is None:
+        return value
+    text = on_one_line(str(value))
+    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else text
 
 
 def _is_number(text: str) -> bool:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from revisit.data.randomness import Stream, seed_global_generators
-from revisit.errors import UserError
+from revisit.errors import UserError, on_one_line
+from revisit.files import write_whole
 from revisit.keys import COUNT, declare, one_of
 from revisit.modeling.distributed import gather_rows, unwrap
 
@@ -188,7 +189,7 @@ def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | lis
         with contextlib.suppress(OSError):  # a full disk: what happened is reported all the same
             folder.mkdir(parents=True, exist_ok=True)
             stem = f"iteration_{error.iteration:07d}_process_{comm.get_rank()}"
-            (folder / f"{stem}.txt").write_text("".join(f"{name}\n" for name in images), errors="surrogateescape")
+            write_whole(folder / f"{stem}.txt", "".join(f"{on_one_line(name)}\n" for name in images))
             for _, draw in BATCH_PICTURE_REGISTRY:
                 draw(batch, folder / stem)
     comm.synchronize()

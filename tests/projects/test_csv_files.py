@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projects.common.tables import CsvDicts, CsvLines, csv_table
+from revisit.errors import on_one_line
 
-FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "-", "-1 -2")
+FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\uff1d1", "-", "-1 -2")
+LINE_ENDS = ("\t=1", "\r=1", "\n=1", "a\n=1", "a\u2028b")
 OTHERS = {"projects/common/tables.py", "datasets/prepare_openimages_subsets.py"}  # the second reads OpenImages' lists
 
 
@@ -19,6 +21,12 @@ OTHERS = {"projects/common/tables.py", "datasets/prepare_openimages_subsets.py"}
 def test_a_text_that_is_a_formula_begins_with_an_apostrophe(text):
     headers, line = csv.reader(io.StringIO(csv_table([text], [[text]]), newline=""))
     assert headers == line == [f"'{text}"]
+
+
+@pytest.mark.parametrize("text", LINE_ENDS)
+def test_a_row_is_one_line_that_no_spreadsheet_computes(text):
+    _, line = csv_table(["a"], [[text]]).splitlines()
+    assert not line.startswith(("=", "+", "-", "@", '"'))
 
 
 def test_numbers_and_other_texts_stay_as_they_are():
@@ -30,8 +38,9 @@ def test_numbers_and_other_texts_stay_as_they_are():
 @given(st.lists(st.lists(st.text("='+-@\t\r\n,\"a1 \uff1d"), min_size=2, max_size=2), min_size=1))
 def test_what_is_written_is_read(rows):
     file = csv_table(["=a", "b"], rows)
-    assert [*CsvLines(io.StringIO(file, newline=""))] == [["=a", "b"], *rows]
-    assert [[*line.values()] for line in CsvDicts(io.StringIO(file, newline=""))] == rows
+    lines = [list(map(on_one_line, row)) for row in rows]
+    assert [*CsvLines(io.StringIO(file, newline=""))] == [["=a", "b"], *lines]
+    assert [[*line.values()] for line in CsvDicts(io.StringIO(file, newline=""))] == lines
 
 
 def test_there_is_one_writer_and_one_reader_of_our_own_files():

@@ -6,14 +6,16 @@ A record is ``file_name`` and, of class folders, ``label``.
 import logging
 import os
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from revisit.data.images.image_bytes import first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, sample
-from revisit.data.sources.split_files import read_names_of_images
+from revisit.data.sources.split_files import read_names_of_images, text_of_names
 from revisit.errors import UserError, expect, first_few
+from revisit.files import write_whole
 
 from detectron2.utils.logger import log_first_n
 
@@ -109,6 +111,11 @@ def load_list(path: Path) -> Records:
     names = [name for name in read_names_of_images(path, "list of images") if not name.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
     return require_files([{"file_name": str(path.parent / name)} for name in names], f" by {path}")
+
+
+def write_list(path: Path, names: Iterable[str]) -> None:
+    """Write what ``load_list`` reads. Raises UserError for a name that no line holds."""
+    write_whole(path, text_of_names(names, "an image"))
 
 
 def require_files(records: Records, named: str = "") -> Records:

@@ -1,22 +1,26 @@
 """Text files of names, one a line: of images (split files) or of classes."""
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from revisit.errors import UserError, expect, translated
-from revisit.files import read_yaml, written_whole
+from revisit.errors import UserError, expect, on_one_line, translated
+from revisit.files import below, read_yaml, write_whole
 
 NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put next to the labels
 YAML = (".yaml", ".yml")
+BLANKS = " \t"  # around a name
+BOM = "\ufeff"  # which some programs put before a text
 
 
 def read_split(path: Path) -> list[str]:
-    """Names of images, one a line; blanks around them, empty lines and the kind of line end mean nothing.
+    """Names of images, one a line, below the folders of a data set; blanks around them, a slash before them, empty
+    lines and a carriage return before a line end mean nothing.
 
     Raises:
-        UserError: a file that is missing, names nothing, or names an image twice.
+        UserError: a file that is missing, names nothing, an image twice, or one that lies elsewhere (``..``).
     """
-    names = read_names_of_images(path, "split file")
+    names = [below(name, f"split file {path}") for name in read_names_of_images(path, "split file")]
     expect(names, f"split file {path} is empty: expected one image name a line")
     ((name, count),) = Counter(names).most_common(1)
     expect(count == 1, f"split file {path} names {name} {count} times: expected every image once")
@@ -25,13 +29,31 @@ def read_split(path: Path) -> list[str]:
 
 def read_names_of_images(path: Path, what: str) -> list[str]:
     """The lines that are not empty, without blanks around them; the UserError of another file calls it ``what``."""
-    return list(filter(None, map(str.strip, read_lines(path, what, errors="surrogateescape"))))
+    lines = read_lines(path, what, errors="surrogateescape")
+    return [name for line in lines if (name := line.strip(BLANKS))]
 
 
 def read_lines(path: Path, what: str, errors: str = "strict") -> list[str]:
-    """The lines of a text file in UTF-8; the UserError of another one calls it ``what``."""
+    """The lines of a text file in UTF-8; the UserError of another one calls it ``what``.
+
+    A line feed alone ends one, perhaps with a carriage return before it: names may hold what else Python takes for the
+    end of a line, and would become two.
+    """
     with translated(f"reading {what} {path}", content=True):
-        return path.read_text(encoding="utf-8-sig", errors=errors).splitlines()
+        text = path.read_bytes().decode("utf-8-sig", errors)
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
+
+
+def text_of_names(names: Iterable[str], what: str) -> str:
+    """What a text file of these names holds. Raises UserError for one that would be read as another, or as two, which
+    are ``what``."""
+    names = list(names)
+    for name in names:
+        is_line = name == on_one_line(name).strip(BLANKS + BOM) != ""
+        way_out = "expected one without line ends, or blanks around it: rename it"
+        expect(is_line, f"{what} is called {name!r}, which no list can hold: {way_out}")
+    return "".join(f"{name}\n" for name in names)
 
 
 def check_split(path: Path, names: list[str]) -> None:
@@ -44,8 +66,7 @@ def check_split(path: Path, names: list[str]) -> None:
 def write_split(path: Path, names: list[str]) -> None:
     """Write a split, sorted, whole or not at all; see check_split."""
     check_split(path, names)
-    with written_whole(path) as temporary:
-        temporary.write_text("".join(f"{name}\n" for name in sorted(names)), errors="surrogateescape")
+    write_whole(path, text_of_names(sorted(names), "an image"))
 
 
 def read_class_names(file: Path) -> list[str]:
@@ -58,11 +79,13 @@ def read_class_names(file: Path) -> list[str]:
         if file.suffix in YAML:
             names = read_yaml(file, as_text=True).get("names")
         else:
-            names = "\n".join(read_lines(file, "class names")).rstrip().splitlines()
+            names = "\n".join(read_lines(file, "class names")).rstrip().split("\n")
         if isinstance(names, dict):
             names = [names.get(str(number)) for number in range(len(names))]
     are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
     stripped = [name.strip() for name in names] if are_texts else [""]
     are_different = "" not in stripped and len(set(stripped)) == len(stripped) > 0
+    for name in stripped:
+        expect(on_one_line(name) == name, f"{file} has a class {name!r}: expected one without control characters")
     expect(are_different, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")
     return stripped

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import random
 
 import pytest
 from runs import run_config
@@ -11,7 +10,6 @@ from trees import refused, write
 from projects.LargeData import output_sync, run_store
 from projects.LargeData.output_sync import OutputSync
 from projects.LargeData.run_store import RunStore
-from revisit.errors import UserError
 
 CONTENT = b"planted"
 
@@ -40,7 +38,8 @@ def files_of(folder) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["../../home/.bashrc", "/tmp/planted", "..", ".", "", "a/b", "a\nb", "\x1b]0;x", "a\\b", 7, None, "a\u2028b"]
+    "name",
+    ["../../home/.bashrc", "/tmp/planted", "..", ".", "", "a/b", "a\nb", "\x1b]0;x", "a\\b", 7, None, "a\u2028b"],
 )
 def test_a_list_with_a_name_that_leaves_output_dir_is_refused(tmp_path, toy_datasets, name):
     planted(tmp_path / "store", {"name": name})

@@ -313,7 +313,7 @@ def test_a_writer_killed_at_any_byte_leaves_the_old_list_or_the_new_one(monkeypa
 
     store = RunStore(URL)
     store.make()
-    one, two = (run_store.Listing("a", {"model.pth": run_store.Entry("x", n, "00", n)}) for n in (1, 2))
+    one, two = (run_store.Listing("a", {"model.pth": run_store.Entry("model.pth", n, "00", n)}) for n in (1, 2))
     length = len(json.dumps(one, indent=1)) * 3
     for before in (None, one):
         for count in range(length):
