@@ -15,6 +15,8 @@ _NO_ANSWER = re.compile(
     re.I,
 )
 _NO_PART_OF_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Of a URL after its scheme: perhaps what comes before an @, the place, and a query.
+_URL = re.compile(r"""://([^\x00-\x20/?#'"<>\\]*@)?([^\x00-\x20?'"<>\\]*)(\?[^\x00-\x20'"<>\\]*)?""")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
 
@@ -28,7 +30,7 @@ class UserError(Exception):
     EXIT_CODE = 2
 
     def __init__(self, message: str):
-        super().__init__(printable(told_by_worker(message, type(self).__name__)))
+        super().__init__(printable(without_secrets(told_by_worker(message, type(self).__name__))))
 
 
 def expect(condition: bool, message: str) -> None:
@@ -117,6 +119,19 @@ def is_lost_contact(error: BaseException) -> bool:
 def printable(text: str) -> str:
     """The text, on one line whatever it quotes: names of files may hold line ends, and bytes that are no text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def without_secrets(text: str) -> str:
+    """The text whose URLs lack their queries (``?X-Amz-Signature=...``) and their passwords (``user:password@``): what
+    is written, logged or sent anywhere has the place alone, and two signatures of one place are no difference."""
+    return _URL.sub(_without_secret, text)
+
+
+def _without_secret(url: re.Match) -> str:
+    user, place, _ = url.groups(default="")
+    # Azure's abfs://container@account is a place; before the @ of a web server stands a token.
+    is_of_web = url.string[max(0, url.start() - 5) : url.start()].lower().endswith(("http", "https"))
+    return f"://{'' if is_of_web or ':' in user else user}{place}"
 
 
 def on_one_line(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from commands import ROOT
 
 from revisit import UserError, api
-from revisit.engine.run_log import Uncolored
+from revisit.engine.run_log import Shown
 
 HELP = """
 import contextlib, glob, io, runpy, sys
@@ -66,6 +66,6 @@ def test_the_api_starts_its_commands_without_the_working_directory(tmp_path, mon
 
 
 def test_a_file_gets_the_text_of_a_colored_message_alone():
-    formatter = Uncolored(logging.Formatter("%(levelname)s %(message)s"))
+    formatter = Shown(logging.Formatter("%(levelname)s %(message)s"))
     message = "\x1b[36ma table\x1b[0m \x1b[1;31mof\x1b[m %d"
     assert formatter.format(logging.makeLogRecord({"msg": message, "args": (3,)})).endswith(" a table of 3")

@@ -15,7 +15,8 @@ from projects.PaperTables.cells import Cell
 from projects.PaperTables.result_table import NONE, ours
 from projects.Pictures.curves import saved_plot
 from projects.RunHealth.main_score import direction
-from revisit.files import strict_json, written_whole
+from revisit.errors import without_secrets
+from revisit.files import strict_json, write_whole
 
 
 def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder: Path) -> str:
@@ -102,8 +103,7 @@ def _worths(compared: Mapping[str, Sequence[Equivalence]], others: Mapping[str, 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
     """Write texts by the names of their files."""
     for name, text in texts.items():
-        with written_whole(folder / name) as temporary:
-            temporary.write_text(text + "\n")
+        write_whole(folder / name, without_secrets(text) + "\n")
 
 
 def finished_curves(cells: list[Cell]) -> dict[str, LabelCurve]:

@@ -26,7 +26,7 @@ from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
-from revisit.errors import UserError, translated
+from revisit.errors import UserError, translated, without_secrets
 from revisit.files import write_whole
 from revisit.keys import Facts, resolve_auto_values
 from revisit.plugins import PACKAGES, TRAIN, find_config, find_file
@@ -84,7 +84,8 @@ class Job:
 
     @property
     def _identity(self) -> dict:
-        return {"commands": [list(command) for command in self.commands], "facts": list(self.facts)}
+        commands = [list(map(without_secrets, command)) for command in self.commands]
+        return {"commands": commands, "facts": list(self.facts)}
 
     def claim(self) -> None:
         """Write ``job.json``. Raises UserError where it is there and says otherwise."""

@@ -20,6 +20,7 @@ from projects.Predict.predictions import heads_of, load_finetuned
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.records import Records
 from revisit.engine.finetune_trainer import build_mapper
+from revisit.errors import without_secrets
 from revisit.files import written_whole
 from revisit.keys import DETECTORS, PIXELWISE
 from revisit.plugins import require_package
@@ -182,7 +183,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
     }
     card = card_of(path)
     with written_whole(card) as temporary:
-        temporary.write_text(json.dumps(facts, indent=2, ensure_ascii=False))
+        temporary.write_text(without_secrets(json.dumps(facts, indent=2, ensure_ascii=False)))
     return card
 
 

@@ -4,14 +4,17 @@ import json
 import logging
 import os
 import re
+import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from projects.Pictures.pretraining_sheets import save_view_sheet
 from revisit.checkpoint.run_folder import NEIGHBOURS, RUN_IDS, VIEWS
 from revisit.engine.same_experiment import plain_config
 from revisit.engine.writers import WRITER_REGISTRY
-from revisit.errors import UserError, first_line, translated
+from revisit.errors import UserError, first_line, translated, without_secrets
 from revisit.files import plain_name, write_whole
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import require_package
@@ -97,6 +100,16 @@ def read_ids(record: Path) -> dict[str, str]:
     return {service: plain_name(run_id, str(record)) for service, run_id in ids.items()}
 
 
+@contextmanager
+def command_without_secrets() -> Iterator[None]:
+    """While the block runs, whoever asks for the command line sees URLs without secrets."""
+    before, sys.argv = sys.argv, list(map(without_secrets, sys.argv))
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
 class WandbTracker(RunTracker):
     """Weights & Biases, by its own settings: WANDB_PROJECT, WANDB_MODE and others. It reads TensorBoard's scalars."""
 
@@ -107,7 +120,8 @@ class WandbTracker(RunTracker):
         self.package.tensorboard.unpatch()  # of an earlier run of this process
         # sync_tensorboard=True would wait 10 s at the end for a second folder of events, to find out what both share.
         self.package.tensorboard.patch(save=False, root_logdir=cfg.OUTPUT_DIR)
-        self._run = self.package.init(id=run_id, resume="allow", **options)
+        with command_without_secrets():  # it sends the command line, too
+            self._run = self.package.init(id=run_id, resume="allow", **options)
         return self._run.id
 
     def send_picture(self, path: Path, iteration: int) -> None:

@@ -10,8 +10,9 @@ from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.engine.environment import record_environment
 from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.run_log import open_log
+from revisit.engine.same_experiment import config_text
 from revisit.engine.setup import make_config
-from revisit.errors import expect
+from revisit.errors import expect, without_secrets
 from revisit.files import make_folder, strict_json, write_whole
 from revisit.modeling.backbone.description import family_of
 
@@ -32,7 +33,7 @@ def load_project(args: Namespace) -> CfgNode:
     make_folder(args.output, "--output")
     keep_freed_memory(cfg.MODEL.DEVICE)
     open_log(str(args.output))
-    write_whole(args.output / "config.yaml", cfg.dump())
+    write_whole(args.output / "config.yaml", config_text(cfg))
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
@@ -57,5 +58,5 @@ def write_results(cfg: CfgNode, protocol: str, results: dict, *, network: bool =
     """OUTPUT_DIR/results.json, whole or not at all: what the numbers mean, of which weights they are, the numbers."""
     weights = {"weights": cfg.MODEL.WEIGHTS or RANDOM} if network else {}
     content = strict_json({"protocol": protocol, **weights, **results})
-    write_whole(Path(cfg.OUTPUT_DIR) / "results.json", f"{content}\n")
+    write_whole(Path(cfg.OUTPUT_DIR) / "results.json", f"{without_secrets(content)}\n")
     print(f"results.json, and what was drawn, is in {cfg.OUTPUT_DIR}")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from revisit.errors import expect
+from revisit.errors import expect, without_secrets
 from revisit.files import read_json, write_whole
 
 SETTINGS = "settings.json"
@@ -14,8 +14,10 @@ NAMED = 3  # settings of many that differ
 def claim(output: Path, settings: dict[str, Any], way_out: str = "give another --output") -> None:
     """Write SETTINGS. Raises UserError where they are there and differ, because results would be of both."""
     path = output / SETTINGS
+    text = without_secrets(json.dumps(settings))
+    settings = json.loads(text)
     if not path.is_file():
-        write_whole(path, json.dumps(settings))
+        write_whole(path, text)
     before = read_json(path)
     expect(isinstance(before, dict), f"{path} has no settings: {way_out}")
     other = [_change(name, before.get(name), now) for name, now in settings.items() if before.get(name) != now]

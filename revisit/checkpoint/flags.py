@@ -12,7 +12,7 @@ import yaml
 
 from revisit.config import add_revisit_config
 from revisit.data.images.deep_images import bit_depth, depth_key
-from revisit.errors import UserError, expect, first_few
+from revisit.errors import UserError, expect, first_few, without_secrets
 from revisit.files import is_url, local_copy, read_yaml, write_whole
 from revisit.keys import NETWORK, declaration, value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families, family_of
@@ -70,7 +70,7 @@ def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "
         content["sha256"] = _checksum(file)
     text = yaml.safe_dump({**content, "config": flags}, sort_keys=False)
     header = f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
-    write_whole(flags_path(weights), header + text)
+    write_whole(flags_path(weights), header + without_secrets(text))
 
 
 def _checksum(file: Path) -> str:

@@ -19,7 +19,7 @@ from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import training_mapper
 from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import build_optimizer
-from revisit.errors import UserError
+from revisit.errors import UserError, without_secrets
 from revisit.files import write_whole
 from revisit.keys import KEYS, PIXELWISE, PRETRAINING, Facts, is_read, value_of, with_values
 from revisit.modeling.backbone.description import describe
@@ -58,12 +58,12 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     recipe: dict = {}
     for _, section in DRY_RUN_REGISTRY:
         recipe |= section(cfg, facts, model)
-    text = json.dumps(recipe, indent=2)
+    text = without_secrets(json.dumps(recipe, indent=2))
     write_whole(output / "dry_run.json", text)
     print(text)
     print(f"wrote {output / 'dry_run.json'}")
     for record in log:
-        print(f"{'warning: ' if record.levelno > logging.INFO else ''}{record.getMessage()}")
+        print(f"{'warning: ' if record.levelno > logging.INFO else ''}{without_secrets(record.getMessage())}")
     if recipe["data"]["found"]:
         for _, draw in DRY_RUN_PICTURE_REGISTRY:
             draw(cfg, output)

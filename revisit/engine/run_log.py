@@ -6,12 +6,15 @@ import re
 import sys
 from logging.handlers import MemoryHandler
 
+from revisit.errors import on_one_line, without_secrets
+
 from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 
 LIBRARIES = ("detectron2", "fvcore")
 OWN = ("revisit", "projects")
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
+_CONTROL = re.compile(r"(\x1b\[[\d;]*m|\n|\t)|[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # what may stay, then all of them
 # Starts of what Detectron2 logs and a run's own lines say already, or what names a temporary file.
 SUPERFLUOUS = (
     "Converting ",
@@ -31,15 +34,18 @@ SUPERFLUOUS = (
 )
 
 
-class Uncolored(logging.Formatter):
-    """Another formatter's text without the colours that Detectron2 puts into its messages."""
+class Shown(logging.Formatter):
+    """Another formatter's text as it may be shown and kept: URLs without secrets, control characters escaped, and
+    ``colored`` or without the colours that Detectron2 puts into its messages."""
 
-    def __init__(self, inner: logging.Formatter):
+    def __init__(self, inner: logging.Formatter, *, colored: bool = False):
         super().__init__()
-        self._inner = inner
+        self._inner, self._colored = inner, colored
 
     def format(self, record: logging.LogRecord) -> str:
-        return _COLOR.sub("", self._inner.format(record))
+        text = without_secrets(self._inner.format(record))
+        text = text if self._colored else _COLOR.sub("", text)
+        return _CONTROL.sub(lambda found: found[1] or on_one_line(found[0]), text)
 
 
 class News(logging.Filter):
@@ -71,8 +77,8 @@ def open_log(folder: str) -> None:
         for handler in setup_logger(folder, distributed_rank=comm.get_rank(), name=name).handlers:
             if isinstance(handler.stream, io.TextIOWrapper):
                 handler.stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
-            if not handler.stream.isatty() and not isinstance(handler.formatter, Uncolored):
-                handler.setFormatter(Uncolored(handler.formatter))
+            if not isinstance(handler.formatter, Shown):
+                handler.setFormatter(Shown(handler.formatter, colored=handler.stream.isatty()))
             if not any(isinstance(installed, News) for installed in handler.filters):
                 handler.addFilter(News())
             if handler.stream is sys.stdout:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from revisit.checkpoint.run_folder import Trained
 from revisit.config import REMOVED
 from revisit.data.sources.records import PARTS, changes
-from revisit.errors import UserError, expect
-from revisit.keys import NETWORK, declaration, dotted_keys, is_read, short_repr
+from revisit.errors import UserError, expect, without_secrets
+from revisit.keys import NETWORK, declaration, dotted_keys, is_read, short_repr, with_values
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -34,8 +34,18 @@ class Difference(NamedTuple):
 
 
 def plain_config(cfg: CfgNode) -> dict[str, Value]:
-    """A config as a checkpoint holds it: plain values by dotted key, tuples as lists."""
-    return {key: _plain(value) for key, value in dotted_keys(cfg).items()}
+    """A config as a checkpoint holds it: plain values by dotted key, tuples as lists; URLs without secrets."""
+    return plain_values(dotted_keys(cfg))
+
+
+def plain_values(values: Mapping[str, object]) -> dict[str, Value]:
+    """The same of values by dotted key."""
+    return {key: _plain(value) for key, value in values.items()}
+
+
+def config_text(cfg: CfgNode) -> str:
+    """What config.yaml of a run holds: all keys, URLs without secrets. The running config keeps them, to fetch by."""
+    return with_values(cfg, plain_config(cfg)).dump()
 
 
 def may_change(cfg: CfgNode, key: str) -> bool:
@@ -81,7 +91,7 @@ def _warn_of_removed_keys(saved: Mapping[str, Value]) -> None:
 
 
 def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: bool) -> list[Difference]:
-    now, before = plain_config(cfg), saved["config"]
+    now, before = plain_config(cfg), plain_values(saved["config"])
     elsewhere = other_processes or now["MODEL.DEVICE"] != before["MODEL.DEVICE"]
     of_keys = _differences(before, now, elsewhere=elsewhere)
     differences = [d for d in of_keys if d.key != DATA]
@@ -117,7 +127,7 @@ def _is_of_place(difference: Difference) -> bool:
 
 def check_same_network(cfg: CfgNode, trained: Trained) -> None:
     """Raise UserError with what of a config would make another network of a checkpoint's, or other boxes."""
-    differences = _differences(trained.config, plain_config(cfg), elsewhere=True)
+    differences = _differences(plain_values(trained.config), plain_config(cfg), elsewhere=True)
     makes = [d for d in differences if declaration(d.key).scope == NETWORK]
     wrong = [d for d in makes if not may_change(cfg, d.key)]
     wrong = [d for d in wrong if d.key == "MODEL.META_ARCHITECTURE"] or wrong
@@ -145,4 +155,6 @@ def unused_overrides(cfg: CfgNode, typed: Collection[str]) -> list[str]:
 
 
 def _plain(value: object) -> Value:
+    if isinstance(value, str):
+        return without_secrets(value)
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

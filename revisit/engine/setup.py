@@ -36,7 +36,7 @@ from revisit.engine.precision import check_precision
 from revisit.engine.run_copies import copies_kept, prepare_copies
 from revisit.engine.run_lock import run_lock
 from revisit.engine.run_log import LogBeforeTheLog, open_log
-from revisit.engine.same_experiment import check_alike, check_same_network, unused_overrides
+from revisit.engine.same_experiment import check_alike, check_same_network, config_text, unused_overrides
 from revisit.errors import UserError, did_you_mean, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
 from revisit.keys import Facts, architecture_of, assign, resolve_auto_values
@@ -222,7 +222,7 @@ def _record(cfg: CfgNode, folder: Path, *, again: bool) -> None:
     """What a run was trained with stays on record when it is evaluated, and until it resumes (trainer.py)."""
     settings = folder / "config.yaml"
     if not (again and checkpoints_of_run(folder) and settings.is_file()):
-        write_whole(settings, cfg.dump())
+        write_whole(settings, config_text(cfg))
     record_environment(folder, again=again)
 
 

@@ -16,7 +16,7 @@ from revisit.checkpoint.run_folder import write_results
 from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, Checkpoints, EndOfRunError
-from revisit.engine.same_experiment import check_same_experiment, plain_config
+from revisit.engine.same_experiment import check_same_experiment, config_text, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
@@ -202,7 +202,7 @@ class RevisitTrainer(DefaultTrainer):
         if self.start_iter:
             logger.info(f"resuming at iteration {self.start_iter}")
             if comm.is_main_process():
-                write_whole(self.folder / "config.yaml", self.cfg.dump())
+                write_whole(self.folder / "config.yaml", config_text(self.cfg))
         self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> None:

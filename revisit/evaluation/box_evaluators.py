@@ -13,6 +13,7 @@ from pycocotools.cocoeval import COCOeval
 
 from revisit.compat import has_compiled_operators
 from revisit.data.sources.coco_truth import read_coco, scored_coco
+from revisit.errors import without_secrets
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
 from revisit.files import write_whole
 from revisit.keys import DETECTORS, architecture_of
@@ -61,7 +62,7 @@ class BoxEvaluator(COCOEvaluator):
 
     def _eval_predictions(self, *predictions: object, **options: object) -> None:
         about = {"data_set": self._name, "classes": self._classes_by_id()}
-        write_whole(self._about, json.dumps(about))
+        write_whole(self._about, without_secrets(json.dumps(about)))
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what the log has, and -1 for no score
             super()._eval_predictions(*predictions, **options)
 
