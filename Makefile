@@ -99,7 +99,7 @@ check-container:  ## run the Dockerfile's steps in a clean root file system (nee
 detectron2-main: $(STAMP)  ## replace Detectron2 in .venv by its main branch
 	$(PIP) --no-build-isolation --no-deps --force-reinstall git+https://github.com/facebookresearch/detectron2
 
-fuzz: $(STAMP)  ## 3,000 damaged files and as many mutated configs; resumes with other keys
+fuzz: $(STAMP)  ## 3,000 damaged files, odd names, mutated configs each; resumes with other keys
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz
 
 weight: $(STAMP)  ## what a reader has to hold: syntax nodes, branches, files that read the config, files to open

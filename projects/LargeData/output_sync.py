@@ -26,7 +26,7 @@ from projects.LargeData.threads import quiet_thread
 from revisit.checkpoint.run_folder import FINAL, OF_RUN, checkpoints_of_run, iteration_of, outdated
 from revisit.engine.data_checks import evaluation_sets
 from revisit.engine.run_copies import register_copy
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, expect, first_line, without_secrets
 from revisit.files import is_url, make_folder, write_whole
 from revisit.keys import RUN, Rule, declare
 
@@ -110,7 +110,7 @@ def open_store(cfg: CfgNode) -> RunStore:
 def is_inside(store: RunStore, place: str) -> bool:
     """Whether a store is a folder or a URL, or lies below it."""
     if is_url(place):
-        return f"{store}/".startswith(f"{place.rstrip('/')}/")
+        return f"{store}/".startswith(f"{without_secrets(place).rstrip('/')}/")
     of_data = Path(place).expanduser()
     return bool(store.folder) and of_data.is_dir() and store.folder.resolve().is_relative_to(of_data.resolve())
 

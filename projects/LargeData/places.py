@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import fsspec
 
-from revisit.errors import UserError, expect, translated, words_of
+from revisit.errors import UserError, expect, translated, without_secrets, words_of
 from revisit.files import is_url, make_folder, output_path, plain_name, written_whole
 
 WITH_BUCKETS = {"s3", "s3a", "gs", "gcs"}
@@ -92,7 +92,7 @@ class Store:
             self._filesystem, self._root = fsspec.url_to_fs(self._url)
 
     def __str__(self) -> str:
-        return self._url
+        return without_secrets(self._url)
 
     def make(self) -> None:
         """Raises UserError where nothing can be written, and for a bucket that is not there: a name may be mistyped."""

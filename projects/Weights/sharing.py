@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import fsspec
 import huggingface_hub
 
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, expect, first_line, without_secrets
 from revisit.files import is_url, make_folder, plain_name, written_whole
 
 WEIGHTS = (".safetensors", ".pth")  # which can be read without running code from them
@@ -28,7 +28,7 @@ class Place:
             self._filesystem, self._root = fsspec.url_to_fs(self._url)
 
     def __str__(self) -> str:
-        return self._url
+        return without_secrets(self._url)
 
     def sizes(self) -> dict[str, int | None]:
         """Bytes of the files directly there, by name, None where the place does not say it in its list; nothing of a
