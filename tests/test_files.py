@@ -1,4 +1,4 @@
-"""YAML of anybody's: plain values, or one line before it takes more memory or time than its size suggests."""
+"""Files written whole, whoever else writes; YAML of anybody's, or one line before it takes more than its size suggests."""
 
 import datetime
 import resource
@@ -7,7 +7,7 @@ import pytest
 from kills import fork
 from trees import refused
 
-from revisit.files import read_yaml
+from revisit.files import make_folder, read_yaml, write_whole, written_whole
 
 DOUBLED = "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 20))
 MERGED = "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30))
@@ -59,3 +59,30 @@ def test_a_list_of_thousands_of_classes_is_read(tmp_path):
     (tmp_path / "a.yaml").write_text("names:\n" + "".join(f"  {n}: class {n}\n" for n in range(3000)))
     names = read_yaml(tmp_path / "a.yaml")["names"]
     assert len(names) == 3000 and names[2999] == "class 2999"
+
+
+def test_a_planted_link_leads_no_writer_to_another_file(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("a.json", "a.json.tmp"):
+        (tmp_path / name).symlink_to(victim)
+    write_whole(tmp_path / "a.json", "new")
+    assert victim.read_text() == "mine" and (tmp_path / "a.json").read_text() == "new"
+    assert not (tmp_path / "a.json").is_symlink()
+
+
+def test_two_writers_of_one_file_do_not_take_each_others(tmp_path):
+    path = tmp_path / f"{'x' * 245}.json"
+    with written_whole(path) as one, written_whole(path) as other:
+        assert one != other
+        one.write_text("one")
+        other.write_text("other")
+    assert path.read_text() == "one"
+
+
+def test_what_a_killed_writer_has_left_is_removed_and_what_is_being_written_is_not(tmp_path):
+    for name in ("a.0123abcd.json.tmp", "b.0123abcd.tmp", "mine.tmp", "c.json"):
+        (tmp_path / name).write_text("")
+    with written_whole(tmp_path / "d.json") as temporary:
+        make_folder(tmp_path, "--output")
+        assert {path.name for path in tmp_path.iterdir()} == {"mine.tmp", "c.json", temporary.name}

@@ -149,15 +149,13 @@ def test_lists_of_runs_bring_back_nothing_but_files_of_a_run(victim, monkeypatch
     monkeypatch.setattr(run_store, "FIRST_WAIT", 0.0)
     write(victim / "store/model_0000001.pth", b"x")
     rng, whole, outcomes = random.Random(1), listed({"name": "log.txt", "place": "log.txt", "iteration": -1}), Counter()
-    contents: list[str | bytes] = [spoil(whole, rng) for _ in range(CASES // 4)]
+    contents: list[tuple[str | bytes, str]] = [(spoil(whole, rng), "log.txt") for _ in range(CASES // 4)]
     for name in names():
-        at = f"store/{name}"
-        if is_on_disk(name):
-            write(victim / at, b"x")
-        contents += [listed({"name": name, "place": name, "iteration": -1})]
-        contents += [listed({"name": "log.txt", "place": name, "iteration": -1})]
-    for content in contents:
-        run = victim / "run"
+        contents += [(listed({"name": name, "place": name, "iteration": -1}), name)]
+        contents += [(listed({"name": "log.txt", "place": name, "iteration": -1}), name)]
+    for content, name in contents:
+        run, planted = victim / "run", victim / "store" / (name if is_on_disk(name) else "other.txt")
+        write(planted, b"x")
         run.mkdir(exist_ok=True)
         before = files_of(victim / "store")
         outcomes[outcome(resume, victim / "store", run, content)] += 1
@@ -165,7 +163,7 @@ def test_lists_of_runs_bring_back_nothing_but_files_of_a_run(victim, monkeypatch
         assert {path for path in before if before[path] != after.get(path)} <= {f"{victim}/store/run.json"}
         found = {path for path in run.iterdir() if path.name != "output_sync.json"}
         assert all(any(path.match(pattern) for pattern in PATTERNS) and path.is_file() for path in found)
-        for path in run.iterdir():
+        for path in (*run.iterdir(), planted):
             path.unlink()
     assert min(outcomes.values()) > len(contents) / 50 and len(outcomes) == 2
 

@@ -113,7 +113,7 @@ def test_a_longer_run_resumes_from_the_later_of_periodic_and_final(whole, tmp_pa
 
 @pytest.mark.parametrize("metrics", ["", '{"iteration": 1}\n', '{"iteration": 1}\n{"itera'])
 def test_what_a_killed_process_was_writing_is_removed_or_ended(tmp_path, metrics):
-    for name in ("model_0000003.pth.tmp", "model_0000001.pth"):
+    for name in ("model_0000003.pth.tmp", "model_0000003.0123abcd.pth.tmp", "model_0000001.pth"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "metrics.json").write_text(metrics)
     run_folder.tidy_up(tmp_path)
