@@ -1,4 +1,4 @@
-"""Files written whole, whoever else writes; YAML of anybody's, or one line before it takes more than its size suggests."""
+"""Files written whole, whoever else writes; YAML of anybody's, or one line before it takes more than its size."""
 
 import datetime
 import resource
