@@ -219,7 +219,6 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
         sys.path = [*named.split(os.pathsep), *(path for path in sys.path if path != str(ROOT))]
     if not is_safe:
         sys.path.insert(0, first)
-    multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, which inherit blocked signals
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method: fork
     subprocess.Popen = popen

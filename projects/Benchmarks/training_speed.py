@@ -18,6 +18,7 @@ from projects.Benchmarks.measuring import compare, now, peak_memory, timer
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, textbook_losses
 from projects.Planning.step_cost import random_views, step_cost
 from revisit.data.loading.loader import ResumableLoader, finish
+from revisit.data.loading.workers import START_METHOD
 from revisit.data.sources.catalog import get_records
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.solver import build_optimizer
@@ -84,9 +85,10 @@ def plain_loader(cfg: CfgNode) -> DataLoader:
     files = [record["file_name"] for name in cfg.DATASETS.TRAIN for record in get_records(name)]
     batch = cfg.SOLVER.IMS_PER_BATCH
     expect(len(files) >= batch, f"{len(files)} images are no batch of {batch}: expected a lower SOLVER.IMS_PER_BATCH")
-    workers = {"num_workers": cfg.DATALOADER.NUM_WORKERS, "pin_memory": torch.cuda.is_available()}
-    options = {"shuffle": True, "drop_last": True, "collate_fn": ReferenceViews(cfg).batch, **workers}
-    return DataLoader(files, batch, **options)
+    workers = cfg.DATALOADER.NUM_WORKERS
+    how = {"num_workers": workers, "multiprocessing_context": START_METHOD if workers else None}
+    how |= {"pin_memory": torch.cuda.is_available(), "collate_fn": ReferenceViews(cfg).batch}
+    return DataLoader(files, batch, shuffle=True, drop_last=True, **how)
 
 
 class OwnStep:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from projects.Pictures.tiles import fit
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError
 from revisit.progress import progress
+from revisit.threads import thread_pool
 
 AROUND = 0.15  # of a box's sides, on each side
 THREADS = 4
@@ -32,7 +32,7 @@ def thumbnails(table: RowTable, size: int) -> np.ndarray:
         for place in by_file[file]:
             tiles[place] = square(cut(image, table, place), size)
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with thread_pool(THREADS) as pool:
         list(progress("thumbnails", "image", pool.map(draw, by_file), total=len(by_file)))
     return tiles
 

@@ -12,7 +12,6 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import Full, Queue
@@ -22,6 +21,7 @@ from filelock import FileLock, Timeout
 from projects.LargeData.threads import quiet_thread
 from revisit.data.images.image_bytes import Range, filesystem_of
 from revisit.files import make_folder
+from revisit.threads import thread_pool
 
 CHECKSUM_BYTES = 4
 WAITING = 4  # batches in memory until they are written; of a disk that is slower than the store, not all are kept
@@ -78,7 +78,7 @@ class Cache:
         """The name of each range's file; without those of a shard whose version the store does not say now."""
         files = {file for file, _, _ in ranges}
         if unknown := sorted(files - self._versions.keys()):
-            with ThreadPoolExecutor(AT_ONCE) as pool:
+            with thread_pool(AT_ONCE) as pool:
                 versions = zip(unknown, pool.map(version_of, unknown), strict=True)
                 self._versions |= {file: version for file, version in versions if version is not None}
         return {each: name_of(each, self._versions[each[0]]) for each in ranges if each[0] in self._versions}

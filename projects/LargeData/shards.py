@@ -10,7 +10,6 @@ import json
 import os
 import posixpath
 import tarfile
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, Lab
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError, expect, translated
 from revisit.progress import progress
+from revisit.threads import thread_pool
 
 PARTIAL = "index.partial.{}.json"  # what an interrupted call has indexed, a part of the tar files in each
 NOTED = 1000  # tar files of a part
@@ -117,7 +117,7 @@ def _indexed(place: Place, sizes: dict[str, int]) -> tuple[list[np.ndarray], int
     done = {name: np.array(images) for name, (size, images) in entries if sizes.get(name) == size}
     left = [name for name in sizes if name not in done]
     bar = progress("indexing", "shard", total=len(sizes), done=len(done))
-    with bar, ThreadPoolExecutor(place.at_once) as pool:
+    with bar, thread_pool(place.at_once) as pool:
         parts = len(noted)
         for start in range(0, len(left), NOTED):
             part = left[start : start + NOTED]

@@ -7,6 +7,7 @@ from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import PixelMapper, pixel_mapper_of
 from revisit.data.loading.finetune_loader import FinetuneLoader
+from revisit.data.loading.workers import SignalSafeLoader
 from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.hooks import FreshPreciseBN, LossNormalizers
 from revisit.engine.trainer import RevisitTrainer
@@ -62,7 +63,9 @@ class FinetuneTrainer(RevisitTrainer):
 
     @classmethod
     def build_test_loader(cls, cfg: CfgNode, dataset_name: str) -> DataLoader:
-        return build_detection_test_loader(cfg, dataset_name, mapper=build_mapper(cfg, is_train=False))
+        plain = build_detection_test_loader(cfg, dataset_name, mapper=build_mapper(cfg, is_train=False))
+        how = {"batch_sampler": plain.batch_sampler, "collate_fn": plain.collate_fn, "num_workers": plain.num_workers}
+        return SignalSafeLoader(plain.dataset, **how)
 
     @classmethod
     def build_evaluator(cls, cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:

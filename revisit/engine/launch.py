@@ -20,6 +20,7 @@ import torch.multiprocessing as mp
 from torch.distributed.elastic.utils.distributed import get_free_port
 
 from revisit.compat.private_names import forget_process_groups, kill_with_parent, set_local_group
+from revisit.data.loading import workers
 from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import (
@@ -166,7 +167,8 @@ def _run_rank(
         kill_with_parent()
         if not mp.parent_process().is_alive():  # killed before the line above
             os._exit(1)
-        mp.set_start_method(None, force=True)  # a spawned process would spawn its loaders' workers too: 5 s each
+        # Also the workers of a plug-in's own loader: a spawned process would spawn them, 5 s each.
+        mp.set_start_method(workers.START_METHOD, force=True)
     try:
         _join(local_rank, on_gpu, processes)
         main(*args)

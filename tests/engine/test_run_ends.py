@@ -3,7 +3,6 @@
 When one process of several fails, all end: soon, with its reason, and nothing is left.
 """
 
-import multiprocessing
 import os
 import re
 import shlex
@@ -12,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Collection
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -147,8 +147,6 @@ import multiprocessing, os, signal, sys
 from torch.utils.data import get_worker_info
 from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 
-multiprocessing.set_start_method("fork", force=True)
-
 class Workers:
     def __len__(self):
         return 200
@@ -177,27 +175,27 @@ def test_workers_ignore_signals_and_end_with_training(toy_root, tmp_path):
 
 
 def test_a_worker_ended_before_its_start_ends(monkeypatch):
-    start = multiprocessing.Process.start
+    start = BaseProcess.start
 
-    def start_and_end(process: multiprocessing.Process) -> None:
+    def start_and_end(process: BaseProcess) -> None:
         start(process)
         os.kill(process.pid, signal.SIGUSR2)  # what _end_workers sends
         process.join(TIMEOUT)
         assert process.exitcode == 0
 
-    monkeypatch.setattr("torch.multiprocessing.Process.start", start_and_end)
+    monkeypatch.setattr(BaseProcess, "start", start_and_end)
     iter(SignalSafeLoader(range(10), num_workers=1))
 
 
 def test_a_signal_while_workers_start_arrives_once(monkeypatch):
-    heard, start = [], multiprocessing.Process.start
+    heard, start = [], BaseProcess.start
 
-    def start_and_signal(process: multiprocessing.Process) -> None:
+    def start_and_signal(process: BaseProcess) -> None:
         start(process)
         os.kill(os.getpid(), signal.SIGTERM)
         heard.append("started")
 
-    monkeypatch.setattr("torch.multiprocessing.Process.start", start_and_signal)
+    monkeypatch.setattr(BaseProcess, "start", start_and_signal)
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
         batches = iter(SignalSafeLoader(range(10), num_workers=1))

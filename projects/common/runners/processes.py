@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,6 +17,7 @@ from tqdm import tqdm
 from projects.common.runners.job import CONTINUES, Job, in_batches, make_batch, make_here, missing, progress_of
 from revisit.compat.private_names import kill_with_parent
 from revisit.errors import UserError
+from revisit.threads import thread_pool
 
 _jobs: list[Job] = []  # of a worker: the one that it was started for
 
@@ -53,9 +54,9 @@ class Processes(NamedTuple):
                     worker.kill()
                 raise
 
-    def _pool(self, job: Job) -> Executor:
+    def _pool(self, job: Job) -> AbstractContextManager[Executor]:
         if job.in_threads:
-            return ThreadPoolExecutor(self.workers)
+            return thread_pool(self.workers)
         # Spawned processes inherit no threads or locks, whatever this one has loaded before.
         context = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self.workers, context, _begin_worker, (job, self.workers))

@@ -1,6 +1,6 @@
 """The loader of pretraining, restartable at any iteration: uint8 batches of views."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import TypedDict
@@ -13,7 +13,7 @@ from revisit.compat.private_names import shared_bytes
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
-from revisit.data.loading.upcoming import ReadsAhead, reader_of
+from revisit.data.loading.upcoming import Batches, ReadsAhead, reader_of
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import Records, fingerprint, labels_of
@@ -54,11 +54,12 @@ class ViewDataset(Dataset):
         self._labelled = labelled
         self._bit_depth = bit_depth
         self._reader: ReadsAhead | None = None
-        self._make_reader: Callable[[int, int], ReadsAhead | None] | None = None
+        self._make_reader: Callable[[Batches], ReadsAhead | None] | None = None
+        self._sampler: Iterable[list[tuple[int, int]]] = ()
 
-    def read_by(self, make: Callable[[int, int], ReadsAhead | None]) -> None:
-        """Let ``make(worker, number of workers)`` read what a worker's batches need, from its next batch on."""
-        self._make_reader = make
+    def read_by(self, make: Callable[[Batches], ReadsAhead | None], sampler: Iterable[list[tuple[int, int]]]) -> None:
+        """Let what ``make`` returns read what a worker's share of the sampler's batches needs, from the next one on."""
+        self._reader, self._make_reader, self._sampler = None, make, sampler
 
     def __len__(self) -> int:
         return len(self.records)
@@ -89,11 +90,17 @@ class ViewDataset(Dataset):
     def _begin(self, keys: list[tuple[int, int]]) -> None:
         """Have the bytes of a batch at hand, where something reads them ahead."""
         if self._make_reader:
-            worker = get_worker_info()
-            self._reader = self._make_reader(worker.id, worker.num_workers) if worker else self._make_reader(0, 1)
+            self._reader = self._make_reader(self._own_batches())
             self._make_reader = None
         if self._reader:
             self._reader.begin([self.records[index] for _, index in keys])
+
+    def _own_batches(self) -> Batches:
+        """Records of the batches that this worker makes: they take turns."""
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        for keys in islice(self._sampler, first, None, step):
+            yield [self.records[index] for _, index in keys]
 
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
         return self._mapper.of_picture(open_record(record, self._bit_depth), epoch, index, room)
@@ -150,17 +157,12 @@ class ResumableLoader:
         batch_size = self._cfg.SOLVER.IMS_PER_BATCH
         return EpochBatchSampler(self.num_images, batch_size, self._cfg.SEED, **share_of_process(start_iteration))
 
-    def _batches(self, start_iteration: int, worker: int, num_workers: int) -> Iterator[list[dict]]:
-        """Records of the batches that a worker makes: they take turns."""
-        for keys in islice(self._sampler(start_iteration), worker, None, max(1, num_workers)):
-            yield [self._dataset.records[index] for _, index in keys]
-
     def __iter__(self) -> Iterator[ViewBatch]:
-        start = self.start_iteration
-        self._dataset.read_by(lambda *worker: reader_of(self._cfg, self._batches(start, *worker)))
+        sampler = self._sampler(self.start_iteration)
+        self._dataset.read_by(partial(reader_of, self._cfg), sampler)
         loader = SignalSafeLoader(
             self._dataset,
-            batch_sampler=self._sampler(start),
+            batch_sampler=sampler,
             num_workers=self._cfg.DATALOADER.NUM_WORKERS,
             collate_fn=trivial_batch_collator,
         )

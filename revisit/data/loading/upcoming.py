@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from revisit.plugins import import_modules, load_plugins
+
 from detectron2.config import CfgNode
 
 Batches = Iterator[list[dict]]  # the records of each batch that a worker will make, in order
@@ -25,6 +27,8 @@ def register_reader(make: Callable[[CfgNode, Batches], ReadsAhead | None]) -> No
 
 def reader_of(cfg: CfgNode, batches: Batches) -> ReadsAhead | None:
     """The first that takes the batches; None: images are read when they are wanted."""
+    load_plugins()  # in a worker that is no fork nothing is registered yet
+    import_modules(cfg.IMPORTS)
     for make in _READERS:
         if reader := make(cfg, batches):
             return reader

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -20,20 +21,27 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _END = signal.SIGUSR2
 _GRACE = 5.0  # seconds
 _ALL = (*STOP_SIGNALS, _END)
+# How workers start; Python's own choice depends on its version. A fork is there at once, and shares the records, of
+# which other processes would get copies. No thread of its parent may hold a library's lock meanwhile: those of ours do
+# not (revisit/threads.py), but macOS has some of its own.
+START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 
 class SignalSafeLoader(DataLoader):
-    """A DataLoader whose workers ignore STOP_SIGNALS from the moment they are forked; where there is a GPU its batches
+    """A DataLoader whose workers ignore STOP_SIGNALS from the moment they start; where there is a GPU its batches
     are in pinned memory.
 
     Ctrl-C and SLURM send their signals to all processes. A worker that died of one would break the step that the
     training process still finishes. ``waiting`` is entered whenever a batch is awaited (engine/stop_signals.py).
+    Not everywhere is a worker a fork, so the data set and what it calls have to be picklable.
     """
 
     waiting: ClassVar[Callable[[], AbstractContextManager]] = nullcontext
 
     def __init__(self, dataset: Dataset, **options: object):
-        super().__init__(dataset, worker_init_fn=start_worker, pin_memory=torch.cuda.is_available(), **options)
+        method = START_METHOD if options.get("num_workers") else None
+        how = {"worker_init_fn": start_worker, "multiprocessing_context": method, **options}
+        super().__init__(dataset, pin_memory=torch.cuda.is_available(), **how)
 
     def __iter__(self) -> Iterator:
         # Workers inherit what is blocked here. One that reaches this thread meanwhile waits.

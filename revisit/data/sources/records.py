@@ -6,7 +6,6 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import chain, islice
 
@@ -15,6 +14,7 @@ import numpy as np
 from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
 from revisit.data.sources.rows import Rows
 from revisit.progress import progress
+from revisit.threads import thread_pool
 
 Records = Sequence[dict]  # a list, or Rows
 SAMPLED = 1000  # images, at most
@@ -49,7 +49,7 @@ def labels_of(records: Records) -> np.ndarray | None:
 def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -> list:
     """``ask`` of every record, by several threads, in order; a ``title`` is that of its progress."""
     # The reader silences PIL too, but of several threads that do so the last may not restore the first one's filters.
-    with warnings.catch_warnings(), ThreadPoolExecutor(_THREADS) as pool:
+    with warnings.catch_warnings(), thread_pool(_THREADS) as pool:
         warnings.simplefilter("ignore")
         parts = (records[start : start + _AT_ONCE] for start in range(0, len(records), _AT_ONCE))
         answers = chain.from_iterable(pool.map(ask, part) for part in parts)  # the pool lists what it is given
