@@ -1,0 +1,42 @@
+"""How a loader's workers start, by real processes: the suite's own are forks, which need nothing to be picklable."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import ROOT, TINY, run
+
+from revisit.checkpoint.metrics_file import read_metrics
+
+# Above the main part, so that it holds in the processes of a run, too.
+BEFORE = {
+    # What Python 3.14 does on Linux where nothing is asked for.
+    "forkserver": "import multiprocessing\nmultiprocessing.set_start_method('forkserver', force=True)\n",
+    # What workers do on macOS.
+    "spawn": "from revisit.data.loading import workers\nworkers.START_METHOD = 'spawn'\n",
+}
+SCRIPT = """
+if __name__ == "__main__":
+    import runpy
+    runpy.run_path("tools/train_net.py", run_name="__main__")
+"""
+
+
+def losses(output: Path) -> list[float]:
+    return [value for _, value in read_metrics(output / "metrics.json")["total_loss"]]
+
+
+@pytest.mark.parametrize(("method", "processes"), [("forkserver", 2), ("spawn", 1)])
+def test_a_pretraining_with_workers_is_the_same_however_processes_start(toy_root, tmp_path, method, processes):
+    command = f"--config-file configs/toy/pretrain.yaml --num-gpus {processes} {TINY} SOLVER.MAX_ITER 2 SEED 3"
+    run(f"python tools/train_net.py {command} OUTPUT_DIR {tmp_path}/without", toy_root)
+    (tmp_path / "start.py").write_text(BEFORE[method] + SCRIPT)
+    words = f"{command} DATALOADER.NUM_WORKERS 1 OUTPUT_DIR {tmp_path}/with"
+    environment = os.environ | {"DETECTRON2_DATASETS": str(toy_root), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    how = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, str(tmp_path / "start.py"), *shlex.split(words)], **how)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert losses(tmp_path / "with") == losses(tmp_path / "without") != []
