@@ -1,11 +1,12 @@
 """What makes the rows of a table: a backbone of whole images or of boxes, or the box head of a finetuned detector.
 
-Each has ``prepare(record, image)``, which runs in a loader's worker, and ``rows(batch)``, unit rows of what a batch of
-samples has, and says what its rows depend on (``about``).
+Each has ``prepare(record, image)``, which a loader's worker gets without the network, and ``rows(batch)``, unit rows of
+what a batch of samples has, and says what its rows depend on (``about``).
 """
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,11 +45,9 @@ class WholeImages:
 
     def __init__(self, weights: str, size: int, device: str):
         self._network = load_backbone(weights).to(device)
-        self._size, self._device = size, device
+        self._device = device
+        self.prepare = partial(_middle, size)
         self.about = _about("image", self._network, self._network.title, self._network.flags)
-
-    def prepare(self, record: dict, image: np.ndarray) -> np.ndarray:
-        return center_crop(image, self._size)
 
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
@@ -62,13 +61,10 @@ class BoxesOfMaps:
 
     def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str):
         self._network = NetworkMaps(weights, stride, pyramid, MAPS).to(device)
-        self._short_side, self._device = short_side, device
+        self._device = device
         cell = self._network.strides[0]
-        self._multiple = cell if MULTIPLE % cell else MULTIPLE
+        self.prepare = partial(_to_short_side, short_side, cell if MULTIPLE % cell else MULTIPLE)
         self.about = _about("box", self._network, self._network.title, self._network.flags)
-
-    def prepare(self, record: dict, image: np.ndarray) -> np.ndarray:
-        return resized(image, self._short_side, self._multiple)
 
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
@@ -88,11 +84,8 @@ class BoxesOfHead:
     def __init__(self, cfg: CfgNode):
         self._model, _ = load_finetuned(cfg)
         self._features = head_features(self._model)
-        self._map = DetectionMapper(cfg, is_train=False)
+        self.prepare = partial(_as_when_tested, DetectionMapper(cfg, is_train=False))
         self.about = _about("box", self._model, f"box head of {cfg.MODEL.META_ARCHITECTURE}", {})
-
-    def prepare(self, record: dict, image: np.ndarray) -> Tensor:
-        return self._map({"file_name": record["file_name"]}, image)["image"]
 
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
@@ -104,6 +97,18 @@ class BoxesOfHead:
         padded = ImageList.from_tensors([pixels], max(1, model.backbone.size_divisibility)).tensor
         boxes = _scaled(sample, sample.image.shape[1:]).to(model.device)
         return normalize(at_least_float32(self._features.rows(padded, boxes)))
+
+
+def _middle(size: int, record: dict, image: np.ndarray) -> np.ndarray:
+    return center_crop(image, size)
+
+
+def _to_short_side(side: int, multiple: int, record: dict, image: np.ndarray) -> np.ndarray:
+    return resized(image, side, multiple)
+
+
+def _as_when_tested(mapper: DetectionMapper, record: dict, image: np.ndarray) -> Tensor:
+    return mapper({"file_name": record["file_name"]}, image)["image"]
 
 
 Embedder = WholeImages | BoxesOfMaps | BoxesOfHead

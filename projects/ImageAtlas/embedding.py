@@ -41,8 +41,8 @@ class Image(NamedTuple):
 class _Images(Dataset):
     """Images of the places, read and prepared."""
 
-    def __init__(self, places: Sequence[Places], embedder: Embedder, bits: int | None):
-        self._places, self._embedder, self._bits = places, embedder, bits
+    def __init__(self, places: Sequence[Places], prepare: Callable[[dict, np.ndarray], object], bits: int | None):
+        self._places, self._prepare, self._bits = places, prepare, bits
 
     def __len__(self) -> int:
         return len(self._places)
@@ -55,7 +55,7 @@ class _Images(Dataset):
             return Image(places, None, str(error))
         height, width = image.shape[:2]
         boxes = np.array([[0, 0, width, height]], np.float32) if places.boxes is None else places.boxes
-        return Image(places, Sample(self._embedder.prepare(places.record, image), (height, width), boxes))
+        return Image(places, Sample(self._prepare(places.record, image), (height, width), boxes))
 
 
 def embed(
@@ -125,7 +125,7 @@ def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
 def _part(places: list[Places], network: Callable[[], Embedder], bits: int | None, readers: int, part: range) -> Arrays:
     """Rows of some of the places, and what they are of."""
     embedder = network()
-    images = _Images([places[index] for index in part], embedder, bits)
+    images = _Images([places[index] for index in part], embedder.prepare, bits)
     loader = SignalSafeLoader(images, batch_size=BATCH, num_workers=readers, collate_fn=list)
     rows, files, boxes, classes, left_out = [torch.empty(0)], [], [np.empty((0, 4), np.float32)], [], []
     for batch in loader:

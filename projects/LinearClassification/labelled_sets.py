@@ -1,11 +1,11 @@
 """Labelled data sets, and the features of their images, kept on disk by what they depend on."""
 
+import functools
 import hashlib
 import json
 import logging
 import os
 from collections.abc import Callable
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,21 +72,15 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
 
 def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarray], **options: object) -> DataLoader:
     """Batches of (3, size, size) uint8 views and of indices, from ``view`` of an (H, W, 3) image and its index."""
+
+    depth = bit_depth(cfg)
+
+    def read(item: tuple[int, dict]) -> tuple[torch.Tensor, int]:
+        index, record = item
+        return torch.from_numpy(view(require_record(record, depth), index)).permute(2, 0, 1), index
+
     items = DatasetFromList(list(enumerate(records)), copy=False)  # one buffer, which workers share
-    views = MapDataset(items, partial(_view_of_record, view, bit_depth(cfg)))
-    return SignalSafeLoader(views, num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
-
-
-def _view_of_record(
-    view: Callable[..., np.ndarray], depth: int | None, item: tuple[int, dict]
-) -> tuple[torch.Tensor, int]:
-    index, record = item
-    return torch.from_numpy(view(require_record(record, depth), index)).permute(2, 0, 1), index
-
-
-def plain_view(image: np.ndarray, index: int, *, transform: str, size: int) -> np.ndarray:
-    """An (H, W, 3) uint8 image -> (size, size, 3), whatever its index, by one of TRANSFORMS."""
-    return TRANSFORMS[transform](image, size)
+    return SignalSafeLoader(MapDataset(items, read), num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
 
 
 def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> Labelled:
@@ -149,8 +143,9 @@ class _KeptRows:
 
 def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> None:
     """Append the features of the images that have none."""
-    view = partial(plain_view, transform=cfg.LINEAR.TRANSFORM, size=cfg.LINEAR.IMAGE_SIZE)
-    loader = image_loader(cfg, data.records[kept.done :], view, batch_size=BATCH)
+    transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
+    missing = data.records[kept.done :]
+    loader = image_loader(cfg, missing, lambda image, _: transform(image, size), batch_size=BATCH)
     with progress(f"features of {data.name}", "image", total=len(data.records), done=kept.done) as bar:
         for number, (batch, _) in enumerate(loader, start=1):
             features = backbone.pooled(batch).cpu().numpy()
@@ -172,7 +167,7 @@ def weights_key(cfg: CfgNode) -> str:
 def images_key(records: list[dict]) -> str:
     """A digest of the images: names, sizes and times of their files, places in shards, or pixels."""
 
-    @lru_cache(maxsize=1)  # the images of a shard follow one another
+    @functools.lru_cache(maxsize=1)  # the images of a shard follow one another
     def version(file_name: str) -> tuple[int, int] | None:
         if "://" in file_name:
             return None

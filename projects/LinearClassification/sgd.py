@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import cv2
@@ -18,12 +17,13 @@ from projects.Pictures.curves import saved_plot
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.boxes import random_resized_crop
 from revisit.data.views.resampling import crop_and_resize
+from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
 from revisit.progress import progress
 
 from detectron2.config import CfgNode
 
-from .labelled_sets import LabelledSet, image_loader, images_key, plain_view, weights_key
+from .labelled_sets import LabelledSet, image_loader, images_key, weights_key
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +60,16 @@ class LinearTraining:
 
     def _train_epoch(self, epoch: int) -> float:
         seed, size = self._cfg.SEED, self._cfg.LINEAR.IMAGE_SIZE
-        crop = partial(_random_crop, seed=seed, epoch=epoch, size=size)
         order = counter_rng(seed, Stream.SHUFFLE, epoch).permutation(len(self._train.records)).tolist()
 
+        def random_crop(image: np.ndarray, index: int) -> np.ndarray:
+            rng = counter_rng(seed, Stream.VIEWS, epoch, index)
+            box = random_resized_crop(*image.shape[:2], (0.08, 1.0), rng)
+            view = crop_and_resize(image, box, size)
+            return cv2.flip(view, 1) if rng.random() < 0.5 else view
+
         total = 0.0
-        for logits, labels in self._outputs(self._train, crop, f"epoch {epoch + 1}", order):
+        for logits, labels in self._outputs(self._train, random_crop, f"epoch {epoch + 1}", order):
             loss = F.cross_entropy(logits, labels)
             self._optimizer.zero_grad()
             loss.backward()
@@ -76,9 +81,8 @@ class LinearTraining:
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Percent: ``top1`` and ``top5`` of the test images."""
-        hits = torch.zeros(2)
-        view = partial(plain_view, transform="center_crop", size=self._cfg.LINEAR.IMAGE_SIZE)
-        for logits, labels in self._outputs(self._test, view, "test images"):
+        size, hits = self._cfg.LINEAR.IMAGE_SIZE, torch.zeros(2)
+        for logits, labels in self._outputs(self._test, lambda image, _: center_crop(image, size), "test images"):
             best = logits.topk(min(5, logits.shape[1]), dim=1).indices
             is_right = best == labels[:, None]
             first, any_of_five = is_right[:, 0].sum(), is_right.any(dim=1).sum()
@@ -116,14 +120,6 @@ class LinearTraining:
         kept.DATALOADER.NUM_WORKERS = 0
         images = " ".join(images_key(records) for _, records, _ in (self._train, self._test))
         return f"{kept.dump()}\nweights {weights_key(self._cfg)}\nimages {images}"
-
-
-def _random_crop(image: np.ndarray, index: int, *, seed: int, epoch: int, size: int) -> np.ndarray:
-    """(H, W, 3) uint8 -> (size, size, 3)."""
-    rng = counter_rng(seed, Stream.VIEWS, epoch, index)
-    box = random_resized_crop(*image.shape[:2], (0.08, 1.0), rng)
-    view = crop_and_resize(image, box, size)
-    return cv2.flip(view, 1) if rng.random() < 0.5 else view
 
 
 def plot_history(history: list[dict], output: Path) -> None:

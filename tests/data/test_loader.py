@@ -1,5 +1,6 @@
 """From images to batches of views: what a view depends on, any number of workers, any start, files that are broken."""
 
+import pickle
 import random
 import traceback
 from itertools import islice
@@ -136,6 +137,18 @@ def test_a_loader_can_start_anywhere(cfg, num_workers):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in TENSORS)
         assert (one["num_fallbacks"], one["read_errors"]) == (other["num_fallbacks"], other["read_errors"])
+
+
+def test_a_worker_that_is_no_fork_makes_the_same_batches(cfg, monkeypatch):
+    expected = batches_of(cfg, 1)
+    loader = loader_module.SignalSafeLoader
+
+    def of_copy(dataset: ViewDataset, **options: object) -> DataLoader:
+        return loader(pickle.loads(pickle.dumps(dataset)), **options)
+
+    monkeypatch.setattr(loader_module, "SignalSafeLoader", of_copy)
+    for one, other in zip(batches_of(cfg, 1), expected, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in TENSORS)
 
 
 def test_processes_share_the_batches_of_one(cfg, monkeypatch):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pickle
 from argparse import Namespace
 from pathlib import Path
 
@@ -118,6 +119,14 @@ def test_rows_of_a_box_head_are_those_of_a_probe(boxes_file, tmp_path):
     with torch.no_grad():
         expected = normalize(features.rows(padded, boxes))
     assert table.rows[:2] == pytest.approx(expected.numpy(), abs=1e-5)
+
+
+def test_a_worker_gets_what_prepares_an_image_without_the_network(weights, make_picture):
+    image = make_picture(90, 120)
+    for embedder in (WholeImages(weights, 32, "cpu"), BoxesOfMaps(weights, 8, 96, False, "cpu")):
+        content = pickle.dumps(embedder.prepare)
+        assert len(content) < 1000
+        assert np.array_equal(pickle.loads(content)({}, image), embedder.prepare({}, image))
 
 
 def test_a_box_of_the_table_is_most_similar_to_others_than_itself(weights, boxes_file, tmp_path):
