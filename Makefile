@@ -87,7 +87,7 @@ $(PEERS)/.complete: tests/peers/packages.txt $(STAMP)
 	@touch $@
 
 check-gpu: $(STAMP)  ## on a machine with a GPU: an ordered list of checks, 30 minutes, into one page
-	$(PYTHON) projects/Benchmarks/check_gpu.py --output $(or $(OUTPUT),output/check_gpu)
+	$(PYTHON) studies/benchmarks/check_gpu.py --output $(or $(OUTPUT),output/check_gpu)
 
 check-wheel: $(STAMP)  ## build dist/*.whl; in an empty folder and a new environment run what it has
 	rm -rf build dist && $(PYTHON) -m build --wheel --no-isolation --outdir dist
@@ -103,4 +103,4 @@ fuzz: $(STAMP)  ## 3,000 damaged files, odd names, mutated configs each; resumes
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz
 
 weight: $(STAMP)  ## what a reader has to hold: syntax nodes, branches, files that read the config, files to open
-	PYTHONPATH=. $(PYTHON) projects/Benchmarks/weight.py --dynamic 2>/dev/null
+	PYTHONPATH=. $(PYTHON) studies/benchmarks/weight.py --dynamic 2>/dev/null

@@ -29,7 +29,7 @@ IS_WHEEL = (HOMES[0] / "projects").is_dir()
 PROJECTS = HOMES[0 if IS_WHEEL else 1] / "projects"
 _NAME = "revisit.home.projects" if IS_WHEEL else "projects"  # as Python imports them
 TRAIN = "tools/train_net.py"  # as a checkout names it: the program of every training
-PLUGGED_IN = ("projects.Distillation", "projects.ToyScenes")  # which IMPORTS had to name in version 0.1
+PLUGGED_IN = ("projects.Objectives", "projects.ToyScenes")  # which IMPORTS had to name in version 0.1
 CONFIGS = next((home / "configs" for home in HOMES if (home / "configs").is_dir()), PACKAGES / "configs")
 
 logger = logging.getLogger(__name__)

@@ -129,7 +129,7 @@ _popen = subprocess.Popen
 
 def popen(args: Sequence[str], **options: object) -> subprocess.Popen | ForkedScript:
     """``subprocess.Popen``, but of a script or a module of Python's a fork."""
-    alone = args[4:] if "-IS" in args[1:2] else args  # without projects/common/with_parent.py before it
+    alone = args[4:] if "-IS" in args[1:2] else args  # without revisit/jobs/with_parent.py before it
     is_python = alone[0] == sys.executable and (alone[1] in ("-u", "-m", "-P") or alone[1].endswith(".py"))
     return ForkedScript(alone, **options) if is_python else _popen(args, **options)
 

@@ -12,10 +12,10 @@ from commands import ROOT, TINY, run
 from hypothesis import settings
 from PIL import Image
 
-from projects.PaperTables import jobs
 from projects.ToyScenes.write import make_toy_scenes
 from revisit.data.sources.catalog import drop_records
 from revisit.data.sources.class_names import forget_orders
+from revisit.jobs import commands as jobs
 
 # How fast a machine is does not decide whether a test passes.
 settings.register_profile("data", deadline=None)

@@ -241,7 +241,7 @@ def test_extending_shows_what_runs(toy_root, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("photos", "imagenet")
 def test_label_check_shows_what_runs(tmp_path):
-    commands = [each.replace("/data", f"{tmp_path}") for each in documented("projects/LabelCheck/README.md")]
+    commands = [each.replace("/data", f"{tmp_path}") for each in documented("projects/Labels/check.md")]
     commands = [re.sub(r"([ :=])output", rf"\1{tmp_path}/output", each) for each in commands]
     commands = [each.replace("50:100:1", "8:16:1").replace("0:50:1", "0:8:1") for each in commands]
     check, *train, again, accept = commands

@@ -24,20 +24,20 @@ OUTPUTS = {
     "tools/self_label.py": ["--output"],
     "tools/atlas.py": ["--output"], "tools/curate.py": ["--output"], "tools/embed.py": ["--output"],
     "tools/select_images.py": ["--output"], "tools/similar.py": ["--output"],
-    "tools/check_labels.py": ["--output"], "projects/LabelCheck/spoil_labels.py": ["--output", "--accepted"],
-    "projects/Groups/make_tinted.py": ["--output"], "projects/Curation/make_copies.py": ["--output"],
+    "tools/check_labels.py": ["--output"], "studies/label_check/spoil_labels.py": ["--output", "--accepted"],
+    "studies/groups/make_tinted.py": ["--output"], "studies/curation/make_copies.py": ["--output"],
     "tools/benchmark.py": ["--output"],
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
     "tools/predict.py": ["--output"], "tools/pull.py": ["output"], "tools/report.py": ["--output"],
     "tools/reproduce.py": ["--output"],
     "tools/slurm.py": ["--logs"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],
     "datasets/count_objects.py": ["--output"], "datasets/folder_arguments.py": ["NAME"],
-    "projects/Benchmarks/benchmark.py": ["--json"], "projects/Benchmarks/check_gpu.py": ["--output"],
-    "projects/Benchmarks/peers.py": ["--output"], "projects/Benchmarks/soak.py": ["--output"],
-    "projects/CompareStarts/rank_study.py": ["output"], "projects/PaperTables/snapshots.py": ["output"],
-    "projects/PaperTables/training_time.py": ["--output"], "projects/ToyScenes/make_toy_scenes.py": ["--output"],
-    "projects/common/command_line.py": ["--output"], "tools/verify.py": ["--output"],
-    "projects/Verify/timm_difference.py": ["--output"],
+    "studies/benchmarks/benchmark.py": ["--json"], "studies/benchmarks/check_gpu.py": ["--output"],
+    "studies/benchmarks/peers.py": ["--output"], "studies/benchmarks/soak.py": ["--output"],
+    "studies/compare_starts/rank_study.py": ["output"], "projects/Paper/snapshots.py": ["output"],
+    "projects/Paper/training_time.py": ["--output"], "projects/ToyScenes/make_toy_scenes.py": ["--output"],
+    "revisit/command/evaluation_options.py": ["--output"], "tools/verify.py": ["--output"],
+    "studies/verify/timm_difference.py": ["--output"],
 }  # fmt: skip
 URLS = ["s3://bucket/run", "gs://b/x", "hdfs:///x", "file:///tmp/x", "https://host/x", "simplecache::s3://b/x"]
 URLS += ["s3:/bucket/run", "host:/data/run", "user@host:/data/run", ""]  # what Path makes of the first; scp's
@@ -89,7 +89,7 @@ def test_a_place_on_this_machine_is_taken_as_it_is_named(tmp_path, monkeypatch):
         "tools/report.py output/run --output s3://bucket/x.html",
         "tools/slurm.py --gpus-per-node 1 --logs s3://bucket/x --print -- --config-file x",
         "datasets/prepare_nyud.py --output s3://bucket/x",
-        "projects/CropStudy/run.py --config-file x --output s3://bucket/x",
+        "projects/Paper/crops.py --config-file x --output s3://bucket/x",
     ],
 )
 def test_commands_refuse_it_in_one_line(command, tmp_path):

@@ -102,7 +102,7 @@ def test_every_command_has_options_and_keys_that_exist(page, monkeypatch):
             raise Parsed(parse_with_pairs(parser))
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
-    for module in ("revisit.engine.command", "projects.common.command_line"):
+    for module in ("revisit.engine.command", "revisit.command.evaluation_options"):
         monkeypatch.setattr(f"{module}.parse_with_pairs", with_pairs)
     for command in documented(page):
         tool, *words = shlex.split(command.replace("teacher.pth", TEACHER[1]))[1:]

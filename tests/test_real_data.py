@@ -16,7 +16,7 @@ from commands import run
 from PIL import Image
 from runs import load
 
-from projects.common.label_maps import voc_colours
+from projects.Pictures.label_maps import voc_colours
 from revisit.config import add_revisit_config
 from revisit.data.finetuning.pixel_mapper import PixelMapper
 from revisit.data.images.reader import read_image

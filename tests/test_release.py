@@ -32,14 +32,14 @@ from revisit.plugins import name_from_here
 # Of a folder where somebody else has a package projects, too.
 THEIRS = {
     "projects/__init__.py": "WHOSE = 'theirs'",
-    "projects/common.py": "WHOSE = 'theirs'",
+    "revisit/jobs.py": "WHOSE = 'theirs'",
     "projects/mine.py": "",
     "plug_in.py": """
-import projects.common, projects.mine, projects.LargeData.shards
+import revisit.jobs, projects.mine, projects.LargeData.shards
 from projects.LargeData import plugin, shards
 import revisit.home.projects.LargeData.shards as own
 
-assert shards is own is projects.LargeData.shards and projects.WHOSE == projects.common.WHOSE == "theirs"
+assert shards is own is projects.LargeData.shards and projects.WHOSE == revisit.jobs.WHOSE == "theirs"
 """,
 }
 # The project under test may be installed to be edited, with its projects: not for who sees the wheel.
@@ -207,7 +207,7 @@ def test_an_image_is_built_of_what_git_knows_and_nothing_else_that_lies_here():
         fitting = [rule for rule in rules if _fits(rule.removeprefix("!").strip("/"), path)]
         return fitting[-1].startswith("!")
 
-    places = ("", "configs/", "projects/Groups/", "revisit/", "datasets/", "output/", "tools/")
+    places = ("", "configs/", "projects/Objectives/", "revisit/", "datasets/", "output/", "tools/")
     names = (
         ".env",
         ".env.local",

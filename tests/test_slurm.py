@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from commands import ROOT, TIMEOUT, TINY, run
 
-from projects.common.sbatch import BatchJob
-from projects.PaperTables.jobs import TRAIN, Job, submit_jobs
+from revisit.jobs.commands import TRAIN, Job, submit_jobs
+from revisit.jobs.sbatch import BatchJob
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-ins are Linux programs")
 COMMAND = "python tools/slurm.py --nodes 2 --gpus-per-node 1 --cpu --logs {logs}"

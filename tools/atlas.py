@@ -27,8 +27,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.common.row_table import load_table
-    from projects.ImageAtlas.atlas import write_atlas
+    from projects.Rows.atlas import write_atlas
+    from projects.Rows.row_table import load_table
 
     table = load_table(args.embeddings)
     make_folder(args.output.parent, "--output")

@@ -43,12 +43,12 @@ def main() -> None:
     names = names_of(args)
     import torch
 
-    from projects.common.file_names import expect_file_names
     from projects.Predict.benchmark import about, measure
     from projects.Predict.model_export import card_of, load_network, network_images, write_card
     from projects.Predict.predictions import finetuned_config, read_test_set
     from projects.Predict.runtimes import open_runtimes
     from revisit.data.sources.catalog import get_records
+    from revisit.data.sources.file_names import expect_file_names
     from revisit.keys import DETECTORS
 
     cfg = finetuned_config(args)

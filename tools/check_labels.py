@@ -50,12 +50,12 @@ def main() -> None:
     args = parse_args()
     make_folder(args.output, "--output")
     if args.accept:
-        from projects.LabelCheck.accepting import accept
+        from projects.Labels.accepting import accept
 
         count, path = accept(args.accept, args.output)
         print(f"{count} corrections are in {path}; the labels themselves are as they were")
         return
-    from projects.LabelCheck.checking import check
+    from projects.Labels.checking import check
     from revisit.engine.freed_memory import keep_freed_memory
 
     keep_freed_memory(args.device or "cpu")

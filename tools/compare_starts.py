@@ -3,7 +3,7 @@
 
     python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random backbone.pth \\
         --labels 50 200 800 all --seeds 1 2 3 --output output/compare
-    python tools/compare_starts.py --config-file projects/LinearClassification/configs/toy.yaml --frozen \\
+    python tools/compare_starts.py --config-file projects/FrozenEvaluations/configs/linear/toy.yaml --frozen \\
         --starts random backbone.pth --labels 50 200 all --output output/compare_frozen
     python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random backbone.pth \\
         run:output/other/detection continue:backbone.pth --probe --output output/probe
@@ -25,10 +25,10 @@ import argparse
 import os
 import re
 
-from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
 from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
 from revisit.files import output_path
+from revisit.jobs.command_options import add_job_options, do_jobs, show_jobs
 
 
 def parse_args() -> argparse.Namespace:
@@ -67,7 +67,7 @@ def parse_args() -> argparse.Namespace:
     whose = "with --until-flat: start whose last score the others' times are for (default: imagenet:'s, else the first)"
     add("--reference", default="", metavar="START", help=whose)
     add("--continue-config", default="configs/own_images/continue.yaml", metavar="FILE", help="recipe of continue:FILE")
-    frozen = "classify by frozen features, with a config of projects/LinearClassification, instead of finetuning"
+    frozen = "classify by frozen features, with a config of projects/FrozenEvaluations, instead of finetuning"
     add("--frozen", action="store_true", help=frozen)
     twice = (
         "photographs, such as folder:/data/photos: train from every start twice, plainly and with a teacher that finds "
@@ -113,7 +113,7 @@ def main() -> None:
     from projects.CompareStarts.starts import read_starts
     from projects.CompareStarts.unlabelled import with_teachers
     from projects.CompareStarts.write_comparison import write_comparison
-    from projects.PaperTables.jobs import with_needs
+    from revisit.jobs.commands import with_needs
 
     task = read_task(args.config_file, args.opts, frozen=args.frozen, score=args.score)
     task = with_pick(task, args.pick, args.seeds) if args.pick else task

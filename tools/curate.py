@@ -14,10 +14,10 @@ threshold lies. The same command continues where it was interrupted, and with an
 import argparse
 from pathlib import Path
 
-from projects.common.runners.options import add_runner_options, runner_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
+from revisit.jobs.options import add_runner_options, runner_of
 
 
 def parse_args() -> argparse.Namespace:
@@ -41,9 +41,9 @@ def main() -> None:
     expect(0 <= args.bits <= 64, f"--bits {args.bits}: expected 0 to 64")
     import numpy as np
 
-    from projects.Curation.curation import find_clusters, find_groups, find_leaks, hashed, kept_of, table_of_test
-    from projects.Curation.grouping import Rule
-    from projects.Curation.tables import full_names, images_of
+    from projects.Rows.curation import find_clusters, find_groups, find_leaks, hashed, kept_of, table_of_test
+    from projects.Rows.grouping import Rule
+    from projects.Rows.image_lists import full_names, images_of
     from revisit.data.sources.image_folders import write_list
 
     runner = runner_of(args)

@@ -18,16 +18,16 @@ import sys
 import time
 from pathlib import Path
 
-from projects.common.with_parent import with_parent
 from projects.Pictures.curves import plot_curves
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
+from revisit.jobs.with_parent import with_parent
 from revisit.plugins import find_file, name_from_here
 
 PRETRAIN, DETECT = "configs/toy/demo.yaml", "configs/toy/detection.yaml"
-VIDEO = "projects/LabelPropagation/configs/toy.yaml"
+VIDEO = "projects/FrozenEvaluations/configs/propagation/toy.yaml"
 STARTS, VIDEO_SIZE = ("random", "pretrained"), (160, 160)
 # Measured on two cores: an iteration of pretraining takes 0.06 s by one thread and its loader, 0.08 s by two.
 THREADS = {PRETRAIN: {"OMP_NUM_THREADS": "1"}}
@@ -86,10 +86,10 @@ class Demo:
         self.run(title, *command, **THREADS.get(config, {}))
 
     def follow(self, title: str, folder: str, weights: str) -> None:
-        """One call of projects/LabelPropagation/run.py."""
+        """One call of projects/FrozenEvaluations/propagation.py."""
         options = ["--weights", weights, "--output", f"{self.output}/{folder}", "SEED", str(self.seed)]
         options += ["LABEL_PROPAGATION.SEQUENCES", "('toy-01',)"] if self.quick else []
-        self.run(title, "projects/LabelPropagation/run.py", "--config-file", VIDEO, *options)
+        self.run(title, "projects/FrozenEvaluations/propagation.py", "--config-file", VIDEO, *options)
 
 
 def main() -> None:
@@ -125,7 +125,7 @@ def save_videos(output: Path) -> None:
     import numpy as np
     from PIL import ImageSequence
 
-    from projects.LabelPropagation.davis import save_animation
+    from projects.FrozenEvaluations.davis import save_animation
     from revisit.data.images.opening import open_image
 
     def read(gif: Path) -> list[np.ndarray]:

@@ -12,9 +12,9 @@ Which parts of an image count as objects: projects/Discover/README.md.
 import argparse
 from functools import partial
 
-from projects.common.runners.options import add_runner_options, runner_of
 from revisit.engine.command import natural, run_command
 from revisit.files import make_folder, output_path
+from revisit.jobs.options import add_runner_options, runner_of
 
 
 def parse_args() -> argparse.Namespace:
@@ -33,17 +33,17 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.common.coco_files import folder_of, write_data_set, write_results
-    from projects.common.file_names import expect_file_names
-    from projects.common.output_settings import claim
-    from projects.common.runners.job import PerProcess
-    from projects.Discover.dense_features import DenseFeatures
     from projects.Discover.discovery import discover
     from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
+    from revisit.boxes.coco_files import folder_of, write_data_set, write_results
     from revisit.data.sources.catalog import get_records, register
+    from revisit.data.sources.file_names import expect_file_names
     from revisit.data.sources.records import fingerprint
     from revisit.engine.freed_memory import keep_freed_memory
+    from revisit.jobs.job import PerProcess
+    from revisit.jobs.output_settings import claim
+    from revisit.network.dense_features import DenseFeatures
 
     runner = runner_of(args)
     keep_freed_memory("cpu")

@@ -96,7 +96,7 @@ def devices() -> None:
 
 def data_sets() -> None:
     """Print which of the fixed names have their files under $DETECTRON2_DATASETS."""
-    from projects.LinearClassification import data_sets as classification
+    from projects.FrozenEvaluations import data_sets as classification
     from revisit.data.sources.catalog import datasets_root
     from revisit.data.sources.named_sets import SOURCES
 

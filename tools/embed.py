@@ -11,11 +11,11 @@ tools/atlas.py and tools/curate.py read. The same command continues where it was
 
 import argparse
 
-from projects.common.runners.options import add_runner_options, runner_of
 from projects.Predict.command_line import add_overrides
 from revisit.engine.command import natural, parse_with_pairs, run_command, whole
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
+from revisit.jobs.options import add_runner_options, runner_of
 
 FORMATS = ("npz", "csv", "parquet")
 
@@ -46,10 +46,10 @@ def main() -> None:
     args = parse_args()
     expect(bool(args.images or args.boxes), "nothing to embed: expected --images, or --boxes")
     expect(bool(args.boxes) or not args.box_head, "--box-head makes rows of boxes: expected --boxes, too")
-    from projects.common.row_table import save_csv, save_parquet
-    from projects.ImageAtlas.embedders import embedder_of
-    from projects.ImageAtlas.embedding import embed
-    from projects.ImageAtlas.places import boxes_of, whole_images
+    from projects.Rows.embedders import embedder_of
+    from projects.Rows.embedding import embed
+    from projects.Rows.regions import boxes_of, whole_images
+    from projects.Rows.row_table import save_csv, save_parquet
     from revisit.engine.freed_memory import keep_freed_memory
 
     runner = runner_of(args)

@@ -23,10 +23,10 @@ At a URL their headers are read, not the images, of many tar files at a time.
 
 import argparse
 
-from projects.common.runners.options import add_runner_options, runner_of
 from projects.LargeData.places import place_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
+from revisit.jobs.options import add_runner_options, runner_of
 
 WORKERS = 4  # shards written at a time
 

@@ -16,11 +16,11 @@ interrupted.
 import argparse
 from pathlib import Path
 
-from projects.common.runners.options import add_runner_options, runner_of
 from projects.Predict.command_line import add_network_options, add_overrides
 from revisit.engine.command import parse_with_pairs, run_command
 from revisit.errors import UserError, expect
 from revisit.files import make_folder, output_path
+from revisit.jobs.options import add_runner_options, runner_of
 
 
 def parse_args() -> argparse.Namespace:

@@ -22,8 +22,8 @@ def main() -> None:
     add("folders", nargs="+", type=Path, metavar="OUTPUT_DIR", help="what runs or studies wrote")
     add("--output", type=output_path, required=True, metavar="FILE", help="the page, such as report.html")
     args = parser.parse_args()
-    from projects.RunReport.collect import collect
-    from projects.RunReport.page import render
+    from projects.Reports.collect import collect
+    from projects.Reports.page import render
 
     page = render(*collect(args.folders))
     make_folder(args.output.parent, "the folder of --output")

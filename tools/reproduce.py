@@ -24,15 +24,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
-from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
+from projects.Paper.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
 from revisit.files import output_path, write_whole
+from revisit.jobs.command_options import add_job_options, do_jobs, show_jobs
 
 if TYPE_CHECKING:
-    from projects.PaperTables.cells import Cell
-    from projects.PaperTables.jobs import Job
+    from projects.Paper.cells import Cell
+    from revisit.jobs.commands import Job
 
 TABLES = (*ROWS, "figures")
 NETWORKS = {
@@ -74,9 +74,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.PaperTables.cells import JobBuilder, make_cells
-    from projects.PaperTables.figures import figure_jobs
-    from projects.PaperTables.jobs import missing_inputs, with_needs
+    from projects.Paper.cells import JobBuilder, make_cells
+    from projects.Paper.figures import figure_jobs
+    from revisit.jobs.commands import missing_inputs, with_needs
 
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
     builder = JobBuilder(args.profile, root, tuple(args.opts), args.gpus, args.full, args.select)
@@ -118,8 +118,8 @@ def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
 
 def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Namespace) -> str:
     """Write the table's files, or the page of figures; returns its Markdown."""
-    from projects.PaperTables.figures import figure_page
-    from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, plot_sweep
+    from projects.Paper.figures import figure_page
+    from projects.Paper.result_table import as_csv, as_latex, as_markdown, plot_sweep
 
     if not cells:
         markdown = figure_page(jobs, folder)

@@ -33,9 +33,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.Curation.label_files import write_chosen
-    from projects.Curation.selection import SELECTIONS
-    from projects.Curation.tables import images_of, labelled_in
+    from projects.Rows.image_lists import images_of, labelled_in
+    from projects.Rows.label_files import write_chosen
+    from projects.Rows.selection import SELECTIONS
 
     table = images_of(args.embeddings)
     labelled = labelled_in(table, args.labelled)

@@ -37,9 +37,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.common.coco_files import folder_of, write_data_set
     from projects.Discover.self_labels import self_labelled, without_labelled
     from projects.Predict.predictions import Predictor, finetuned_config, set_score_threshold
+    from revisit.boxes.coco_files import folder_of, write_data_set
     from revisit.checkpoint.run_folder import trained_network
     from revisit.data.sources.catalog import get_records
     from revisit.keys import DETECTORS, Facts, resolve_auto_values

@@ -34,9 +34,9 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     expect(args.query.is_file(), f"--query {args.query}: no such file; expected an image")
-    from projects.common.row_table import load_table
-    from projects.ImageAtlas.embedders import Named
-    from projects.ImageAtlas.similar import draw_similar, lines_of, similar_to
+    from projects.Rows.embedders import Named
+    from projects.Rows.row_table import load_table
+    from projects.Rows.similar import draw_similar, lines_of, similar_to
 
     table = load_table(args.embeddings)
     named = Named(args.weights, args.config_file, args.opts)

@@ -14,9 +14,9 @@ import argparse
 import shlex
 import sys
 
-from projects.common.sbatch import BatchJob
 from revisit.engine.command import natural, run_command
 from revisit.files import output_path
+from revisit.jobs.sbatch import BatchJob
 from revisit.plugins import find_file
 
 

@@ -7,7 +7,7 @@
     python tools/verify.py paper-all-800 reference.pth.tar --columns VOC_SVM_mAP DAVIS_JF
 
 The file is yours: its hash and its layout are checked first. A published score agrees where ours lies within its range,
-which projects/Verify/published.yaml states with its source. Exit code 0: all agree; 1: one disagrees; 2: the file, its
+which projects/Paper/published.yaml states with its source. Exit code 0: all agree; 1: one disagrees; 2: the file, its
 layout or the data are wrong. OUTPUT/verify.json and verify.md have every score with commit, versions and seconds. What
 is done is not done again.
 """
@@ -18,11 +18,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from projects.PaperTables.job_options import show_jobs
-from projects.Verify.published import PUBLISHED, original_copy, read_published
+from projects.Paper.published import PUBLISHED, original_copy, read_published
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect, translated
 from revisit.files import is_url, make_folder, output_path, read_yaml
+from revisit.jobs.command_options import show_jobs
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
     root = (args.output or Path("output/verify") / args.name).resolve()
     make_folder(root, "--output")
 
-    from projects.Verify.verify import Verification
+    from projects.Paper.verify import Verification
 
     print(f"{published.title}. Licence: {published.licence}", flush=True)
     options = {"root": root, "seed": args.seed, "gpus": args.gpus}

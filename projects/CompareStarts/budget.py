@@ -15,18 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from projects.common.tables import markdown_table
 from projects.CompareStarts.comparison import Task, make_job
 from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle
 from projects.CompareStarts.starts import RANDOM, Start
-from projects.PaperTables.cells import Cell
-from projects.PaperTables.jobs import Job
-from projects.PaperTables.paper_tables import GivenBackbone
-from projects.RunHealth.main_score import direction
+from projects.Paper.cells import Cell
+from projects.Paper.paper_tables import GivenBackbone
+from projects.Reports.main_score import direction
+from revisit.command.markdown import markdown_table
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
 from revisit.files import strict_json, written_whole
+from revisit.jobs.commands import Job
 from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.config import CfgNode

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from projects.common.own_features import BACKBONE
-from projects.common.tables import markdown_table
 from projects.CompareStarts.budget import Budget, Round
 from projects.CompareStarts.comparison import Task, preparation
 from projects.CompareStarts.label_curves import LabelCurve
-from projects.CompareStarts.leave_out import Interval
 from projects.CompareStarts.probe import Probe, check_regions, probe_starts
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
-from projects.PaperTables.cells import read_score
-from projects.PaperTables.job_options import show_jobs
-from projects.PaperTables.jobs import Job, run_jobs, with_needs
+from projects.Paper.cells import read_score
+from projects.Rows.leave_out import Interval
+from projects.Rows.own_features import BACKBONE
+from revisit.command.markdown import markdown_table
 from revisit.errors import UserError, expect
 from revisit.files import make_folder, strict_json
+from revisit.jobs.command_options import show_jobs
+from revisit.jobs.commands import Job, run_jobs, with_needs
 
 WHOLE = (
     "more than a backbone, so the probe looks at what its own neck (pyramid) or box head makes of a box; features of a "

@@ -9,15 +9,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
-from projects.common.frozen_backbone import FrozenBackbone
+import projects.FrozenEvaluations.linear  # noqa: F401  (declares LINEAR)
 from projects.CompareStarts.picked import SEED, picked_name
 from projects.CompareStarts.starts import OnTheseImages, Start
-from projects.LinearClassification.labelled_sets import check_classes, read_set
-from projects.PaperTables.cells import Cell, JobBuilder
-from projects.PaperTables.jobs import Job
-from projects.PaperTables.paper_tables import Evaluation, GivenBackbone
-from projects.RunHealth.main_score import scores_of
+from projects.FrozenEvaluations.labelled_sets import check_classes, read_set
+from projects.Paper.cells import Cell, JobBuilder
+from projects.Paper.paper_tables import Evaluation, GivenBackbone
+from projects.Reports.main_score import scores_of
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import check_flags, flags_of
 from revisit.checkpoint.named_weights import weights_file
@@ -28,15 +26,17 @@ from revisit.data.sources.subsets import is_labelled
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import expect, translated
+from revisit.jobs.commands import Job
 from revisit.keys import Facts, architecture_of, resolve_auto_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.network.frozen_backbone import FrozenBackbone
 from revisit.plugins import HOMES, TRAIN, find_config
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
 
-LINEAR = "projects/LinearClassification/run.py"
+LINEAR = "projects/FrozenEvaluations/linear.py"
 # The last network is the one that is scored: what a recipe evaluates on its way would cost time, and keep another.
 LAST_ALONE = ("TEST.EVAL_PERIOD", "0", "TEST.KEEP_BEST", "False")
 

@@ -14,13 +14,13 @@ from projects.CompareStarts.starts import Start
 from projects.CompareStarts.trainings import Trainings
 from projects.CompareStarts.until_flat import UntilFlat
 from projects.CompareStarts.write_flat import FlatReport
-from projects.PaperTables.cells import read_score
-from projects.PaperTables.job_options import show_jobs
-from projects.PaperTables.jobs import Job, with_needs
-from projects.RunHealth.main_score import scores_of
+from projects.Paper.cells import read_score
+from projects.Reports.main_score import scores_of
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.errors import expect
 from revisit.files import make_folder
+from revisit.jobs.command_options import show_jobs
+from revisit.jobs.commands import Job, with_needs
 
 TOLERANCES = {"%": 1.0}  # by the unit of a score
 TOLERANCE = 0.01  # of all other units

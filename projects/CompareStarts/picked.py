@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from projects.common.file_names import expect_file_names
 from projects.CompareStarts.held_out import held_out_metadata
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import class_metadata
+from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import load_list
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.records import Records

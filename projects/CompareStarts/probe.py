@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import box_iou
 
-from projects.common.labelled_boxes import corners_of, size_of
-from projects.common.own_features import BACKBONE, Features, own_features
 from projects.CompareStarts.comparison import Task, loaded_network, weights_of
-from projects.CompareStarts.leave_out import (
+from projects.CompareStarts.starts import Start
+from projects.Paper.paper_tables import GivenBackbone
+from projects.Rows.leave_out import (
     Interval,
     balanced_accuracy,
     knn_without_image,
@@ -31,8 +31,8 @@ from projects.CompareStarts.leave_out import (
     root_mean_square,
     with_interval,
 )
-from projects.CompareStarts.starts import Start
-from projects.PaperTables.paper_tables import GivenBackbone
+from projects.Rows.own_features import BACKBONE, Features, own_features
+from revisit.boxes.labelled_boxes import corners_of, size_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of
 from revisit.data.sources.catalog import get_records

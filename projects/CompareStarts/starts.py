@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from projects.PaperTables.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
-from projects.RunReport.collect import short_names
+from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
+from projects.Reports.collect import short_names
 from projects.Weights.zoo_options import zoo_options
 from revisit.checkpoint.flags import network_flags, read_flags
 from revisit.checkpoint.named_weights import is_named, weights_file

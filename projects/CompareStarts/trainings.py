@@ -12,12 +12,12 @@ from projects.CompareStarts.budget import of_length
 from projects.CompareStarts.comparison import Task, make_job
 from projects.CompareStarts.held_out import HeldOut
 from projects.CompareStarts.starts import Start
-from projects.PaperTables.cells import read_score
-from projects.PaperTables.jobs import Job
+from projects.Paper.cells import read_score
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run
 from revisit.engine.data_checks import inspect_training
 from revisit.errors import expect
+from revisit.jobs.commands import Job
 from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.config import CfgNode

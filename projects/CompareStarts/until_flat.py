@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from projects.CompareStarts.flat import RATES, Rule
 from projects.CompareStarts.trainings import Training, Trainings, has_diverged
-from projects.PaperTables.jobs import Job
-from projects.RunHealth.main_score import direction
+from projects.Reports.main_score import direction
 from revisit.errors import UserError
+from revisit.jobs.commands import Job
 
 
 class Point(NamedTuple):

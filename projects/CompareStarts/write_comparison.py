@@ -5,16 +5,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from projects.common.tables import csv_table, markdown_table
 from projects.CompareStarts.comparison import Task
 from projects.CompareStarts.label_curves import Equivalence, LabelCurve, equivalences, sentence, worth
 from projects.CompareStarts.starts import RANDOM
 from projects.CompareStarts.trainings import last_metric
 from projects.CompareStarts.unlabelled import without_teacher
-from projects.PaperTables.cells import Cell
-from projects.PaperTables.result_table import NONE, ours
+from projects.Paper.cells import Cell
+from projects.Paper.result_table import NONE, ours
 from projects.Pictures.curves import saved_plot
-from projects.RunHealth.main_score import direction
+from projects.Reports.main_score import direction
+from revisit.command.markdown import csv_table, markdown_table
 from revisit.errors import without_secrets
 from revisit.files import strict_json, write_whole
 

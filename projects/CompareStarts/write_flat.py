@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from projects.common.tables import csv_table, deviation, markdown_table, mean_and_spread
 from projects.CompareStarts.flat import judge
 from projects.CompareStarts.flat_rows import Row, score_at_end
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.until_flat import Curve, UntilFlat, training_of
 from projects.CompareStarts.write_comparison import write_texts
 from projects.Pictures.curves import saved_plot
-from projects.RunHealth.main_score import direction
+from projects.Reports.main_score import direction
+from revisit.command.markdown import csv_table, deviation, markdown_table, mean_and_spread
 from revisit.files import strict_json
 
 if TYPE_CHECKING:

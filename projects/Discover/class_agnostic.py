@@ -1,6 +1,6 @@
 """Boxes of any classes as boxes of one, to train and to score what knows none: ``class_agnostic:NAME``."""
 
-from projects.common.coco_files import CATEGORY
+from revisit.boxes.coco_files import CATEGORY
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_boxes import COCO_METADATA
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet

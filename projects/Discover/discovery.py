@@ -11,9 +11,6 @@ import cv2
 import numpy as np
 from pycocotools import mask as run_lengths
 
-from projects.common.parts import Arrays, Work, as_lines, in_parts, of_lines, save_arrays
-from projects.common.runners.job import PerProcess, Runner
-from projects.common.runners.processes import HERE
 from projects.Discover.cuts import find_cuts
 from projects.Discover.parts import FINER, Part, find_parts
 from projects.Discover.ranking import best, boxes_of, scores_of, sides_of
@@ -23,6 +20,9 @@ from revisit.arrays import read_arrays
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
+from revisit.jobs.job import PerProcess, Runner
+from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines, save_arrays
+from revisit.jobs.processes import HERE
 
 Maps = Sequence[np.ndarray]  # (h, w, C) float32 of the cells that cover an image, the finest first
 Features = Callable[[np.ndarray], Maps]  # of (H, W, 3) uint8 RGB

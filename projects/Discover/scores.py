@@ -8,7 +8,7 @@ from typing import Any
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from projects.common.coco_files import CATEGORY, in_coco
+from revisit.boxes.coco_files import CATEGORY, in_coco
 
 
 def class_agnostic_scores(images: Sequence[tuple[dict, dict[str, Any]]]) -> dict[str, float]:

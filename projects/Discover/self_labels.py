@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as run_lengths
 
-from projects.common.coco_files import in_coco
+from revisit.boxes.coco_files import in_coco
 from revisit.data.sources.records import Records, others_than
 from revisit.errors import UserError, expect
 from revisit.progress import progress

@@ -17,7 +17,6 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from projects.common.runners.job import Job, Runner
 from projects.LargeData.places import Place, asking
 from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.image_bytes import UnreadableImageError
@@ -25,6 +24,7 @@ from revisit.data.images.opening import SUFFIXES
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.sources.records import Records, changes, fingerprint
 from revisit.errors import UserError, expect, printable, translated
+from revisit.jobs.job import Job, Runner
 
 MANIFEST = "shards.json"
 QUALITY = 90  # of JPEG

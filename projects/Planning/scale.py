@@ -12,8 +12,8 @@ import argparse
 from math import ceil
 from typing import NamedTuple
 
-from projects.common.tables import markdown_table
 from projects.Planning import scale_formulas as formulas
+from revisit.command.markdown import markdown_table
 from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
 from revisit.progress import progress

@@ -8,10 +8,6 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from projects.common.output_settings import claim
-from projects.common.parts import Arrays, Work, as_lines, in_parts, of_lines
-from projects.common.runners.job import PerProcess, Runner
-from projects.common.runners.processes import HERE
 from projects.Pictures.tiles import fit
 from projects.Predict.prediction_files import ALL, Predicted, write_images, write_objects
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
@@ -24,6 +20,10 @@ from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
+from revisit.jobs.job import PerProcess, Runner
+from revisit.jobs.output_settings import claim
+from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines
+from revisit.jobs.processes import HERE
 from revisit.keys import DETECTORS
 
 from detectron2.config import CfgNode

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pycocotools.mask as run_lengths
 
-from projects.common.coco_files import folder_of, write_data_set
-from projects.common.label_studio import interface_of, task_with_boxes
+from revisit.boxes.coco_files import folder_of, write_data_set
+from revisit.boxes.label_studio import interface_of, task_with_boxes
 from revisit.files import write_whole
 
 RESULTS, IMAGES = "predictions.json", "images.json"

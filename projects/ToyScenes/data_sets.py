@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from projects.LinearClassification.classification_datasets import labelled_by_class, load_voc_labels
+from projects.FrozenEvaluations.classification_datasets import labelled_by_class, load_voc_labels
 from projects.ToyScenes.classes import CLASS_NAMES
 from revisit.data.sources.catalog import datasets_root, register_source
 from revisit.data.sources.coco_boxes import coco_metadata, load_coco

@@ -18,7 +18,7 @@ import numpy as np
 import pycocotools.mask
 from PIL import Image
 
-from projects.common.label_maps import palette_image
+from projects.Pictures.label_maps import palette_image
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
 from projects.ToyScenes.scene import Scene, draw_scene

@@ -12,7 +12,7 @@ from scipy.io import savemat
 from trees import one_line_error, refusal, touch, write
 
 import revisit.data  # noqa: F401  (registers the fixed names)
-from projects.LinearClassification import classification_datasets as whole
+from projects.FrozenEvaluations import classification_datasets as whole
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY
 

@@ -12,7 +12,7 @@ from labels import counted
 from PIL import Image
 from trees import logged, one_line_error, refusal, write
 
-from projects.DataChecks.boxes import check_masks, inspect_boxes
+from projects.Labels.box_checks import check_masks, inspect_boxes
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_boxes import load_coco, load_coco_dict
 from revisit.data.sources.coco_truth import run_lengths

@@ -11,7 +11,7 @@ from deep import shallow_picture
 from PIL import Image, features
 from trees import refusal, touch
 
-from projects.RunReport.page import Album
+from projects.Reports.page import Album
 from revisit.data.images.opening import FORMATS, formats_of_plugins
 from revisit.data.images.reader import UnreadableImageError, read_image, read_size
 from revisit.data.sources.image_folders import load_class_folders, load_folder

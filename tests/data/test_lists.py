@@ -6,7 +6,7 @@ import io
 import pytest
 from trees import blank_image, refused, write
 
-from projects.common.tables import csv_table, markdown_table
+from revisit.command.markdown import csv_table, markdown_table
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.image_folders import load_list, write_list
 from revisit.data.sources.split_files import read_class_names, read_split, text_of_names

@@ -9,7 +9,7 @@ from PIL import Image
 from tiny import tiny_config
 from trees import write
 
-from projects.LabelFreeMonitor.monitor import SingleViewDataset
+from projects.FrozenEvaluations.monitor import SingleViewDataset
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.loading.loader import ResumableLoader
 from revisit.data.randomness import Stream, counter_rng

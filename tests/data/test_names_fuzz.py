@@ -16,17 +16,17 @@ from PIL import Image
 from test_data_fuzz import outcome, spoil
 from trees import pack, write
 
-from projects.common.row_table import RowTable, load_table, save_csv, save_table
-from projects.common.tables import csv_table, markdown_table
-from projects.Curation.tables import images_of
-from projects.ImageAtlas.atlas import write_atlas
 from projects.LargeData import run_store
 from projects.LargeData.output_sync import PATTERNS, bring_back
 from projects.LargeData.places import Folder
 from projects.LargeData.run_store import RunStore
 from projects.LargeData.shard_index import open_index
 from projects.LargeData.shards import ShardIndex, index_shard, load_shards
+from projects.Rows.atlas import write_atlas
+from projects.Rows.image_lists import images_of
+from projects.Rows.row_table import RowTable, load_table, save_csv, save_table
 from projects.Weights import sharing
+from revisit.command.markdown import csv_table, markdown_table
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.image_folders import write_list
 from revisit.data.sources.split_files import read_names_of_images, read_split

@@ -7,8 +7,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import SimpleNamespace
 
-from projects.RunHealth import cost
-from projects.RunHealth.cost import Cost, cpu_seconds
+from projects.Reports import cost
+from projects.Reports.cost import Cost, cpu_seconds
 
 from detectron2.utils.events import EventStorage
 

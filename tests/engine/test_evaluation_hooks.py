@@ -15,8 +15,8 @@ from runs import assert_numbers_are_explained, assert_same, load, run, run_confi
 from tiny import tiny_config
 from trees import refusal, refused
 
-from projects.LinearClassification.while_pretraining import LinearClassifier
-from projects.RunHealth.start_scores import StartScores
+from projects.FrozenEvaluations.while_pretraining import LinearClassifier
+from projects.Reports.start_scores import StartScores
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import checkpoints_of_run

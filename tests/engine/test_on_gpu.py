@@ -163,7 +163,7 @@ LINEAR = """
 import torch
 from revisit.evaluation.classifiers import top1
 from revisit.evaluation.features import Features
-from projects.LinearClassification.while_pretraining import fit_linear
+from projects.FrozenEvaluations.while_pretraining import fit_linear
 generator, labels = torch.Generator().manual_seed(0), torch.arange(1200) % 5
 rows = torch.randn(1200, 16, generator=generator) + torch.eye(16)[labels]
 test = Features(rows[800:], labels[800:])

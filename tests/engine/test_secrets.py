@@ -7,12 +7,12 @@ import sys
 import pytest
 from tiny import tiny_config
 
-from projects.common.output_settings import claim
-from projects.PaperTables.jobs import Job
-from projects.Trackers.trackers import command_without_secrets
+from projects.Reports.trackers import command_without_secrets
 from revisit.engine.run_log import Shown
 from revisit.engine.same_experiment import check_same_experiment, config_text, plain_config
 from revisit.errors import UserError, without_secrets
+from revisit.jobs.commands import Job
+from revisit.jobs.output_settings import claim
 
 from detectron2.config import CfgNode
 

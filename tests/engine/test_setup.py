@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import refusal, refused
 
-from projects.DataChecks import truth
+from projects.Labels import truth
 from revisit import keys, plugins
 from revisit.config import add_revisit_config
 from revisit.engine import launch, machine

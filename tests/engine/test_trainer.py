@@ -10,8 +10,8 @@ from commands import launch_forks
 from runs import assert_resumes, load, run, run_config, train, train_for_module
 from trees import refused
 
-from projects.RunHealth.collapse import CollapseAlarm
-from projects.RunHealth.throughput import Throughput
+from projects.Reports.collapse import CollapseAlarm
+from projects.Reports.throughput import Throughput
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.hooks import ReadErrors

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
-from projects.LinearClassification.while_pretraining import fit_linear
+from projects.FrozenEvaluations.while_pretraining import fit_linear
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.evaluation.classifiers import knn_classify, top1

@@ -15,7 +15,7 @@ from labels import evaluate_exact
 from PIL import Image
 from trees import logged, refused, write
 
-from projects.DataChecks.truth import check_voc_truth
+from projects.Labels.truth import check_voc_truth
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import share_classes

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import refused
 
-from projects.RunHealth.main_score import find_score, is_better
+from projects.Reports.main_score import find_score, is_better
 from revisit.engine.setup import make_config
 
 

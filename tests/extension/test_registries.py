@@ -18,7 +18,7 @@ from tiny import direct_losses, loss_inputs, tiny_config, tiny_model
 from trees import blank_image, one_line_error, refused, write
 
 from projects.Pictures import pretraining_sheets
-from projects.RunHealth.main_score import main_score
+from projects.Reports.main_score import main_score
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.data.loading.sampler import EpochBatchSampler
 from revisit.data.sources.catalog import get_records

@@ -17,11 +17,11 @@ from commands import ROOT, wait_until
 from kills import tool
 from trees import refused
 
-from projects.common.parts import Work, in_parts
-from projects.common.runners.on_ray import OnRay
-from projects.ImageAtlas import embedding
 from projects.Predict import file_predictions
+from projects.Rows import embedding
 from revisit.errors import UserError
+from revisit.jobs.on_ray import OnRay
+from revisit.jobs.parts import Work, in_parts
 
 pytestmark = pytest.mark.peers
 COMMANDS = {

@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn.functional import normalize
 from trees import write
 
-from projects.OtherObjectives.byol import CosineMomentum, distances
-from projects.OtherObjectives.densecl import dense_loss
-from projects.OtherObjectives.simclr import nt_xent
-from projects.OtherObjectives.swav import sinkhorn
+from projects.Objectives.byol import CosineMomentum, distances
+from projects.Objectives.densecl import dense_loss
+from projects.Objectives.simclr import nt_xent
+from projects.Objectives.swav import sinkhorn
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
 from revisit.engine.finetune_trainer import FinetuneTrainer

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from projects.common.runners.on_ray import _cluster
-from projects.common.runners.options import RAY
+from revisit.jobs.on_ray import _cluster
+from revisit.jobs.options import RAY
 
 pytestmark = pytest.mark.peers
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from projects.common.command_line import parse_args
-from projects.common.entry import load_project
+from revisit.command.evaluation_config import load_project
+from revisit.command.evaluation_options import parse_args
 
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  # as the shared tiny backbone
 
@@ -17,7 +17,9 @@ NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  
 @pytest.fixture
 def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple]:
     """Runs projects/NAME/run.py in this process, which spares the imports; the folder of its results, and they."""
-    monkeypatch.setattr("projects.common.entry.open_log", lambda *args, **options: None)  # it outlives the test
+    monkeypatch.setattr(
+        "revisit.command.evaluation_config.open_log", lambda *args, **options: None
+    )  # it outlives the test
 
     def call(
         project: str, options: str = "", weights: str | Path | None = "random", output: Path = tmp_path / "output"

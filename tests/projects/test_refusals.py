@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from trees import refusal
 
-from projects.LabelPropagation import davis
+from projects.FrozenEvaluations import davis
 
 SEVERAL = "DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy_voc_labels_test',)\""
 REFUSED = {

@@ -7,10 +7,10 @@ import torch
 import yaml
 from trees import refused
 
-from projects.Continue.network_of_weights import flags_of_weights
-from projects.TimmBackbones.networks import form_of, hashable
-from projects.TimmBackbones.stated_weights import flags_on_hub
-from projects.Verify.published import read_published
+from projects.Objectives.network_of_weights import flags_of_weights
+from projects.Paper.published import read_published
+from projects.Weights.stated_weights import flags_on_hub
+from projects.Weights.timm_networks import form_of, hashable
 from revisit.checkpoint.flags import network_flags, read_flags
 
 FLAGS = {"MODEL.RESNETS.DEPTH": 18, "INPUT.FORMAT": "RGB"}

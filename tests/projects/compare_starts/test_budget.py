@@ -14,10 +14,10 @@ from projects.CompareStarts import choice
 from projects.CompareStarts.budget import PILOT, Budget, of_length
 from projects.CompareStarts.probe import Interval, Probe
 from projects.CompareStarts.starts import Start, read_starts
-from projects.PaperTables.jobs import Job
-from projects.PaperTables.paper_tables import GivenBackbone
-from projects.RunReport.collect import collect
-from projects.RunReport.kinds import STUDY, by_kind, study_of
+from projects.Paper.paper_tables import GivenBackbone
+from projects.Reports.collect import collect
+from projects.Reports.kinds import STUDY, by_kind, study_of
+from revisit.jobs.commands import Job
 
 FULL = 400  # iterations of the task
 ITERATION, AROUND = 0.5, 10.0  # seconds, of the machine that the tests make up

@@ -16,14 +16,14 @@ from projects.CompareStarts import comparison
 from projects.CompareStarts.comparison import check_labels, make_cells, read_labels, read_task
 from projects.CompareStarts.starts import read_starts
 from projects.CompareStarts.write_comparison import write_comparison
-from projects.PaperTables.cells import Cell
-from projects.PaperTables.jobs import Job
-from projects.RunReport.collect import collect
-from projects.RunReport.kinds import STUDY, by_kind, study_of
+from projects.Paper.cells import Cell
+from projects.Reports.collect import collect
+from projects.Reports.kinds import STUDY, by_kind, study_of
 from revisit.errors import UserError
+from revisit.jobs.commands import Job
 
 TOOL = "python tools/compare_starts.py"
-DEPTH, FROZEN = "configs/toy/depth.yaml", "projects/LinearClassification/configs/toy.yaml"
+DEPTH, FROZEN = "configs/toy/depth.yaml", "projects/FrozenEvaluations/configs/linear/toy.yaml"
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 SHORT = (
     "SOLVER.EPOCHS 0 SOLVER.MAX_ITER 2 SOLVER.IMS_PER_BATCH 4 SOLVER.WARMUP_ITERS 0 "
@@ -238,6 +238,6 @@ def test_a_score_that_no_result_has_is_one_line_and_never_instead_of_what_ended_
     words = f"--config-file {DEPTH} --starts random {tmp_path}/a.pth --labels 8 --seeds 1 --score depth/rmse-dog "
     monkeypatch.setattr(sys, "argv", ["compare_starts.py", *f"{words} --output {tmp_path}/out --opts {SHORT}".split()])
     monkeypatch.setattr(comparison, "check_starts", lambda *_: None)
-    monkeypatch.setattr("projects.PaperTables.jobs.run_jobs", end)
+    monkeypatch.setattr("revisit.jobs.commands.run_jobs", end)
     with pytest.raises(ending or UserError, match=None if ending else "expected one of depth/rmse, or of a class$"):
         tool()

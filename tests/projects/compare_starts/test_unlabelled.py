@@ -14,7 +14,7 @@ from projects.CompareStarts.starts import Start, read_starts
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.unlabelled import with_teachers
 from projects.CompareStarts.write_comparison import write_comparison
-from projects.PaperTables.cells import Cell
+from projects.Paper.cells import Cell
 
 TOOL = "python tools/compare_starts.py"
 DETECTOR = "configs/toy/faster_rcnn_fpn.yaml"
@@ -125,7 +125,7 @@ def test_a_comparison_with_test_images_as_photographs_runs_resumes_and_warns(toy
             False,
             "configs/toy/depth.yaml trains a DepthEstimator: expected a recipe of a detector",
         ),
-        ("projects/LinearClassification/configs/toy.yaml", True, "toy.yaml classifies by frozen features"),
+        ("projects/FrozenEvaluations/configs/linear/toy.yaml", True, "toy.yaml classifies by frozen features"),
     ],
 )
 def test_recipes_of_no_detector_are_refused(config, frozen, named, toy_datasets):

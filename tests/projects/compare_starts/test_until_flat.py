@@ -23,12 +23,12 @@ from projects.CompareStarts.starts import Start, read_starts
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.until_flat import UntilFlat
 from projects.CompareStarts.write_flat import FlatReport
-from projects.PaperTables.jobs import Job
-from projects.PaperTables.paper_tables import GivenBackbone
-from projects.RunReport.collect import collect
-from projects.RunReport.kinds import STUDY, by_kind, study_of
+from projects.Paper.paper_tables import GivenBackbone
+from projects.Reports.collect import collect
+from projects.Reports.kinds import STUDY, by_kind, study_of
 from revisit.checkpoint.named_weights import cache_folder
 from revisit.errors import UserError
+from revisit.jobs.commands import Job
 
 FULL = 400  # iterations of the task
 ITERATION = 0.5  # CPU-seconds

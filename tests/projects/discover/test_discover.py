@@ -12,12 +12,12 @@ from commands import ROOT, one_line_error, run
 from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 
-from projects.common import parts
 from projects.Discover.discovery import FOUND, REFERENCE, Candidates, find_candidates, find_objects, reference_of
 from projects.Discover.parts import FINER, find_parts, part_of
 from projects.Discover.ranking import best, contrast
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
-from projects.Objects.proposals import with_proposals
+from projects.Objectives.proposals import with_proposals
+from revisit.jobs import parts
 
 PLANTED = ((3, 4, 9, 10), (14, 3, 20, 9), (6, 14, 14, 20))  # x0, y0, x1, y1 in cells
 

@@ -11,9 +11,9 @@ from PIL import Image
 from tiny import tiny_config
 from trees import logged, pack, refusal, write
 
-import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
+import projects.FrozenEvaluations.linear  # noqa: F401  (declares LINEAR)
+from projects.FrozenEvaluations.labelled_sets import read_set
 from projects.LargeData.shards import load_shards
-from projects.LinearClassification.labelled_sets import read_set
 from projects.Weights.recalibration import recalibrate
 from revisit.data.images.image_bytes import read_sample
 from revisit.data.images.reader import UnreadableImageError, read_record

@@ -18,14 +18,14 @@ from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
 from trees import refused
 
-from projects.common import parts
-from projects.common.runners.shares import Share
 from projects.Predict import amounts, file_predictions
 from projects.Predict.file_predictions import FilePredictor, find_sources
 from projects.Predict.prediction_sheet import draw_objects
 from projects.Predict.predictions import finetuned_config, set_score_threshold
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
+from revisit.jobs import parts
+from revisit.jobs.shares import Share
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from trees import logged, refusal, write
 
 import revisit
 from projects.CompareStarts.starts import RANDOM, read_starts
-from projects.PaperTables.paper_tables import GivenBackbone
-from projects.Verify.published import original_copy
-from projects.Verify.timm_difference import difference, timms_network
+from projects.Paper.paper_tables import GivenBackbone
+from projects.Paper.published import original_copy
 from projects.Weights.imagenet_packages import PACKAGED, Packaged, original_file
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import read_flags
@@ -27,6 +26,7 @@ from revisit.checkpoint.named_weights import weights_file
 from revisit.data.images.reader import read_image
 from revisit.engine.setup import make_config
 from revisit.evaluation.features import center_crop
+from studies.verify.timm_difference import difference, timms_network
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model

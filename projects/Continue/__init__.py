@@ -1,1 +1,0 @@
-"""Pretraining that continues from good weights without losing what they know."""

@@ -1,1 +1,0 @@
-"""How much two random crops of an image share, and how pretraining changes if they may share less."""

@@ -1,1 +1,0 @@
-"""Which images to keep, which belong together, and which to label first."""

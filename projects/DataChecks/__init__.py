@@ -1,1 +1,0 @@
-"""What images and labels look like, before a run learns from them or scores against them."""

@@ -1,1 +1,0 @@
-"""kNN-MoCo that knows which images belong together, and neighbours that are checked by a way back."""

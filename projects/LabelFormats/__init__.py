@@ -1,1 +1,0 @@
-"""Boxes in YOLO's text files and in XML files as Pascal VOC's, as dicts in COCO's format."""

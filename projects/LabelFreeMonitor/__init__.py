@@ -1,1 +1,0 @@
-"""Judges the features of a pretraining without labels."""

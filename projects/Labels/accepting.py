@@ -1,0 +1,168 @@
+"""Correct what a person has accepted, in a new file: rows of suspects.csv, kept, copied or edited."""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from projects.Labels.labels import Labels, read_labels_of
+from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
+from revisit.boxes.coco_files import folder_of, in_coco, write_data_set
+from revisit.boxes.labelled_boxes import size_of, with_whole_name
+from revisit.command.markdown import CsvDicts
+from revisit.errors import UserError, expect, first_line
+
+REMOVE = "remove"
+KEY = ("kind", "file_name", "box", "label")  # by which a row is recognised; its suggestion may be edited
+SUGGESTION = "a class, a box as x0 y0 x1 y1 or the word remove"
+
+
+class Change(NamedTuple):
+    """What becomes of a suspect."""
+
+    suspect: Suspect
+    number: int | None = None  # its new class
+    box: list[float] | None = None  # its new box, x0, y0, x1, y1 px
+    is_removed: bool = False
+
+
+def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
+    """Write FOLDER/corrected.json, COCO's format with what was accepted; how many rows that were, and the file.
+
+    Raises:
+        UserError: rows that are none of FOLDER/suspects.json, suggestions that mean nothing, labels that have changed.
+    """
+    name, suspects = read_suspects(folder)
+    labels = read_labels_of(name)
+    of_boxes = f"{name} has a class for each image: move the files to the folders of their classes"
+    expect(labels.of == "box", of_boxes)
+    changes = [_change(row, suspects, labels, place) for place, row in _rows(accepted)]
+    images = _corrected(labels, changes)
+    path = folder / "corrected.json"
+    write_data_set(path, images, labels.class_names, folder=folder_of(images, name))
+    return len(changes), path
+
+
+def _rows(accepted: Path) -> list[tuple[str, dict[str, str]]]:
+    """The rows of a CSV, each with words that say where it stands."""
+    try:
+        with open(accepted, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            reader = CsvDicts(file)
+            lines = [(f"{accepted}, line {reader.line_num}", row) for row in reader]
+    except (OSError, csv.Error) as error:
+        raise UserError(
+            f"--accept {accepted} cannot be read ({first_line(error)}): expected rows of suspects.csv"
+        ) from error
+    lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    expect(not lacking, f"--accept {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv")
+    expect(bool(lines), f"--accept {accepted} has no rows: expected those of suspects.csv that are right")
+    return lines
+
+
+def _change(row: dict[str, str], suspects: dict[int, Suspect], labels: Labels, place: str) -> Change:
+    number = row["id"] or ""
+    suspect = suspects.get(int(number)) if number.isdecimal() else None
+    same = suspect is not None and all(row[column] == _text(suspect, column) for column in KEY)
+    if suspect is None or not same:
+        raise UserError(f"{place}: row {number!r} is none of suspects.json: expected a row of its suspects.csv")
+    _check_unchanged(suspect, labels)
+    return _read(suspect, row["suggestion"] or "", labels, place)
+
+
+def _text(suspect: Suspect, column: str) -> str:
+    value = getattr(suspect, column)
+    return box_text(value) if column == "box" else value
+
+
+def _check_unchanged(suspect: Suspect, labels: Labels) -> None:
+    """Raises UserError where the label is not what it was when it was suspected."""
+    if suspect.index == NOT_A_LABEL:
+        is_same = suspect.image < len(labels.records)
+        is_same = is_same and labels.records[suspect.image]["file_name"] == suspect.file_name
+    else:
+        is_same = suspect.index < len(labels.classes) and _describes(suspect, labels)
+    expect(is_same, f"the labels of {suspect.file_name} have changed since they were checked: check them again")
+
+
+def _describes(suspect: Suspect, labels: Labels) -> bool:
+    index = suspect.index
+    where = (int(labels.images[index]), int(labels.places[index]))
+    box = labels.boxes[index].astype(float).round(2).tolist()
+    label = labels.class_names[labels.classes[index]]
+    return (where, box, label) == ((suspect.image, suspect.place), suspect.box, suspect.label)
+
+
+def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Change:
+    """What a suggestion means. Raises UserError for one that means nothing."""
+    is_new = suspect.index == NOT_A_LABEL
+    if suggestion in labels.class_names:
+        return Change(suspect, number=labels.class_names.index(suggestion))
+    if suggestion == REMOVE and not is_new:
+        return Change(suspect, is_removed=True)
+    box = _box(suggestion)
+    expected = f"a class, one of {', '.join(labels.class_names[:20])}" if is_new else SUGGESTION
+    expect(bool(box) and not is_new, f"{place}: the suggestion is {suggestion!r}, expected {expected}")
+    return Change(suspect, box=box)
+
+
+def _box(text: str) -> list[float]:
+    """Four numbers that are a box; [] of another text."""
+    try:
+        sides = [float(word) for word in text.split()]
+    except ValueError:
+        return []
+    is_box = len(sides) == 4 and all(map(math.isfinite, sides)) and sides[0] < sides[2] and sides[1] < sides[3]
+    return sides if is_box else []
+
+
+def _corrected(labels: Labels, changes: Sequence[Change]) -> list[tuple[dict, dict[str, Any]]]:
+    """Every record with its objects as they were accepted, for ``write_data_set``."""
+    of_place = defaultdict(list)
+    for change in changes:
+        of_place[change.suspect.image, change.suspect.place].append(change)
+    images = []
+    for image, record in enumerate(labels.records):
+        objects = [
+            _object(annotation, of_place[image, place])
+            for place, annotation in enumerate(record["annotations"])
+            if not any(change.is_removed for change in of_place[image, place])
+        ]
+        objects += [_new(change) for change in of_place[image, NOT_A_LABEL]]
+        height, width = size_of(record)
+        line = {"height": height, "width": width, "objects": objects}
+        images.append((with_whole_name(record), line))
+    return images
+
+
+def _object(annotation: dict, changes: Sequence[Change]) -> dict[str, Any]:
+    """In COCO's format, with its mask where the box stays."""
+    made = {**in_coco(annotation), "category_id": annotation["category_id"] + 1}
+    mask = annotation.get("segmentation")
+    for change in changes:
+        if change.number is not None:
+            made["category_id"] = change.number + 1
+        if change.box is not None:
+            made["bbox"], mask = _with_sides(change.box), None
+    if mask is not None:
+        made["segmentation"] = _in_json(mask)
+    return made
+
+
+def _new(change: Change) -> dict[str, Any]:
+    return {"bbox": _with_sides(change.suspect.box), "category_id": (change.number or 0) + 1}
+
+
+def _with_sides(box: Sequence[float]) -> list[float]:
+    """x, y, width, height."""
+    x0, y0, x1, y1 = box
+    return [x0, y0, x1 - x0, y1 - y0]
+
+
+def _in_json(mask: Any) -> Any:
+    """Outlines as they are; run lengths as text."""
+    if not isinstance(mask, dict):
+        return mask
+    counts = mask["counts"]
+    return {"size": list(mask["size"]), "counts": counts.decode() if isinstance(counts, bytes) else counts}

@@ -1,0 +1,143 @@
+"""What boxes look like, before a run learns from them or scores against them."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from projects.Labels.mask_checks import LISTED
+from revisit.data.images.reader import read_size
+from revisit.data.sources.records import Records, sample
+from revisit.errors import UserError, expect, first_few
+
+from detectron2.data import MetadataCatalog
+from detectron2.structures import BoxMode
+
+MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
+MOST_DOUBLED = 0.1  # of all boxes; few are slips of whoever drew them
+
+logger = logging.getLogger(__name__)
+
+Boxes = list[tuple[dict, dict]]  # each after the record of its image
+
+
+def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool) -> None:
+    """Raises UserError unless all boxes have masks, to learn from in INPUT.MASK_FORMAT."""
+    boxes = _boxes_of(records)
+    if to_learn:
+        boxes = [(record, box) for record, box in boxes if not box.get("iscrowd", 0)]
+    masks = [box.get("segmentation") for _, box in boxes]
+    expected = "expected outlines of three points and more, or run lengths, of all; or MODEL.MASK_ON False"
+    _refuse(name, boxes, [mask is None for mask in masks], "no mask that can be drawn", expected)
+    if to_learn and mask_format != "bitmask":
+        have_runs = [isinstance(mask, dict) for mask in masks]
+        _refuse(name, boxes, have_runs, "run lengths", "set INPUT.MASK_FORMAT bitmask")
+
+
+def _refuse(name: str, boxes: Boxes, wrong: Sequence[bool], what: str, remedy: str) -> None:
+    if any(wrong):
+        record, box = boxes[wrong.index(True)]
+        problem = f"{sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in {record['file_name']}"
+        raise UserError(f"data set {name!r}: {problem}: {remedy}")
+
+
+def _boxes_of(records: Records) -> Boxes:
+    return [(record, box) for record in records for box in record["annotations"]]
+
+
+def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> None:
+    """Log how many boxes there are in Detectron2's records, per class, and which are doubtful, each kind by one.
+
+    Raises:
+        UserError: images that are not of the size that their annotation has; boxes that cannot be meant: not finite,
+            of negative size, all on a scale of 0 to 1; no box to learn from.
+    """
+    _check_sizes(name, records)
+    boxes = _boxes_of(records)
+    kept = Counter(box["category_id"] for _, box in boxes if not box.get("iscrowd", 0))
+    ignored = len(boxes) - kept.total()
+    _log_counts(name, records, [f"{label} {kept[n]}" for n, label in enumerate(classes)], kept, ignored, to_learn)
+    for line in MetadataCatalog.get(name).get("left_out", ()):
+        logger.warning(f"data set {name!r}: {line}")
+    if not kept:
+        but = f" but {ignored} of crowds or difficult ones" if boxes else ""
+        problem = f"data set {name!r} has no box{but}"
+        expect(not to_learn, f"{problem}: expected annotations to learn from")
+        logger.warning(f"{problem}: nothing can be scored against it")
+        return
+    for doubt in _doubts(name, boxes):
+        logger.warning(f"data set {name!r}: {doubt}")
+    if missing := [label for n, label in enumerate(classes) if not kept[n]]:
+        lacks = f"no box of {len(missing)} of {len(classes)} classes: {first_few(missing)}"
+        logger.warning(f"data set {name!r}: {lacks}")
+
+
+def _log_counts(
+    name: str, records: Records, listed: list[str], kept: Counter[int], ignored: int, to_learn: bool
+) -> None:
+    empty = sum(not record["annotations"] for record in records)
+    fate = "whatever is found on them counts as wrong"
+    if to_learn:
+        fate = "left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False"
+    without = f"{empty} of them without boxes" + f" ({fate})" * bool(empty)
+    boxes = f"{kept.total()} boxes" + f", and {ignored} of crowds or difficult ones" * bool(ignored)
+    logger.info(f"{name}: {len(records)} images, {without}; {boxes}: {', '.join(listed[:LISTED])}")
+
+
+def _check_sizes(name: str, records: Records) -> None:
+    """Compare the sizes of a sample of the images with those of their annotations, both upright."""
+    for record in sample(records):
+        annotated = {side: record[side] for side in ("height", "width") if side in record}
+        if annotated and annotated != (size := read_size(record["file_name"])):
+            sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, annotated))
+            raise UserError(
+                f"data set {name!r}: {record['file_name']} has {sizes} (width x height, upright as EXIF turns it): "
+                "write the image's size, and its boxes"
+            )
+
+
+def _doubts(name: str, boxes: Boxes) -> list[str]:
+    """What is doubtful about boxes. Raises UserError for boxes that cannot be meant."""
+    corners = np.array([box["bbox"] for _, box in boxes], np.float64)  # (N, 4) px
+    with_sizes = np.array([box["bbox_mode"] == BoxMode.XYWH_ABS for _, box in boxes], bool)
+    corners[with_sizes, 2:] += corners[with_sizes, :2]
+    sides = [(image.get("width", np.nan), image.get("height", np.nan)) for image, _ in boxes]
+    x0, y0, x1, y1 = corners.T
+    width, height = np.array(sides, np.float64).T
+
+    def example(wrong: np.ndarray) -> str:
+        first = int(np.flatnonzero(wrong)[0])
+        box = ", ".join(f"{value:g}" for value in corners[first])
+        file = boxes[first][0]["file_name"]
+        return f"{int(wrong.sum())} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {box} in {file}"
+
+    impossible = {
+        "not finite": ~np.isfinite(corners).all(axis=1),
+        "of negative width or height": (x1 < x0) | (y1 < y0),
+        "within 0 and 1, so shares of the image": np.full(len(x0), corners.max() <= 1),
+    }
+    for problem, wrong in impossible.items():
+        if wrong.any():
+            message = f"data set {name!r}: {example(wrong)}, {problem}"
+            raise UserError(f"{message}: expected x0 <= x1 and y0 <= y1, in pixels")
+    doubled = _doubled(boxes)
+    if doubled.mean() > MOST_DOUBLED:
+        message = f"data set {name!r}: {example(doubled)}, are doubles of others of their class"
+        raise UserError(f"{message}: expected every object once; were two files joined?")
+    hint = "are these x0, y0, x1, y1, where x, y, width, height are expected?"
+    doubtful = {
+        f"reach out of their images: {hint}": (
+            (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
+        ),
+        "without area, left out": (x1 == x0) | (y1 == y0),
+        "twice, so that one of the two cannot be found": doubled,
+    }
+    return [f"{example(wrong)}, {problem}" for problem, wrong in doubtful.items() if wrong.any()]
+
+
+def _doubled(boxes: Boxes) -> np.ndarray:
+    """(N,) bool: which boxes stand earlier in their image already, with their class."""
+    keys = [(id(image), box["category_id"], box.get("iscrowd", 0), *box["bbox"]) for image, box in boxes]
+    first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+    return np.array([first[key] < index for index, key in enumerate(keys)])

@@ -1,0 +1,110 @@
+"""From the labels of a data set to the list of those that are suspected, and its pictures."""
+
+from argparse import Namespace
+from collections import Counter, defaultdict
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from projects.Labels.detections import judged, missing, read_detections, shifted
+from projects.Labels.halves import train_halves
+from projects.Labels.labels import Labels, read_labels_of
+from projects.Labels.pictures import SHOWN, draw
+from projects.Labels.suspects import NOT_A_LABEL, Suspect, odd, of_missing, of_shifted, ordered, swapped, write_suspects
+from projects.Labels.votes import Vote, vote
+from projects.Rows.embedders import Embedder, embedder_of
+from projects.Rows.embedding import embed, rows_of
+from projects.Rows.nearest import nearest
+from projects.Rows.regions import Places, boxes_of, whole_images
+from projects.Rows.row_table import RowTable
+from revisit.errors import expect
+
+ROWS, DETECTORS = "rows", "detectors"
+MOST_OF_AN_IMAGE = 50  # boxes that are left out of the neighbours of a box in it
+
+
+class Looked(NamedTuple):
+    """The labels whose images can be read, their rows, and what the neighbours of each say."""
+
+    labels: Labels
+    table: RowTable
+    votes: Vote
+
+
+def check(args: Namespace) -> Counter[str]:
+    """Write what the options of tools/check_labels.py ask for; how many suspects of each kind are listed.
+
+    Raises UserError: see the modules.
+    """
+    labels = read_labels_of(args.labels)
+    for line in labels.left_out:
+        print(f"left out: {line}")
+    if not np.ptp(labels.classes):
+        print(f"all boxes are of one class, {labels.class_names[labels.classes[0]]}: none can be swapped")
+    detectors = args.detections or args.config_file
+    expect(labels.of == "box" or not detectors, f"{args.labels} has no boxes to detect: expected no detectors")
+    results = read_detections(args.detections, labels.class_names) if args.detections else {}
+    embedder = embedder_of(_options(args, labels.of))
+    looked = _look(labels, args, embedder)
+    suspects = swapped(looked.labels, looked.votes)
+    if labels.of == "box":
+        suspects += odd(looked.labels)
+    if args.config_file:
+        folders = train_halves(args.labels, labels, args.config_file, args.opts, args.output / DETECTORS)
+        results = read_detections(folders, labels.class_names)
+    if detectors:
+        images = judged(looked.labels, results)
+        suspects += of_missing(labels, missing(images)) + of_shifted(looked.labels, shifted(images, looked.labels))
+    suspects = ordered(suspects, args.count)
+    write_suspects(args.output, suspects, args.labels)
+    draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.labels)
+    return Counter(suspect.kind for suspect in suspects)
+
+
+def _options(args: Namespace, of: str) -> Namespace:
+    """Those of tools/embed.py."""
+    boxes = args.labels if of == "box" else ""
+    fixed = {"boxes": boxes, "box_head": False, "pyramid": False, "config_file": "", "opts": []}
+    taken = {name: getattr(args, name) for name in ("weights", "size", "stride", "short_side", "device")}
+    return Namespace(**fixed, **taken)
+
+
+def _look(labels: Labels, args: Namespace, embedder: Embedder) -> Looked:
+    places = boxes_of(args.labels) if labels.of == "box" else whole_images(args.labels)
+    folder = args.output / ROWS
+    folder.mkdir(exist_ok=True)
+    table = embed(places, embedder, folder, args.workers)
+    for problem in table.about["left out"]:
+        print(f"left out: {problem}")
+    readable = labels.of_files(np.unique(table.files))
+    assert len(readable.classes) == len(table.rows)
+    return Looked(readable, table, vote(table.rows, readable.classes, readable.images))
+
+
+def _nearest(suspects: list[Suspect], looked: Looked, embedder: Embedder) -> list[np.ndarray]:
+    """Rows of the table that are most similar to each suspect, at most SHOWN, those of its own image left out."""
+    new = iter(_near_new([suspect for suspect in suspects if suspect.index == NOT_A_LABEL], looked.table, embedder))
+    near = looked.votes.nearest
+    return [next(new) if suspect.index == NOT_A_LABEL else near[suspect.index][:SHOWN] for suspect in suspects]
+
+
+def _near_new(suspects: list[Suspect], table: RowTable, embedder: Embedder) -> list[np.ndarray]:
+    """The same of boxes that the table does not have."""
+    by_file = defaultdict(list)
+    for number, suspect in enumerate(suspects):
+        by_file[suspect.file_name].append(number)
+    if not by_file:
+        return []
+    places = [_boxes_in(file, [suspects[n] for n in numbers]) for file, numbers in by_file.items()]
+    indices, _ = nearest(table.rows, rows_of(places, embedder), MOST_OF_AN_IMAGE + SHOWN)
+    others = [indices[0]] * len(suspects)
+    for row, number in zip(indices, chain.from_iterable(by_file.values()), strict=True):
+        is_other = table.files[row] != suspects[number].file_name
+        others[number] = row[is_other][:SHOWN]
+    return others
+
+
+def _boxes_in(file: str, suspects: list[Suspect]) -> Places:
+    boxes = np.array([suspect.box for suspect in suspects], np.float32)
+    return Places({"file_name": file}, boxes, [""] * len(suspects))

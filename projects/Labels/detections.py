@@ -1,0 +1,158 @@
+"""What detectors that have not learned an image find in it: missing boxes, and boxes that lie next to their objects."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from projects.Labels.labels import Labels
+from projects.Reports.matching import NOTHING, JudgedImage, best_threshold, judge
+from revisit.boxes.labelled_boxes import iou
+from revisit.boxes.predictions_file import Predictions, read_predictions
+from revisit.data.sources.catalog import get_records
+from revisit.errors import UserError, expect, first_few, first_line
+from revisit.evaluation.box_evaluators import OF_PREDICTIONS, PREDICTIONS
+from revisit.files import is_url, read_json
+
+FREE = 0.3  # IoU with every box below which a detection lies on none
+DOUBLE = 0.5  # IoU from which on two detections are of one thing
+SHIFTED = (0.1, 0.8)  # IoU of a box with its detection: below it is another object's, above the box is right
+
+Results = Mapping[str, Sequence[dict[str, Any]]]  # by real path of an image: bbox (x, y, w, h), category_id, score
+
+
+class Finding(NamedTuple):
+    """A detection that contradicts the labels of an image."""
+
+    image: int  # number of its record
+    place: int  # annotation that lies next to it; -1 where there is none
+    box: np.ndarray  # (4,) x0, y0, x1, y1 px, of the detection
+    number: int  # its class
+    suspicion: float  # 0..1
+
+
+def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Results:
+    """Of predictions.json files of tools/predict.py, and of folders of runs that ended with an evaluation. Classes
+    count as ``class_names`` do.
+
+    Raises:
+        UserError: other files, or classes that the labels do not have.
+    """
+    by_file: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for place in places:
+        try:
+            results, files, names = _of_run(place) if place.is_dir() else read_predictions(place)
+            numbers = _numbers(names, class_names, place)
+            for file in files.values():
+                by_file[os.path.realpath(file)] += []
+            for result in results:
+                counted = {
+                    "category_id": numbers[result["category_id"]],
+                    "bbox": result["bbox"],
+                    "score": result["score"],
+                }
+                by_file[os.path.realpath(files[result["image_id"]])].append(counted)
+        except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+            expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
+            raise UserError(f"--detections {place} ({first_line(error)}): {expected}") from error
+    return by_file
+
+
+def _of_run(place: Path) -> Predictions:
+    about = read_json(place / OF_PREDICTIONS)
+    name = about["data_set"]
+    expect(not is_url(name), f"they are of {name}, and nothing is fetched for a file: expected a copy on this machine")
+    files = {record["image_id"]: record["file_name"] for record in get_records(name)}
+    names = {int(number): name for number, name in about["classes"].items()}
+    return Predictions(read_json(place / PREDICTIONS), files, names)
+
+
+def _numbers(names: Mapping[Any, str], class_names: Sequence[str], place: Path) -> dict[Any, int]:
+    """The labels' number of every class of the detector, by its id."""
+    other = [name for name in names.values() if name not in class_names]
+    expect(not other, f"--detections {place} has classes that the labels do not have: {first_few(other)}")
+    return {identity: class_names.index(name) for identity, name in names.items()}
+
+
+def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
+    """The images that detectors have looked at, with the numbers of their records, matched as COCO matches them.
+
+    Raises UserError where there is none.
+    """
+    images = []
+    for number, record in enumerate(labels.records):
+        of_image = results.get(os.path.realpath(record["file_name"]))
+        if of_image is not None:
+            images.append((number, judge(record, of_image)))
+    expect(bool(images), "--detections: none of these images is among the labelled ones; expected the same files")
+    return images
+
+
+def missing(images: Sequence[tuple[int, JudgedImage]]) -> list[Finding]:
+    """Detections that lie on no box of any class, each thing once.
+
+    Suspicion is the sum of the scores of all classes there, at most 1, times (1 - the largest IoU with a box): a thing
+    may be seen for sure whose class is not.
+    """
+    findings = []
+    for number, image in images:
+        overlap = image.overlap.max(axis=1, initial=0)
+        free = (image.match == NOTHING) & (overlap < FREE)
+        for best, score in _things(image, np.flatnonzero(free)):
+            findings.append(_finding(image, best, number, -1, score * (1 - overlap[best])))
+    return findings
+
+
+def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, float]]:
+    """The best of the detections of every thing, and the sum of the best scores of its classes, at most 1."""
+    boxes, classes, scores, _ = image.predicted
+    rest = indices
+    while len(rest):
+        best = rest[0]
+        same = iou(boxes[[best]], boxes[rest])[0] >= DOUBLE
+        of_class = dict(zip(classes[rest[same]][::-1], scores[rest[same]][::-1], strict=True))
+        yield int(best), min(1.0, float(sum(of_class.values())))
+        same[0] = True  # also of a box without area
+        rest = rest[~same]
+
+
+def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Finding]:
+    """Boxes whose best detection of their class overlaps them little; suspicion is its score times (1 - IoU).
+
+    A detection that has found another box says nothing of this one. Only detections count from the score on where
+    their F1 is highest.
+    """
+    threshold = best_threshold([image for _, image in images])
+    places = _places(labels)
+    findings = []
+    for number, image in images:
+        for true, place in enumerate(places[number]):
+            overlap = np.where(_may_be_of(image, true, threshold), image.overlap[:, true], 0)
+            best = int(overlap.argmax()) if len(overlap) else 0
+            if len(overlap) and SHIFTED[0] < overlap[best] < SHIFTED[1]:
+                suspicion = image.predicted.scores[best] * (1 - overlap[best])
+                findings.append(_finding(image, best, number, place, suspicion))
+    return findings
+
+
+def _may_be_of(image: JudgedImage, true: int, threshold: float) -> np.ndarray:
+    """(predictions,) bool: of a true box's class, of at least this score, and not of another box."""
+    of_class = image.predicted.classes == image.truth.classes[true]
+    is_free = np.isin(image.match, (true, NOTHING))
+    return of_class & is_free & (image.predicted.scores >= threshold)
+
+
+def _places(labels: Labels) -> dict[int, list[int]]:
+    """By record: the annotations that are no crowds, in order."""
+    places = defaultdict(list)
+    for image, place in zip(labels.images.tolist(), labels.places.tolist(), strict=True):
+        places[image].append(place)
+    return places
+
+
+def _finding(image: JudgedImage, index: int, number: int, place: int, suspicion: float) -> Finding:
+    predicted = image.predicted
+    return Finding(number, place, predicted.boxes[index], int(predicted.classes[index]), float(suspicion))

@@ -1,0 +1,55 @@
+"""Two detectors, each trained on half of the labelled images, each of which looks at the other half."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from projects.CompareStarts.comparison import facts_of
+from projects.CompareStarts.held_out import KIND as HELD_OUT
+from projects.CompareStarts.trainings import FIXED
+from projects.Labels.labels import Labels
+from revisit.errors import expect
+from revisit.jobs.commands import Job, run_jobs
+from revisit.plugins import TRAIN, find_config
+
+SEED = 1  # of the order in which images are halved
+
+
+def halves_of(name: str, labels: Labels) -> list[tuple[str, str]]:
+    """Names of what a detector learns from and of what it looks at. Raises UserError for fewer than four images."""
+    count = len(set(labels.images.tolist()))
+    expect(count >= 4, f"{name} has {count} images with boxes: detectors of halves expect four or more")
+    middle = count // 2
+    one, other = (f"{HELD_OUT}:{name}:{start}:{end}:{SEED}" for start, end in ((0, middle), (middle, count)))
+    return [(one, other), (other, one)]
+
+
+def train_halves(name: str, labels: Labels, config: str, options: Sequence[str], root: Path) -> list[Path]:
+    """Train what is not trained yet, one after the other; the runs' folders, which have the detections.
+
+    ``options`` are KEY VALUE pairs over the recipe. Progress goes to stdout; an interrupted call continues.
+    """
+    pairs = enumerate(halves_of(name, labels), start=1)
+    jobs = [_job(number, halves, name, labels, config, options, root) for number, halves in pairs]
+    for job in jobs:
+        job.claim()
+    run_jobs(jobs, 1)
+    return [job.result.parent for job in jobs]
+
+
+def _job(
+    number: int,
+    halves: tuple[str, str],
+    name: str,
+    labels: Labels,
+    config: str,
+    options: Sequence[str],
+    root: Path,
+) -> Job:
+    folder = root.resolve() / f"half{number}"
+    learned, looked_at = (str((half,)) for half in halves)
+    places = {"DATASETS.TRAIN": learned, "DATASETS.TEST": looked_at, "OUTPUT_DIR": str(folder)}
+    fixed = {key: str(value) for key, value in FIXED.items()}
+    pairs = [word for pair in (fixed | places).items() for word in pair]
+    command = (TRAIN, "--config-file", find_config(config), "--resume", *pairs, *options)
+    facts = tuple(facts_of(name, labels.records))
+    return Job(f"detector {number} of 2", (command,), folder / "evaluation.json", facts)

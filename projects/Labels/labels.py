@@ -1,0 +1,104 @@
+"""What is labelled: the boxes of a data set, or its images where they have one class each."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from revisit.boxes.labelled_boxes import corners_of, size_of
+from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.class_names import names_of
+from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.records import Records
+from revisit.errors import UserError, expect
+
+from detectron2.data import MetadataCatalog
+
+KINDS_OF_DATA = "coco:IMAGES:FILE, yolo:IMAGES:LABELS, voc_xml:IMAGES:LABELS or class_folders:PATH"
+
+
+class Labels(NamedTuple):
+    """N labels of a data set, in its order; crowds are left out."""
+
+    records: Records
+    class_names: list[str]
+    images: np.ndarray  # (N,) int, the number of the label's record
+    places: np.ndarray  # (N,) int, which annotation of the record it is; 0 where images have a class each
+    boxes: np.ndarray  # (N, 4) float32, x0, y0, x1, y1 px; zeros where images have a class each
+    classes: np.ndarray  # (N,) int
+    of: str  # what is labelled: box or image
+    left_out: Sequence[str] = ()  # in words, what the data set's reader took for no label
+
+    @property
+    def files(self) -> np.ndarray:
+        """(N,) str, of the images."""
+        names = np.array([record["file_name"] for record in self.records])
+        return names[self.images]
+
+    def of_files(self, files: np.ndarray) -> "Labels":
+        """The labels in these files alone, of all records."""
+        kept = np.isin(self.files, files)
+        images, places, boxes, classes = (values[kept] for values in self[2:6])
+        return self._replace(images=images, places=places, boxes=boxes, classes=classes)
+
+
+def read_labels_of(name: str) -> Labels:
+    """The labels of a data set by its name; boxes may all be of one class.
+
+    Raises:
+        UserError: images that are no files of their own, a data set without boxes or classes of images, without any
+            label, with labels in one image, or classes of images that are all the same.
+    """
+    register(name)
+    records, class_names = list(get_records(name)), names_of(name)
+    expect_file_names(records, f"--labels {name}")
+    if all("annotations" in record for record in records):
+        labels = _of_boxes(records, class_names)
+    else:
+        has_class = all(record.get("label", -1) >= 0 for record in records)
+        expect(has_class, f"--labels {name} has neither boxes nor classes of images: expected {KINDS_OF_DATA}")
+        labels = _of_images(records, class_names)
+    expect(len(labels.classes) > 0, f"--labels {name} has no boxes in {len(records)} images: expected at least two")
+    _check_boxes(labels, name)
+    several = len(np.unique(labels.images)) > 1
+    expect(several, f"--labels {name} has labels in one image: a label is compared with those of other images")
+    one = labels.of == "image" and not np.ptp(labels.classes)
+    expect(not one, f"--labels {name} has one class: expected two or more, of which a label can be the wrong one")
+    return labels._replace(left_out=MetadataCatalog.get(name).get("left_out", ()))
+
+
+def _check_boxes(labels: Labels, name: str) -> None:
+    """Raises UserError for boxes that have no area inside their image."""
+    if labels.of == "image":
+        return
+    sizes = np.array([size_of(record) for record in labels.records])[labels.images]
+    starts, ends = np.maximum(labels.boxes[:, :2], 0), np.minimum(labels.boxes[:, 2:], sizes[:, ::-1])
+    outside = np.flatnonzero((ends <= starts).any(axis=1))
+    if len(outside):
+        first = outside[0]
+        example = f"{labels.boxes[first].tolist()} in {labels.files[first]}"
+        problem = f"--labels {name}: {len(outside)} boxes lie outside their images, such as {example}"
+        raise UserError(f"{problem}: expected x0 < x1 and y0 < y1, px of the image")
+
+
+def _of_boxes(records: Records, class_names: list[str]) -> Labels:
+    images, places, boxes, classes = [], [], [], []
+    for image, record in enumerate(records):
+        for place, annotation in enumerate(record["annotations"]):
+            if annotation.get("iscrowd"):
+                continue
+            images.append(image)
+            places.append(place)
+            boxes.append(corners_of(annotation))
+            classes.append(annotation["category_id"])
+    corners = np.array(boxes, np.float32).reshape(-1, 4)
+    numbers = (np.array(values, int) for values in (images, places, classes))
+    of_image, place, number = numbers
+    return Labels(records, class_names, of_image, place, corners, number, "box")
+
+
+def _of_images(records: Records, class_names: list[str]) -> Labels:
+    count = len(records)
+    classes = np.array([record["label"] for record in records], int)
+    nothing = np.zeros((count, 4), np.float32)
+    return Labels(records, class_names, np.arange(count), np.zeros(count, int), nothing, classes, "image")

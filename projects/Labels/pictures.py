@@ -1,0 +1,85 @@
+"""What is suspected, to look at: a box with its surroundings, next to the most similar boxes of other images."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from projects.Labels.suspects import Suspect
+from projects.Pictures.pages import data_uri, template
+from projects.Pictures.tiles import Color, SheetRow, fit, save_sheet
+from projects.Rows.row_table import RowTable
+from projects.Rows.thumbnails import BACKGROUND, square, surroundings, thumbnails
+from revisit.data.images.reader import require_record
+from revisit.errors import UserError
+from revisit.progress import progress
+
+SHOWN = 5  # neighbours of a suspect
+ON_SHEET = 20  # suspects
+TILE = 112  # px
+SURROUNDINGS = 0.6  # of a box's sides, on each side
+SUSPECTED: Color = (213, 94, 0)  # Okabe and Ito's, which people who see no red or no green tell apart, too
+SUGGESTED: Color = (0, 158, 115)
+
+
+def draw(folder: Path, suspects: Sequence[Suspect], table: RowTable, nearest: Sequence[np.ndarray], name: str) -> None:
+    """Write suspects.png, the first ON_SHEET ones, and suspects.html, all of them.
+
+    Args:
+        table: rows of all labels.
+        nearest: of each suspect the rows of ``table`` to show next to it, at most SHOWN.
+    """
+    rows = _rows(suspects, table, nearest)
+    if rows:
+        title, subtitle = f"Suspected labels of {name}", f"the first {min(ON_SHEET, len(rows))} of {len(rows)}"
+        save_sheet(folder / "suspects.png", rows[:ON_SHEET], title=title, subtitle=subtitle)
+    strips = [data_uri(Image.fromarray(np.concatenate(row.tiles, axis=1))) for row in rows]
+    names = [row.captions[1:] for row in rows]
+    shown = list(zip(range(1, len(rows) + 1), suspects, strips, names, strict=True))
+    page = template("LabelCheck", "suspects.html", "RunReport")
+    text = page.render(suspects=shown, name=name, width=TILE * (SHOWN + 1), height=TILE)
+    (folder / "suspects.html").write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def _rows(suspects: Sequence[Suspect], table: RowTable, nearest: Sequence[np.ndarray]) -> list[SheetRow]:
+    """A row of a sheet for each suspect: itself, then what is most similar, with classes below."""
+    together = np.concatenate([np.empty(0, int), *nearest])
+    tiles = iter(thumbnails(table.of(together), TILE))
+    blank = np.full((TILE, TILE, 3), BACKGROUND, np.uint8)
+    rows = []
+    for suspect, own in zip(progress("suspects", "box", suspects), nearest, strict=True):
+        of_row = [suspect_tile(suspect), *(next(tiles) for _ in own)]
+        captions = [caption_of(suspect), *table.classes[own].tolist()]
+        lacking = SHOWN + 1 - len(of_row)
+        rows.append(SheetRow(of_row + [blank] * lacking, captions + [""] * lacking))
+    return rows
+
+
+def caption_of(suspect: Suspect) -> str:
+    return f"{suspect.kind} {suspect.label or suspect.suggestion}"
+
+
+def suspect_tile(suspect: Suspect) -> np.ndarray:
+    """(TILE, TILE, 3) uint8 RGB: the box in its surroundings, and in another colour the one that is suggested; grey
+    where the image cannot be read."""
+    try:
+        image = require_record({"file_name": suspect.file_name})
+    except UserError:  # moved since
+        return np.full((TILE, TILE, 3), BACKGROUND, np.uint8)
+    is_whole = not any(suspect.box)
+    if is_whole:
+        return square(image, TILE)
+    left, top, right, bottom = surroundings(suspect.box, image.shape, SURROUNDINGS)
+    part = image[top:bottom, left:right]
+    scale = TILE / max(part.shape[:2])
+    enlarged = fit(part, TILE).copy()
+    boxes = {SUSPECTED: suspect.box}
+    if suspect.kind == "shifted":
+        boxes[SUGGESTED] = [float(side) for side in suspect.suggestion.split()]
+    for color, box in boxes.items():
+        corners = (np.array(box) - [left, top, left, top]) * scale
+        x0, y0, x1, y1 = corners.round().astype(int).tolist()
+        cv2.rectangle(enlarged, (x0, y0), (x1, y1), color, 2)
+    return square(enlarged, TILE)

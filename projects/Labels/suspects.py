@@ -1,0 +1,126 @@
+"""The labels that are suspected, in the order in which to look at them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from projects.Labels.detections import Finding
+from projects.Labels.labels import Labels
+from projects.Labels.sizes import at_edge, odd_suspicion, oddness
+from projects.Labels.votes import Vote
+from revisit.boxes.labelled_boxes import size_of
+from revisit.command.markdown import csv_table
+from revisit.errors import UserError, first_line
+from revisit.files import write_whole
+
+NOT_A_LABEL = -1  # instead of the number of a label, and of the place of an annotation
+COLUMNS = ("id", "kind", "suspicion", "file_name", "box", "label", "suggestion")
+LIST = "suspects.json"
+
+
+class Suspect(NamedTuple):
+    """A label that may be wrong, or a place that may lack one."""
+
+    kind: str  # swapped, missing, shifted or odd
+    suspicion: float  # 0..1
+    index: int  # of the label; NOT_A_LABEL of a missing one
+    image: int  # number of the record
+    place: int  # of the annotation in it; NOT_A_LABEL of a missing one
+    file_name: str
+    box: list[float]  # x0, y0, x1, y1 px; of a missing one the detection's
+    label: str  # "" of a missing one
+    suggestion: str  # a class, or a box as ``box_text``; "" where nothing is suggested
+
+
+def box_text(box: Sequence[float]) -> str:
+    """A box for people and for CSV: x0, y0, x1, y1 px with a decimal, between blanks."""
+    return " ".join(f"{side:.1f}" for side in box)
+
+
+def swapped(labels: Labels, vote: Vote) -> list[Suspect]:
+    """Labels whose class has less support than another one."""
+    others, suspicion = vote.others(labels.classes), vote.suspicion(labels.classes)
+    indices = np.flatnonzero(suspicion > 0.5)
+    return [_of_label(labels, "swapped", n, suspicion[n], labels.class_names[others[n]]) for n in indices]
+
+
+def odd(labels: Labels) -> list[Suspect]:
+    """Boxes of an unusual size or shape that lie inside their image, since the edge cuts objects off."""
+    sizes = np.array([size_of(record) for record in labels.records])[labels.images]
+    suspicion = odd_suspicion(oddness(labels.boxes, labels.classes))
+    suspicion[at_edge(labels.boxes, *sizes.T)] = 0
+    return [_of_label(labels, "odd", n, suspicion[n], "") for n in np.flatnonzero(suspicion)]
+
+
+def of_shifted(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
+    """The labels of ``detections.shifted``, with the detections' boxes as suggestions."""
+    pairs = zip(labels.images.tolist(), labels.places.tolist(), strict=True)
+    index_of = {pair: index for index, pair in enumerate(pairs)}
+    suspects = []
+    for finding in findings:
+        index = index_of[finding.image, finding.place]
+        suspects.append(_of_label(labels, "shifted", index, finding.suspicion, box_text(finding.box)))
+    return suspects
+
+
+def of_missing(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
+    """The places of ``detections.missing``, with their classes as suggestions."""
+    suspects = []
+    for finding in findings:
+        name = labels.records[finding.image]["file_name"]
+        place = (NOT_A_LABEL, finding.image, NOT_A_LABEL, name, _rounded(finding.box))
+        suspects.append(Suspect("missing", round(finding.suspicion, 6), *place, "", labels.class_names[finding.number]))
+    return suspects
+
+
+def _of_label(labels: Labels, kind: str, index: int, suspicion: float, suggestion: str) -> Suspect:
+    image, place = int(labels.images[index]), int(labels.places[index])
+    name = labels.records[image]["file_name"]
+    label = labels.class_names[labels.classes[index]]
+    where = (int(index), image, place, name, _rounded(labels.boxes[index]))
+    return Suspect(kind, round(float(suspicion), 6), *where, label, suggestion)
+
+
+def _rounded(box: np.ndarray) -> list[float]:
+    return np.asarray(box, np.float64).round(2).tolist()
+
+
+def ordered(suspects: Sequence[Suspect], count: int) -> list[Suspect]:
+    """The ``count`` of each kind that are suspected most, all together by their suspicion."""
+    by_suspicion = sorted(suspects, key=lambda suspect: -suspect.suspicion)
+    kept, counts = [], dict.fromkeys((suspect.kind for suspect in suspects), 0)
+    for suspect in by_suspicion:
+        counts[suspect.kind] += 1
+        if counts[suspect.kind] <= count:
+            kept.append(suspect)
+    return kept
+
+
+def write_suspects(folder: Path, suspects: Sequence[Suspect], name: str) -> None:
+    """Write LIST and suspects.csv, numbered from 1; ``name`` is that of the data set."""
+    entries = [{"id": number, **suspect._asdict()} for number, suspect in enumerate(suspects, start=1)]
+    write_whole(folder / LIST, json.dumps({"labels": name, "suspects": entries}, indent=1))
+    rows = [row_of(number, suspect) for number, suspect in enumerate(suspects, start=1)]
+    write_whole(folder / "suspects.csv", csv_table(COLUMNS, rows))
+
+
+def row_of(number: int, suspect: Suspect) -> list[str]:
+    """A suspect as a row of suspects.csv, by COLUMNS."""
+    of_file = [suspect.file_name, box_text(suspect.box)]
+    return [str(number), suspect.kind, f"{suspect.suspicion:.4f}", *of_file, suspect.label, suspect.suggestion]
+
+
+def read_suspects(folder: Path) -> tuple[str, dict[int, Suspect]]:
+    """The data set's name, and the suspects of an earlier call by their ids. Raises UserError where there are none."""
+    path = folder / LIST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        fields = Suspect._fields
+        listed = {entry["id"]: Suspect(*map(entry.__getitem__, fields)) for entry in content["suspects"]}
+        return content["labels"], listed
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected = "expected the --output of an earlier call with --labels"
+        raise UserError(f"{path} cannot be read ({first_line(error)}): {expected}") from error

@@ -1,0 +1,146 @@
+"""Which group an image is of: the file of NEIGHBORS.GROUPS, and how a group reaches a batch."""
+
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from revisit.command.markdown import CsvDicts
+from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
+from revisit.data.sources.records import Records
+from revisit.data.views.annotation import DrawnImage, ViewAnnotator
+from revisit.errors import UserError, expect, first_few, translated
+from revisit.keys import is_read
+
+from detectron2.config import CfgNode
+
+KEY = "NEIGHBORS.GROUPS"
+OWN = "self"  # each image is a group
+NO_GROUP = -1  # of the queue's random rows
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WithGroups(ViewAnnotator):
+    """Adds ``group``, (B,) int64 of at least 0 in a batch, to what another annotator adds."""
+
+    other: ViewAnnotator
+    groups: str  # NEIGHBORS.GROUPS
+
+    def prepare(self, records: Records) -> Records:
+        """The records with the number of their ``group``.
+
+        Raises:
+            UserError: see groups_of; or all images are of one group.
+        """
+        numbers = range(len(records))
+        if self.groups != OWN:
+            numbers = numbered_groups(self.groups, records)
+        grouped = []
+        for record, number in zip(records, numbers, strict=True):
+            grouped.append(record | {"group": number})
+        return self.other.prepare(grouped)
+
+    def __call__(self, image: DrawnImage) -> dict[str, np.ndarray]:
+        group = image.record.get("group", NO_GROUP)  # where a step is planned only pixels are known
+        return self.other(image) | {"group": np.array(group)}
+
+    def draw(self, tiles: list[np.ndarray], views: Mapping) -> None:
+        self.other.draw(tiles, views)
+
+
+@IMAGE_CHECK_REGISTRY.register()
+def have_groups(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
+    """Before a run: each image of DATASETS.TRAIN has a group. Raises UserError as groups_of."""
+    path = cfg.NEIGHBORS.GROUPS
+    is_grouped = is_read(cfg, KEY) and name in cfg.DATASETS.TRAIN
+    if is_grouped and path not in ("", OWN):
+        groups_of(path, records)
+
+
+def numbered_groups(path: str, records: Records) -> list[int]:
+    """``groups_of`` by numbers; what there is to say of them is logged."""
+    groups, unused = groups_of(path, records)
+    sizes = Counter(groups)
+    smallest = min(sizes.values())
+    largest = max(sizes.values())
+    expect(len(sizes) > 1, f"{KEY} {path}: all images are of group {groups[0]}: expected two groups at least")
+    logger.info(f"{KEY} {path}: {len(sizes):,} groups of {smallest:,} to {largest:,} images")
+    if unused:
+        names = first_few(unused)
+        logger.warning(f"{KEY} {path} names {len(unused):,} images that DATASETS.TRAIN lacks: {names}")
+    return [group_number(group) for group in groups]
+
+
+def groups_of(path: str, records: Records) -> tuple[list[str], list[str]]:
+    """The group of each record's image, as a CSV file calls it; and the names in the file that no record has.
+
+    A name is the data set's own, or one from the CSV file's folder.
+
+    Raises:
+        UserError: see read_groups; an image has no group, or no file of its own.
+    """
+    expect_file_names(records, f"{KEY} {path}", f"{OWN}, or a folder of images")
+    groups = read_groups(path)
+    name_of = names_by_place(path, groups)
+    files = [os.path.abspath(record["file_name"]) for record in records]
+    missing = [file for file in files if file not in name_of]
+    if missing:
+        lacking = f"{len(missing):,} of {len(records):,} images, such as {missing[0]}"
+        expected = "a line file_name,group for each image of DATASETS.TRAIN"
+        raise UserError(f"{KEY} {path} has no group for {lacking}: expected {expected}")
+    used = [name_of[file] for file in files]
+    unused = groups.keys() - set(used)
+    return [groups[name] for name in used], sorted(unused)
+
+
+def names_by_place(path: str, names: Iterable[str]) -> dict[str, str]:
+    """By absolute paths the names of a file at ``path``: from its folder, else from the working directory."""
+    folder = Path(path).parent
+    places = {}
+    for name in names:
+        places.setdefault(os.path.abspath(name), name)
+    for name in names:
+        places[os.path.abspath(folder / name)] = name
+    return places
+
+
+def read_groups(path: str) -> dict[str, str]:
+    """The groups of a CSV file with the columns ``file_name`` and ``group``, by name.
+
+    Raises:
+        UserError: no such file; a column is missing; a line lacks a value; an image has two groups.
+    """
+    expect(os.path.isfile(path), f"{KEY} {path} is no file: expected a CSV file with file_name,group, or {OWN}")
+    groups: dict[str, str] = {}
+    with translated(f"{KEY} {path}", content=True), open(path, newline="", encoding="utf-8-sig") as file:
+        lines = CsvDicts(file)
+        check_header(lines.fieldnames or [])
+        for line in lines:
+            name, group = line["file_name"], line["group"]
+            if not name or not group:
+                raise ValueError(f"line {lines.line_num} lacks a value: expected file_name,group")
+            before = groups.setdefault(name, group)
+            if before != group:
+                raise ValueError(f"{name} is of groups {before} and {group}: expected one line for each image")
+    return groups
+
+
+def check_header(header: Sequence[str]) -> None:
+    """Raise ValueError unless the columns are among those of a file."""
+    if not {"file_name", "group"} <= set(header):
+        columns = ", ".join(header) or "nothing"
+        raise ValueError(f"its first line has {columns}: expected file_name,group")
+
+
+def group_number(group: str) -> int:
+    """A number of at least 0 by the group's name alone, so that a resumed run, and a longer file, have the same."""
+    digest = hashlib.blake2b(group.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1

@@ -1,3 +1,0 @@
-"""Importing this module registers SimCLR, BYOL, SwAV, DIET and DenseCL, with their keys."""
-
-from projects.OtherObjectives import byol, densecl, diet, simclr, swav  # noqa: F401

@@ -1,0 +1,229 @@
+"""From the paper's tables to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever needs it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from projects.Paper.paper_tables import (
+    COLUMNS,
+    Evaluation,
+    GivenBackbone,
+    OthersWeights,
+    PretrainingRun,
+    Row,
+    Snapshot,
+    Source,
+    columns_of,
+    paper_values,
+)
+from projects.Paper.snapshots import checkpoint_file, snapshot_file
+from revisit.checkpoint.run_folder import BEST
+from revisit.data.sources.catalog import datasets_root
+from revisit.engine.run_length import evaluates_on_the_way
+from revisit.engine.setup import make_config
+from revisit.errors import expect
+from revisit.jobs.commands import Job, data_facts
+from revisit.plugins import TRAIN
+
+from detectron2.evaluation.testing import flatten_results_dict
+
+NO_EVALUATION = ("KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False", "DATASETS.TEST", "()", "TEST.EVAL_EPOCHS", "0")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row's number in a column, one job per seed; no jobs: there is nothing to run it with."""
+
+    row: str
+    column: str
+    paper: float | None
+    jobs: list[Job]
+    score: tuple[str, ...]  # where the number stands in a result
+    network: str = ""  # of a finetuning, whose: of the last iteration (final), or of the best evaluation (best)
+
+    def values(self) -> list[float]:
+        """Scores of the seeds whose evaluation is finished and was made by this very recipe."""
+        return [read_score(job.result, "/".join(self.score)) for job in self.jobs if job.done and job.owns_result]
+
+
+def read_score(file: Path, name: str) -> float:
+    """A score of a file of results by its flattened name, NaN where it is null. Raises UserError where it is absent."""
+    results = flatten_results_dict(json.loads(file.read_text()))
+    values = {key: math.nan if value is None else value for key, value in results.items()}
+    numbers = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
+    of_all_classes = [key for key in numbers if "-" not in key]  # a dash stands before a class's name
+    expect(name in numbers, f"no score {name} in {file}: expected one of {', '.join(of_all_classes)}, or of a class")
+    return numbers[name]
+
+
+def make_cells(
+    table: str, rows: dict[str, Row], builder: JobBuilder, *, seeds: Sequence[int], only: Sequence[str]
+) -> list[Cell]:
+    """Cells of a table, row by row, with their jobs, whose ``needs`` are the jobs before them.
+
+    Args:
+        rows: the paper's by label, or others to be judged in the table's columns.
+        only: "ROW,COLUMN" each, of which either may be empty: that cell, row or column; nothing: all cells.
+    """
+    paper = paper_values(table)
+    cells = []
+    for label, name in _chosen(only, list(rows), columns_of(table, builder.profile), table):
+        source, evaluation = rows[label][builder.profile], getattr(COLUMNS[name], builder.profile)
+        published = paper.get(label, {}).get(name)
+        if not evaluation:
+            cells.append(Cell(label, name, published, [], ()))
+            continue
+        jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds] if source else []
+        network = builder.select if evaluation.program == TRAIN else ""
+        cells.append(Cell(label, name, published, jobs, evaluation.score, network))
+    return cells
+
+
+def _chosen(only: Sequence[str], rows: list[str], columns: list[str], table: str) -> list[tuple[str, str]]:
+    wanted = []
+    for words in only:
+        row, _, column = map(str.strip, words.partition(","))
+        for name, known in ((row, rows), (column, columns)):
+            expected = f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}"
+            expect(name in ("", *known), expected)
+        wanted.append((row, column))
+    cells = itertools.product(rows, columns)
+    return [(row, column) for row, column in cells if _is_wanted(row, column, wanted)]
+
+
+def _is_wanted(row: str, column: str, wanted: list[tuple[str, str]]) -> bool:
+    return not wanted or any(r in ("", row) and c in ("", column) for r, c in wanted)
+
+
+@dataclass(frozen=True)
+class JobBuilder:
+    """Jobs of one profile under one folder, where the same job has the same place in every table."""
+
+    profile: str
+    root: Path
+    extra: tuple[str, ...] = ()  # KEY VALUE pairs for every training; what a row or column sets itself wins
+    gpus: int = 1  # processes of each training
+    full: bool = False  # toy trainings as long as their configs say, not the short ones of a quick table
+    select: str = "final"  # of a finetuning, judge the final network, or that of the best evaluation on the way
+
+    def evaluate(self, source: Source, evaluation: Evaluation, seed: int) -> Job:
+        """Finetune from a backbone, or look at its frozen features."""
+        trains = evaluation.program == TRAIN
+        selects_best = trains and self.select == "best"
+        recipe = f"{self._folder_of(evaluation)}{'_best' if selects_best else ''}"
+        folder = self.root / "evaluate" / source.name / recipe / f"seed{seed}"
+        needs, weights, facts = self._start_of(source, seed)
+        if selects_best:
+            commands = self._best_of_finetuning(evaluation, weights, seed, folder)
+        elif trains:
+            commands = (self._finetuning(evaluation, weights, seed, folder),)
+        else:
+            commands = (self._frozen(evaluation, weights, seed, folder),)
+        name = f"{source.name}, seed {seed}: {recipe}"
+        return Job(name, commands, folder / evaluation.result, (*data_facts(commands[0]), *facts), needs)
+
+    def _start_of(self, source: Source, seed: int) -> tuple[tuple[Job, ...], Path | None, tuple[str, ...]]:
+        """The jobs that make a source's weights, the weights (None: random), and what tells them from others."""
+        if isinstance(source, GivenBackbone):
+            digest = source.digest(seed)
+            return (), source.file(seed), (digest,) if digest else ()
+        if isinstance(source, Snapshot):
+            snapshots = self.snapshots(source.run, source.parts, seed)
+            return (snapshots,), snapshot_file(snapshots.result.parent, source.part), ()
+        backbone = self.backbone(source, seed)
+        return (backbone,), backbone.result, ()
+
+    def _length_of(self, evaluation: Evaluation) -> tuple[str, ...]:
+        return () if self.full else evaluation.length
+
+    def _options_of(self, evaluation: Evaluation, seed: int) -> tuple[str, ...]:
+        """The KEY VALUE pairs of a finetuning, but for its folder and its start."""
+        return (*self._length_of(evaluation), *self.extra, *evaluation.options, "SEED", str(seed))
+
+    def _finetuning(
+        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path, *options: str
+    ) -> tuple[str, ...]:
+        """The command that trains into a folder; ``options`` are further KEY VALUE pairs."""
+        start = ("MODEL.WEIGHTS", str(weights)) if weights else ()
+        options = (*self._options_of(evaluation, seed), *options)
+        return (*self._training(evaluation.config), *options, "OUTPUT_DIR", str(folder), *start)
+
+    def _best_of_finetuning(
+        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path
+    ) -> tuple[tuple[str, ...], ...]:
+        """The commands that train into a folder below, whose own evaluation is that of the final network, and that
+        evaluate the best one."""
+        options = self._options_of(evaluation, seed)
+        evaluates = evaluates_on_the_way(make_config(evaluation.config, options, for_here=False))
+        problem = f"{evaluation.config} evaluates nothing before its end"
+        expect(evaluates, f"--select best: {problem}; add --opts TEST.EVAL_EPOCHS 1")
+        keep_best, training = ("TEST.KEEP_BEST", "True"), folder / "training"
+        train = self._finetuning(evaluation, weights, seed, training, *keep_best)
+        *without_resume, _ = self._training(evaluation.config)
+        best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
+        return train, (*without_resume, "--eval-only", *options, *keep_best, *best)
+
+    def _frozen(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[str, ...]:
+        """The command that looks at frozen features."""
+        place = ("--weights", str(weights or "random"), "--output", str(folder))
+        options = (*evaluation.options, *self._length_of(evaluation), "SEED", str(seed))
+        return (evaluation.program, "--config-file", evaluation.config, *place, *options)
+
+    def backbone(self, source: PretrainingRun | OthersWeights, seed: int) -> Job:
+        """Pretrain and convert."""
+        if isinstance(source, OthersWeights):
+            checkpoint = datasets_root() / "weights" / source.file
+            output = self.root / "weights" / source.name / "backbone.pth"
+            trained, needs = (), ()
+        else:
+            folder = self.root / "pretrain" / source.name / f"seed{seed}"
+            checkpoint, output = folder / "model_final.pth", folder / "backbone.pth"
+            needs = (self.drawn(source),) if source.toy_data else ()
+            length = () if self.full and not needs else source.length
+            options = (*length, *self.extra, *source.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
+            options += ("DATASETS.TRAIN", f"('{self.images_of(needs[0], source)}',)") if needs else ()
+            options += NO_EVALUATION if self.profile != "paper" else ()  # the table has its own
+            trained = ((*self._training(source.config), *options),)
+        convert = ("tools/convert_to_d2.py", str(checkpoint), str(output))
+        facts = data_facts(trained[0]) if trained else ()
+        return Job(f"{source.name}, seed {seed}: pretraining", (*trained, convert), output, facts, needs)
+
+    def snapshots(self, source: PretrainingRun, parts: int, seed: int) -> Job:
+        """Convert the checkpoints of a run after each of so many equal parts of its training, but for the last."""
+        trained = self.backbone(source, seed)
+        folder = self.root / "snapshots" / source.name / f"seed{seed}"
+        choose = ("projects/Paper/snapshots.py", str(trained.result.parent), str(folder), "--parts", str(parts))
+        files = [(checkpoint_file(folder, part), snapshot_file(folder, part)) for part in range(1, parts)]
+        convert = [("tools/convert_to_d2.py", str(checkpoint), str(backbone)) for checkpoint, backbone in files]
+        return Job(f"{source.name}, seed {seed}: snapshots", (choose, *convert), files[-1][1], needs=(trained,))
+
+    def _training(self, config: str) -> tuple[str, ...]:
+        processes = () if self.gpus == 1 else ("--num-gpus", str(self.gpus))
+        return (TRAIN, "--config-file", config, *processes, "--resume")
+
+    def drawn(self, source: PretrainingRun) -> Job:
+        """Draw the run's own ToyScenes, into toy_scenes/ next to the job's files: the folder has to be empty."""
+        arguments = source.toy_data[1:]
+        folder = self.root / "data" / "_".join(word.strip("-") for word in arguments)
+        output, record = folder / "toy_scenes", "toy_scenes.json"  # the record is written last
+        draw = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(output), "--workers", "1", *arguments)
+        copy = ("-c", f"import shutil; shutil.copy({str(output / record)!r}, {str(folder / record)!r})")
+        return Job(f"ToyScenes {' '.join(arguments)}", (draw, copy), folder / record)
+
+    @staticmethod
+    def images_of(drawn: Job, source: PretrainingRun) -> str:
+        """The name, for DATASETS.TRAIN, of the images that were drawn for a run."""
+        return f"folder:{drawn.result.parent / 'toy_scenes' / source.toy_data[0]}"
+
+    def _folder_of(self, evaluation: Evaluation) -> str:
+        """The first column that is read from an evaluation; others may be, by another score."""
+        if evaluation.folder:
+            return evaluation.folder
+        forms = ((name, getattr(column, self.profile)) for name, column in COLUMNS.items())
+        recipe = (evaluation.config, evaluation.options)
+        return next(name for name, form in forms if form and (form.config, form.options) == recipe).replace(" ", "_")

@@ -1,0 +1,86 @@
+#!/usr/bin/env python
+"""Choose the checkpoints that a finished run has kept at equal parts of its training, and say how long it took to them.
+
+    python projects/Paper/snapshots.py output/moco output/moco/snapshots --parts 4
+
+OUTPUT/checkpoint_1.pth is a link to the checkpoint after about a quarter of the iterations, and so on, for
+tools/convert_to_d2.py. OUTPUT/times.json has iterations and seconds of training of each, those of the end last.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from revisit.checkpoint.metrics_file import read_metrics
+from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
+from revisit.engine.command import natural, run_command
+from revisit.errors import expect, translated
+from revisit.files import make_folder, output_path, written_whole
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a finished pretraining")
+    parser.add_argument("output", type=output_path, help="folder for the links")
+    parser.add_argument("--parts", type=natural, default=4, metavar="N", help="(default: %(default)s)")
+    args = parser.parse_args()
+    chosen = checkpoints_at_parts(args.run, args.parts)
+    times = []
+    for iterations, _ in chosen:
+        seconds = training_seconds(args.run / "metrics.json", iterations)
+        times.append({"iterations": iterations, "seconds": round(seconds, 2)})
+    make_folder(args.output, "the output folder")
+    for part, (_, checkpoint) in enumerate(chosen[:-1], start=1):
+        link = checkpoint_file(args.output, part)
+        link.unlink(missing_ok=True)
+        link.symlink_to(checkpoint.resolve())
+    with written_whole(args.output / "times.json") as temporary:
+        temporary.write_text(json.dumps(times, indent=2) + "\n")
+
+
+def checkpoint_file(folder: Path, part: int) -> Path:
+    return folder / f"checkpoint_{part}.pth"
+
+
+def snapshot_file(folder: Path, part: int) -> Path:
+    """The converted backbone of a part."""
+    return folder / f"part_{part}.pth"
+
+
+def checkpoints_at_parts(run: Path, parts: int) -> list[tuple[int, Path]]:
+    """Iterations and checkpoint of each of ``parts`` equal parts of a run: the nearest, at most half a part away.
+
+    Raises UserError where there is none: the run is not finished, or has not kept enough of them.
+    """
+    kept = [(iteration_of(path) + 1, path) for path in checkpoints_of_run(run)]
+    final = next((one for one in kept if one[1].stem == FINAL), None)
+    expect(final is not None, f"{run} has no {FINAL}.pth: expected a finished run of tools/train_net.py")
+    total, _ = final
+    chosen = []
+    for part in range(1, parts):
+        wanted = total * part / parts
+        nearest = min(kept, key=lambda one: abs(one[0] - wanted))
+        iterations, _ = nearest
+        near = abs(iterations - wanted) < total / (2 * parts)
+        kept_by = "pretrain with SOLVER.CHECKPOINTS_KEPT 0, and SOLVER.CHECKPOINT_PERIOD short enough"
+        expect(near, f"{run} has no checkpoint near {part}/{parts} of its {total:,} iterations: {kept_by}")
+        chosen.append(nearest)
+    return [*chosen, final]
+
+
+def training_seconds(metrics: Path, iterations: int) -> float:
+    """Seconds that a run's steps took until then, without evaluations and checkpoints.
+
+    Each record of metrics.json has the median time of the last 20 steps; it stands for all since the record before.
+    """
+    seconds, last = 0.0, 0
+    with translated(f"reading the times of a training in {metrics}"):
+        for iteration, step in read_metrics(metrics)["time"]:
+            until = min(iteration + 1, iterations)
+            seconds += step * (until - last)
+            last = until
+    return seconds * iterations / last  # the steps after the last record as those before
+
+
+if __name__ == "__main__":
+    run_command(main)

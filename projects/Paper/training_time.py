@@ -1,0 +1,61 @@
+#!/usr/bin/env python
+"""Draw scores of backbones from several moments of pretraining against the time that it had taken.
+
+    python projects/Paper/training_time.py --score sem_seg mIoU --title "VOC mIoU" --output output/time \\
+        --run MoCo moco/times.json moco_1/evaluation.json moco_2/evaluation.json \\
+        --run +MC mc/times.json mc_1/evaluation.json mc_2/evaluation.json
+
+A run is a name, what projects/Paper/snapshots.py says of its times, and a result for each of them, in their
+order. DIR/training_time.png is the picture, DIR/results.json has its numbers.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from projects.Pictures.curves import saved_plot
+from revisit.command.markdown import score_in
+from revisit.engine.command import run_command
+from revisit.errors import expect, translated
+from revisit.files import make_folder, output_path, written_whole
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--run", nargs="+", action="append", required=True, metavar="WORD", help="NAME TIMES RESULT ...")
+    add("--score", nargs="+", required=True, metavar="KEY", help="where the score stands in a result, level by level")
+    add("--title", required=True, help="what the score is")
+    add("--output", type=output_path, required=True, metavar="DIR")
+    args = parser.parse_args()
+    curves = {words[0]: read_curve(words, args.score) for words in args.run}
+    make_folder(args.output, "--output")
+    plot_curves_over_time(curves, args.title, args.output / "training_time.png")
+    with written_whole(args.output / "results.json") as temporary:
+        temporary.write_text(json.dumps(curves, indent=2) + "\n")
+
+
+def read_curve(words: list[str], score: list[str]) -> dict:
+    """A run's name, ``seconds`` of pretraining and ``scores``, from its words on the command line."""
+    expect(len(words) > 2, f"--run {' '.join(words)}: expected NAME TIMES RESULT ...")
+    name, file, *results = words
+    with translated(f"--run {name}: reading {' '.join(score)}"):
+        seconds = [time["seconds"] for time in json.loads(Path(file).read_text())]
+        scores = [score_in(Path(result), score) for result in results]
+    expect(len(seconds) == len(scores), f"--run {name}: {len(scores)} results for {len(seconds)} times in {file}")
+    return {"name": name, "seconds": seconds, "scores": scores}
+
+
+def plot_curves_over_time(curves: dict[str, dict], title: str, path: Path) -> None:
+    """Scores against training time, one line for each run."""
+    longest = max(curve["seconds"][-1] for curve in curves.values())
+    unit, length = ("hours", 3600) if longest > 7200 else ("minutes", 60)
+    with saved_plot(path, size=(5.5, 4)) as (axis,):
+        for name, curve in curves.items():
+            axis.plot([second / length for second in curve["seconds"]], curve["scores"], marker="o", label=name)
+        axis.set(xlabel=f"time of pretraining ({unit})", ylabel=title)
+        axis.set_xlim(left=0)
+
+
+if __name__ == "__main__":
+    run_command(main)

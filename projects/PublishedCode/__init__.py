@@ -1,1 +1,0 @@
-"""Segmentation as in published codes that differ from the papers' texts."""

@@ -1,0 +1,176 @@
+"""What a detector's run shows after its evaluation: predictions next to truth, per class, the worst images first."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from projects.Pictures.tiles import Color, SheetRow, evenly_spread, save_sheet
+from projects.Predict.prediction_sheet import Detections, draw_marked, texts_of
+from projects.Reports import charts
+from projects.Reports.collect import ReportedRun, files_below
+from projects.Reports.matching import Curve, JudgedImage, best_threshold, confusion, curve, judge
+from projects.Reports.text_tables import ABSENT, TextTable
+from revisit.data.images.deep_images import depth_key
+from revisit.data.images.reader import require_record
+from revisit.data.sources.catalog import get_records
+from revisit.errors import UserError, expect, first_line, translated
+from revisit.evaluation.box_evaluators import OF_PREDICTIONS, PREDICTIONS
+
+# Colours that people who see no red or no green tell apart, too (Okabe and Ito).
+FOUND, MISSED, WRONG = (0, 158, 115), (86, 180, 233), (213, 94, 0)
+COLORS: dict[str, Color] = {"found": FOUND, "missed": MISSED, "wrong": WRONG}
+WORST, SPREAD = 6, 4  # images that are drawn
+MOST_NAMED = 12  # objects of an image, beyond which those that were found have no label
+MOST_CLASSES = 20  # of a table of confusions, and of curves
+
+
+class Review(NamedTuple):
+    """Of one run."""
+
+    data_set: str
+    problem: str = ""  # in words, why there is nothing else
+    count: int = 0  # images
+    threshold: float = 0.0  # score
+    classes: TextTable | None = None
+    confusion: TextTable | None = None
+    curves: Sequence[tuple[str, Curve]] = ()  # by class
+    pictures: Sequence[tuple[Path, str]] = ()  # with captions
+
+
+def review_of(run: ReportedRun, folder: Path) -> Review | None:
+    """What the predictions of a run's last evaluation are worth; None of a run without any.
+
+    Args:
+        folder: for the pictures.
+    """
+    files = files_below(run.folder, PREDICTIONS, OF_PREDICTIONS, of=run.folder)
+    if len(files) < 2:
+        return None
+    name = "its test set"
+    try:
+        with translated("reading inference/", content=True):
+            about, results = (json.loads((run.folder / file).read_text()) for file in (OF_PREDICTIONS, PREDICTIONS))
+            name, names = about["data_set"], list(about["classes"].values())
+            of_image = _by_image(results, {int(id_): number for number, id_ in enumerate(about["classes"])})
+        images = _judged(name, names, of_image)
+        return _review(images, name, names, run.config.get(depth_key()), folder)
+    except UserError as error:
+        return Review(name, problem=first_line(error))
+
+
+def _by_image(results: list[dict], numbers: dict[int, int]) -> dict[int | str, list[dict]]:
+    """Results by the id of their image, with classes by number instead of by id."""
+    of_image = defaultdict(list)
+    for result in results:
+        of_image[result["image_id"]].append({**result, "category_id": numbers[result["category_id"]]})
+    return of_image
+
+
+def _judged(name: str, names: list[str], of_image: dict[int | str, list[dict]]) -> list[JudgedImage]:
+    """Every image of a data set with what was predicted for it. Raises UserError where both do not belong together."""
+    expect("://" not in name, "they are of a data set at a URL, which a report does not fetch")
+    records = get_records(name, class_names=names)
+    gone = of_image.keys() - {record["image_id"] for record in records}
+    expect(not gone, f"the data set has other images by now: {len(gone)} of those that were predicted for are gone")
+    return [judge(record, of_image.get(record["image_id"], [])) for record in records]
+
+
+def _review(images: list[JudgedImage], name: str, names: list[str], bits: int | None, folder: Path) -> Review:
+    threshold = best_threshold(images)
+    table = confusion(images, threshold, len(names))
+    curves = {n: found for n in range(len(names)) if (found := curve(images, n))}
+    return Review(
+        name,
+        count=len(images),
+        threshold=threshold,
+        classes=_of_classes(table, names, curves),
+        confusion=_of_confusion(table, names) if 1 < len(names) <= MOST_CLASSES else None,
+        curves=[(names[n], found) for n, found in list(curves.items())[:MOST_CLASSES]],
+        pictures=_draw(images, names, threshold, bits, folder),
+    )
+
+
+def reviews_of(runs: Iterable[tuple[int, ReportedRun]], folder: Path) -> list[tuple[int, ReportedRun, Review]]:
+    """A review of each run that has predictions, with the run and its number."""
+    reviews = ((number, run, review_of(run, folder)) for number, run in runs)
+    return [(number, run, review) for number, run, review in reviews if review]
+
+
+def lines_of(curves: Sequence[tuple[str, Curve]]) -> list[dict]:
+    """Plotly's traces of precision over recall, both in percent."""
+    lines = []
+    for number, (name, found) in enumerate(curves):
+        points = charts.thinned([(100 * x, 100 * y) for x, y in zip(found.recall, found.precision, strict=True)])
+        x, y = zip(*points, strict=True) if points else ((), ())
+        line = {**charts.line_of(number), "width": 1.8}
+        lines.append({"x": x, "y": y, "name": name, "mode": "lines", "line": line})
+    return lines
+
+
+def _of_classes(table: np.ndarray, names: list[str], curves: dict[int, Curve]) -> TextTable:
+    """Counts and shares of each class at the threshold, and its AP at any."""
+    found, true, predicted = table.diagonal(), table.sum(axis=1), table.sum(axis=0)
+    headers = ["class", "true boxes", "found", "missed", "wrong", "recall, %", "precision, %", "AP50, %"]
+    rows = []
+    for n, name in enumerate(names):
+        shares = [_percent(found[n] / total) if total else ABSENT for total in (true[n], predicted[n])]
+        precision = _percent(curves[n].average_precision()) if n in curves else ABSENT
+        counts = (true[n], found[n], true[n] - found[n], predicted[n] - found[n])
+        rows.append([name, *map(str, counts), *shares, precision])
+    return TextTable("By class", headers, rows)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _of_confusion(table: np.ndarray, names: list[str]) -> TextTable:
+    rows = [[name, *map(str, counts)] for name, counts in zip([*names, "nothing there"], table.tolist(), strict=True)]
+    rows[-1][-1] = ABSENT
+    return TextTable("Confusion matrix: truth in rows, predictions in columns", ["", *names, "nothing"], rows)
+
+
+def _draw(
+    images: list[JudgedImage], names: list[str], threshold: float, bits: int | None, folder: Path
+) -> list[tuple[Path, str]]:
+    """The images with most errors, and some that are spread over the rest of the data set."""
+    ranked = sorted(images, key=lambda image: -image.errors(threshold))
+    worst, rest = ranked[:WORST], ranked[WORST:]
+    groups = {"worst": worst, "others": [rest[n] for n in evenly_spread(len(rest), SPREAD)]}
+    captions = {"worst": "most errors first", "others": "others, from more errors to fewer"}
+    pictures = []
+    for group, chosen in groups.items():
+        if chosen:
+            path = folder / f"{len(list(folder.iterdir()))}_{group}.png"
+            rows = [_row(image, names, threshold, bits) for image in chosen]
+            save_sheet(path, rows, ["truth", f"predicted, scores of at least {threshold:.2f}"])
+            pictures.append((path, captions[group]))
+    return pictures
+
+
+def _row(image: JudgedImage, names: list[str], threshold: float, bits: int | None) -> SheetRow:
+    """Truth, found or missed, next to the predictions from the threshold on, found or wrong."""
+    pixels = require_record(image.record, bits, like_pil=True)
+    missed, shown = image.missed(threshold), image.predicted.scores >= threshold
+    predicted = Detections(*(values[shown] for values in image.predicted[:3]))
+    wrong = image.wrong(threshold)[shown]
+    tiles = [
+        _tile(pixels, image.truth, names, missed, MISSED),
+        _tile(pixels, predicted, names, wrong, WRONG),
+    ]
+    counts = f"{(~missed).sum()} found, {missed.sum()} missed, {wrong.sum()} wrong"
+    legend = {n: entry for n, entry in enumerate(COLORS.items())}
+    return SheetRow(tiles, [f"{Path(image.record['file_name']).name}: {counts}"], legend)
+
+
+def _tile(pixels: np.ndarray, objects: Detections, names: list[str], is_error: np.ndarray, color: Color) -> np.ndarray:
+    """Objects in the colour of what was found, or of the error; of many only errors have a label."""
+    texts = texts_of(objects, names)
+    if len(texts) > MOST_NAMED:
+        texts = [text if error else "" for text, error in zip(texts, is_error, strict=True)]
+    colors = np.where(is_error[:, None], color, FOUND)
+    return draw_marked(pixels, objects, texts, colors)

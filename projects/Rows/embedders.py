@@ -1,0 +1,202 @@
+"""What makes the rows of a table: a backbone of whole images or of boxes, or the box head of a finetuned detector.
+
+Each has ``prepare(record, image)``, which a loader's worker gets without the network, and ``rows(batch)``, unit rows of
+what a batch of samples has, and says what its rows depend on (``about``).
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from projects.Predict.predictions import finetuned_config, load_finetuned
+from projects.Rows.own_features import head_features, of_maps
+from revisit.api import load_backbone
+from revisit.data.finetuning.detection_mapper import DetectionMapper
+from revisit.engine.command import in_shell
+from revisit.errors import expect
+from revisit.evaluation.features import center_crop
+from revisit.modeling.losses.queue_scores import at_least_float32
+from revisit.network.frozen_network import digest_of, pooled_rows
+from revisit.network.network_maps import NetworkMaps, resized
+
+from detectron2.config import CfgNode
+from detectron2.structures import ImageList
+
+MAPS = 3  # of a backbone, from its finest that is asked for
+MULTIPLE = 32  # px
+
+
+class Sample(NamedTuple):
+    """An image that was read and prepared, and the boxes whose rows are wanted."""
+
+    image: Any
+    size: tuple[int, int]  # height and width of the file's image, px
+    boxes: np.ndarray  # (n, 4) float32, px of the same image
+
+
+class WholeImages:
+    """The mean of a backbone's last map over the middle of an image, as ``revisit.embed``."""
+
+    def __init__(self, weights: str, size: int, device: str):
+        self._network = load_backbone(weights).to(device)
+        self._device = device
+        self.prepare = partial(_middle, size)
+        self.about = _about("image", self._network, self._network.title, self._network.flags)
+
+    @torch.no_grad()
+    def rows(self, batch: list[Sample]) -> Tensor:
+        pixels = torch.from_numpy(np.stack([sample.image for sample in batch])).permute(0, 3, 1, 2)
+        *_, last = self._network(pixels.to(self._device)).values()
+        return pooled_rows([last])
+
+
+class BoxesOfMaps:
+    """Means over a box by RoIAlign of a backbone's maps of ``stride`` and coarser, or of its pyramid's."""
+
+    def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str):
+        self._network = NetworkMaps(weights, stride, pyramid, MAPS).to(device)
+        self._device = device
+        cell = self._network.strides[0]
+        self.prepare = partial(_to_short_side, short_side, cell if MULTIPLE % cell else MULTIPLE)
+        self.about = _about("box", self._network, self._network.title, self._network.flags)
+
+    @torch.no_grad()
+    def rows(self, batch: list[Sample]) -> Tensor:
+        return torch.cat([self._of_image(sample) for sample in batch])
+
+    def _of_image(self, sample: Sample) -> Tensor:
+        pixels = torch.from_numpy(sample.image).permute(2, 0, 1)[None].to(self._device)
+        maps = dict(enumerate(self._network(pixels)))
+        strides = dict(enumerate(self._network.strides))
+        boxes = _scaled(sample, pixels.shape[2:]).to(self._device)
+        return normalize(at_least_float32(of_maps(maps, strides, boxes)))
+
+
+class BoxesOfHead:
+    """What the classifier of a finetuned two-stage detector gets for a box."""
+
+    def __init__(self, cfg: CfgNode):
+        self._model, _ = load_finetuned(cfg)
+        self._features = head_features(self._model)
+        self.prepare = partial(_as_when_tested, DetectionMapper(cfg, is_train=False))
+        self.about = _about("box", self._model, f"box head of {cfg.MODEL.META_ARCHITECTURE}", {})
+
+    @torch.no_grad()
+    def rows(self, batch: list[Sample]) -> Tensor:
+        return torch.cat([self._of_image(sample) for sample in batch])
+
+    def _of_image(self, sample: Sample) -> Tensor:
+        model = self._model
+        pixels = (sample.image.to(model.device) - model.pixel_mean) / model.pixel_std
+        padded = ImageList.from_tensors([pixels], max(1, model.backbone.size_divisibility)).tensor
+        boxes = _scaled(sample, sample.image.shape[1:]).to(model.device)
+        return normalize(at_least_float32(self._features.rows(padded, boxes)))
+
+
+def _middle(size: int, record: dict, image: np.ndarray) -> np.ndarray:
+    return center_crop(image, size)
+
+
+def _to_short_side(side: int, multiple: int, record: dict, image: np.ndarray) -> np.ndarray:
+    return resized(image, side, multiple)
+
+
+def _as_when_tested(mapper: DetectionMapper, record: dict, image: np.ndarray) -> Tensor:
+    return mapper({"file_name": record["file_name"]}, image)["image"]
+
+
+Embedder = WholeImages | BoxesOfMaps | BoxesOfHead
+# That rows depend on; the last two are of a box head.
+OPTIONS = ("weights", "boxes", "box_head", "size", "stride", "short_side", "pyramid", "config_file", "opts")
+SWITCHES = ("box_head", "pyramid")
+SIZES = ("size", "stride", "short_side", *SWITCHES)  # those that a table may say
+LARGEST = 10_000  # px of a side
+MOST_WORDS, MOST_LETTERS = 100, 300  # of what a table states, in a message
+
+
+def embedder_of(args: Namespace) -> Embedder:
+    """Of the options of tools/embed.py. Raises UserError for weights that have no such rows."""
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if args.box_head:
+        pairs = ["MODEL.DEVICE", args.device] if args.device else []
+        made = BoxesOfHead(finetuned_config(Namespace(**vars(args) | {"opts": [*args.opts, *pairs]})))
+    elif args.boxes:
+        made = BoxesOfMaps(args.weights, args.stride, args.short_side, args.pyramid, device)
+    else:
+        made = WholeImages(args.weights, args.size, device)
+    made.about["options"] = {name: getattr(args, name) for name in OPTIONS}
+    return made
+
+
+def embedder_again(options: Mapping[str, Any], digest: str, device: str = "") -> Embedder:
+    """The embedder of the same options, which a user has typed, in another process. Raises UserError where its weights
+    are not what they were."""
+    made = embedder_of(Namespace(**options, device=device))
+    expect(made.about["digest"] == digest, f"{options['weights']} has changed since the command began: give it again")
+    return made
+
+
+class Named(NamedTuple):
+    """What a user names to get a table's network, as tools/embed.py takes it: no file says what is loaded or run."""
+
+    weights: str
+    config_file: str = ""
+    opts: Sequence[str] = ()
+
+
+def embedder_of_table(about: Mapping[str, Any], named: Named) -> Embedder:
+    """What made a table, for other images: of its sizes, and of the weights that the user names.
+
+    Raises UserError where none are named, or others than the table's: their digests, their config and KEY VALUE pairs
+    are compared.
+    """
+    stated = about["options"]
+    expect(bool(named.weights), f"the table has no network, only its name: expected {_words_of(stated)}")
+    wrong = [name for name in SIZES if not _is_size(name, stated.get(name, False))]
+    expect(not wrong, f"the table states no sensible {', '.join(wrong)}: embed the images again")
+    theirs = (stated.get("config_file") or "", _pairs_in(stated))
+    is_same = theirs == (named.config_file, list(map(str, named.opts)))
+    expect(is_same, f"the table was made with another config: expected {_words_of(stated)}")
+    sizes = {name: stated.get(name, False) for name in SIZES}
+    boxes = "those of the table" if about["of"] == "box" else ""
+    made = embedder_of(Namespace(**sizes, **named._asdict(), boxes=boxes, device=""))
+    other = f"{named.weights} are other weights than those of the table, whose digest is {about['digest'][:12]}"
+    expect(made.about["digest"] == about["digest"], f"{other}: name these, or embed the images again")
+    return made
+
+
+def _is_size(name: str, value: object) -> bool:
+    """Whether a file states what the option of this name takes."""
+    if name in SWITCHES:
+        return isinstance(value, bool)
+    return type(value) is int and 0 < value <= LARGEST
+
+
+def _words_of(stated: Mapping[str, Any]) -> str:
+    """What to type to name what a table was made with, as it says it."""
+    config = ["--config-file", stated["config_file"]] if stated.get("config_file") else []
+    words = ["--weights", stated.get("weights", "FILE"), *config, *_pairs_in(stated)]
+    return " ".join(in_shell(str(word)[:MOST_LETTERS]) for word in words[:MOST_WORDS])
+
+
+def _pairs_in(stated: Mapping[str, Any]) -> list[str]:
+    """The KEY VALUE pairs that a table states, none of which is used."""
+    pairs = stated.get("opts")
+    return list(map(str, pairs)) if isinstance(pairs, list) else []
+
+
+def _about(of: str, network: nn.Module, title: str, flags: dict[str, Any]) -> dict[str, Any]:
+    return {"of": of, "network": title, "digest": digest_of(network.state_dict()), "flags": flags}
+
+
+def _scaled(sample: Sample, size: tuple[int, int]) -> Tensor:
+    """Its boxes (n, 4) in px of an image of another ``size``, height and width."""
+    vertical, horizontal = (now / before for now, before in zip(size, sample.size, strict=True))
+    factors = torch.tensor([horizontal, vertical, horizontal, vertical], dtype=torch.float32)
+    return torch.from_numpy(sample.boxes) * factors

@@ -1,0 +1,147 @@
+"""Embed images or boxes in parts, each of which is one whole file, so that an interrupted command continues."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from projects.Rows.embedders import Embedder, Sample, embedder_again
+from projects.Rows.regions import Places
+from projects.Rows.row_table import TABLE, RowTable, load_table, save_table
+from revisit.data.images.deep_images import depth_key, find_bit_depth
+from revisit.data.images.reader import require_record
+from revisit.data.loading.workers import SignalSafeLoader
+from revisit.data.sources.records import fingerprint
+from revisit.errors import UserError, expect
+from revisit.jobs.job import PerProcess, Runner
+from revisit.jobs.output_settings import claim
+from revisit.jobs.parts import Arrays, Work, in_parts
+from revisit.jobs.processes import HERE
+from revisit.keys import declaration
+
+PART = 256  # images
+BATCH = 64
+PARTS = "parts"
+
+
+class Image(NamedTuple):
+    """An image that a loader's worker has read, or why it could not."""
+
+    places: Places
+    sample: Sample | None
+    problem: str = ""
+
+
+class _Images(Dataset):
+    """Images of the places, read and prepared."""
+
+    def __init__(self, places: Sequence[Places], prepare: Callable[[dict, np.ndarray], object], bits: int | None):
+        self._places, self._prepare, self._bits = places, prepare, bits
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Image:
+        places = self._places[index]
+        try:
+            image = require_record(places.record, self._bits)
+        except UserError as error:
+            return Image(places, None, str(error))
+        height, width = image.shape[:2]
+        boxes = np.array([[0, 0, width, height]], np.float32) if places.boxes is None else places.boxes
+        return Image(places, Sample(self._prepare(places.record, image), (height, width), boxes))
+
+
+def embed(
+    places: list[Places],
+    embedder: Embedder,
+    output: Path,
+    readers: int = 0,
+    runner: Runner = HERE,
+    device: str = "",
+) -> RowTable:
+    """The table of all places, which OUTPUT/embeddings.npz has too; what is there already is not made again.
+
+    ``about["left out"]`` says of each image that cannot be read why. ``readers`` is the number of processes that read
+    images for each network; other processes than this one compute on ``device``, by default a GPU where they have one.
+
+    Raises:
+        SystemExit: in a process that has made its share of the parts, where another one puts them together.
+        UserError: ``output`` is of other images, boxes or weights; none of the images can be read.
+    """
+    records = [each.record for each in places]
+    with runner.alone(output):
+        claim(output, embedder.about | {"images": fingerprint(records, labels=False), "boxes": _digest(places)})
+    if (output / TABLE).is_file():
+        print(f"{output / TABLE} is there already", flush=True)
+        return load_table(output)
+    bits = bits_of(records, embedder.about["flags"])
+    network = PerProcess(partial(_again, embedder.about, device), embedder)
+    work = Work("embedding", len(places), PART, partial(_part, places, network, bits, readers))
+    with in_parts(work, output / PARTS, runner) as arrays:
+        left_out = arrays.pop("left_out").tolist()
+        expect(len(arrays["rows"]) > 0, f"none of the {len(places)} images can be read, the first: {left_out[:1]}")
+        table = RowTable(**arrays, about=embedder.about | {"left out": left_out})
+        save_table(output / TABLE, table)
+    return table
+
+
+def _again(about: dict[str, Any], device: str) -> Embedder:
+    """Of another process, by what this one's embedder says of itself."""
+    return embedder_again(about["options"], about["digest"], device)
+
+
+def _digest(places: list[Places]) -> str:
+    """Of all boxes and classes."""
+    content = [[None if each.boxes is None else each.boxes.tolist(), each.classes] for each in places]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def bits_of(records: list[dict], flags: dict[str, Any]) -> int | None:
+    """Bits a sample of images with more than 8: those of the weights' flags, else those that the images have."""
+    bits = flags.get(depth_key())
+    rule = declaration(depth_key()).rule
+    expect(bits is None or rule is None or rule.holds(bits), f"the weights' {depth_key()} is {bits}: embed again")
+    if bits is None and (asked := find_bit_depth(records)):
+        return asked[0]
+    return bits
+
+
+def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
+    """(N, C) float32 unit rows of few places. Raises UserError for an image that cannot be read."""
+    records = [each.record for each in places]
+    bits = bits_of(records, embedder.about["flags"])
+    arrays = _part(places, lambda: embedder, bits, 0, range(len(places)))
+    expect(not len(arrays["left_out"]), str(arrays["left_out"][:1]))
+    return arrays["rows"]
+
+
+def _part(places: list[Places], network: Callable[[], Embedder], bits: int | None, readers: int, part: range) -> Arrays:
+    """Rows of some of the places, and what they are of."""
+    embedder = network()
+    images = _Images([places[index] for index in part], embedder.prepare, bits)
+    loader = SignalSafeLoader(images, batch_size=BATCH, num_workers=readers, collate_fn=list)
+    rows, files, boxes, classes, left_out = [torch.empty(0)], [], [np.empty((0, 4), np.float32)], [], []
+    for batch in loader:
+        left_out += [image.problem for image in batch if image.sample is None]
+        readable = [image for image in batch if image.sample is not None]
+        if not readable:
+            continue
+        rows.append(embedder.rows([image.sample for image in readable]).cpu())
+        for image in readable:
+            boxes.append(image.sample.boxes)
+            files += [image.places.record["file_name"]] * len(image.sample.boxes)
+            classes += image.places.classes
+    return {
+        "rows": torch.cat(rows).numpy(),
+        "files": np.array(files, str),
+        "boxes": np.concatenate(boxes),
+        "classes": np.array(classes, str),
+        "left_out": np.array(left_out, str),
+    }

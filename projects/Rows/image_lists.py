@@ -1,0 +1,65 @@
+"""A table of images, which the commands here read, and lists of images, which they write."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from projects.Rows.row_table import RowTable, load_table
+from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.image_folders import require_files
+from revisit.data.sources.records import Records
+from revisit.data.sources.split_files import text_of_names
+from revisit.data.sources.subsets import is_labelled
+from revisit.errors import expect
+
+
+def images_of(place: Path) -> RowTable:
+    """A table of tools/embed.py with a row for each image.
+
+    Raises:
+        UserError: there is none; its rows are of boxes, or several of one file; a file is not there any more, or has a
+            name that no list of images holds.
+    """
+    table = load_table(place)
+    expect(table.about["of"] == "image", f"{place} has rows of boxes: expected those of images, without --boxes")
+    file, count = Counter(table.files.tolist()).most_common(1)[0]
+    expect(count == 1, f"{place} has {count} rows of {file}: expected one for each file")
+    require_files(records_of(table), f" of {place}")
+    text_of_names(full_names(table).tolist(), f"an image of {place}")
+    return table
+
+
+def records_of(table: RowTable) -> Records:
+    """The images of a table as a data set."""
+    return [{"file_name": file} for file in table.files.tolist()]
+
+
+def full_names(table: RowTable) -> np.ndarray:
+    """(N,) str: the files' names, which hold wherever a list of them lies."""
+    return np.array([os.path.abspath(file) for file in table.files.tolist()])
+
+
+def labelled_in(table: RowTable, name: str) -> np.ndarray:
+    """(N,) bool, which images of a table a data set has labels of; none where its ``name`` is empty.
+
+    Raises:
+        UserError: images of the data set have no files of their own; it has no labelled image, or one that the table
+            lacks.
+    """
+    if not name:
+        return np.zeros(len(table.rows), bool)
+    register(name)
+    records = get_records(name)
+    expect_file_names(records, f"--labelled {name}")
+    labelled = [os.path.realpath(record["file_name"]) for record in records if is_labelled(record)]
+    expect(bool(labelled), f"--labelled {name} has no labelled image")
+    places = {os.path.realpath(file): place for place, file in enumerate(table.files.tolist())}
+    missing = [file for file in labelled if file not in places]
+    lacking = f"the table lacks {len(missing)} of {len(labelled)} images of --labelled {name}, such as {missing[:1]}"
+    expect(not missing, f"{lacking}: embed all images, those with labels too")
+    is_in = np.zeros(len(table.rows), bool)
+    is_in[[places[file] for file in labelled]] = True
+    return is_in

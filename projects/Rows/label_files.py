@@ -1,0 +1,41 @@
+"""Chosen images as a list, as a COCO file without boxes, as tasks of Label Studio, and as a sheet."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
+from projects.Rows.image_lists import full_names
+from projects.Rows.row_table import RowTable
+from projects.Rows.thumbnails import thumbnails
+from revisit.boxes.coco_files import folder_of, write_data_set
+from revisit.boxes.label_studio import interface_of, task_of
+from revisit.data.sources.image_folders import write_list
+from revisit.files import write_whole
+
+TILE, COLUMNS = 140, 8  # px, and tiles in a row of the sheet
+MOST = 96  # images that are drawn
+ANY = "object"  # the class of boxes where images have none
+
+
+def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequence[str] = ()) -> None:
+    """Write selected.txt, to_label.json, label_studio.json and selected.png, in the order of choosing, and
+    label_studio.xml, an interface for boxes of these classes, or of ANY."""
+    names = full_names(chosen).tolist()
+    write_list(output / "selected.txt", names)
+    images = [_without_boxes(*image) for image in zip(names, chosen.boxes, strict=True)]
+    write_data_set(output / "to_label.json", images, classes=(), folder=folder_of(images))
+    write_whole(output / "label_studio.json", json.dumps([task_of(name) for name in names]))
+    write_whole(output / "label_studio.xml", interface_of(class_names or [ANY]))
+    shown = evenly_spread(len(names), MOST)
+    captions = [f"{place + 1}  {Path(names[place]).name}" for place in shown]
+    rows = gallery(list(thumbnails(chosen.of(np.array(shown)), TILE)), captions, COLUMNS)
+    save_sheet(output / "selected.png", rows, title=title, subtitle=f"{len(shown)} of {len(names)} images")
+
+
+def _without_boxes(name: str, box: np.ndarray) -> tuple[dict, dict]:
+    """An image of the size of its box (4,), x0, y0, x1, y1 px, as ``write_data_set`` takes it."""
+    _, _, width, height = box.astype(int).tolist()
+    return {"file_name": name}, {"height": height, "width": width, "objects": []}

@@ -1,0 +1,93 @@
+"""What is to be embedded: the images of a data set, its boxes, or the boxes of tools/predict.py."""
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from revisit.boxes.labelled_boxes import corners_of
+from revisit.boxes.predictions_file import read_predictions
+from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.class_names import names_of
+from revisit.data.sources.file_names import expect_file_names
+from revisit.errors import UserError, expect, first_line
+
+
+class Places(NamedTuple):
+    """The boxes of an image that get a row each; None: the whole image gets one."""
+
+    record: dict
+    boxes: np.ndarray | None  # (n, 4) float32, x0, y0, x1, y1 px
+    classes: list[str]  # of each row, "" where there is none
+
+
+def whole_images(name: str) -> list[Places]:
+    """Every image of a data set, with its class where it has one."""
+    records = _records(name)
+    classes = names_of(name)
+    return [Places(record, None, [_class_of(record, classes)]) for record in records]
+
+
+def boxes_of(name: str, images: str = "") -> list[Places]:
+    """The boxes of a data set, or of a predictions.json with its images.json, of those ``images`` alone if they are
+    given; crowds are left out.
+
+    Raises:
+        UserError: a data set without boxes, no boxes at all, or other files.
+    """
+    is_file = name.endswith(".json") and ":" not in name  # no KIND:PLACES
+    places = _predicted(Path(name)) if is_file else _labelled(name)
+    if images:
+        wanted = {os.path.realpath(record["file_name"]) for record in _records(images)}
+        places = [each for each in places if os.path.realpath(each.record["file_name"]) in wanted]
+    places = [each for each in places if len(each.boxes)]
+    expect(bool(places), f"{name} has no boxes in {images or 'its images'}: expected at least one")
+    return places
+
+
+def _records(name: str) -> list[dict]:
+    register(name)
+    records = list(get_records(name))
+    expect_file_names(records, name)
+    return records
+
+
+def _class_of(record: dict, classes: list[str]) -> str:
+    if "label" not in record:
+        return ""
+    return classes[record["label"]] if classes else str(record["label"])
+
+
+def _labelled(name: str) -> list[Places]:
+    records = _records(name)
+    has_boxes = all("annotations" in record for record in records)
+    expect(has_boxes, f"--boxes {name} has no boxes: expected a data set with boxes, or a predictions.json")
+    classes = names_of(name)
+    places = []
+    for record in records:
+        objects = [each for each in record["annotations"] if not each.get("iscrowd")]
+        corners = [corners_of(each) for each in objects]
+        labels = [classes[each["category_id"]] for each in objects]
+        places.append(Places(record, np.array(corners, np.float32).reshape(-1, 4), labels))
+    return places
+
+
+def _predicted(path: Path) -> list[Places]:
+    """Of a file of COCO results and the images.json next to it, as tools/predict.py writes them."""
+    try:
+        results, files, names = read_predictions(path)
+        by_image = defaultdict(list)
+        for result in results:
+            by_image[result["image_id"]].append(result)
+        return [_of_results(file, by_image[number], names) for number, file in files.items()]
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+        expected = "expected predictions.json and images.json of tools/predict.py in one folder"
+        raise UserError(f"--boxes {path} ({first_line(error)}): {expected}") from error
+
+
+def _of_results(file: str, objects: list[dict], names: dict[int, str]) -> Places:
+    boxes = np.array([each["bbox"] for each in objects], np.float32).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    return Places({"file_name": file}, boxes, [names[each["category_id"]] for each in objects])

@@ -1,0 +1,77 @@
+"""What in a table is most similar to an image or a box: printed and drawn."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from projects.Pictures.tiles import gallery, save_sheet
+from projects.Rows.embedders import Named, embedder_of_table
+from projects.Rows.embedding import rows_of
+from projects.Rows.nearest import nearest
+from projects.Rows.regions import Places
+from projects.Rows.row_table import RowTable
+from projects.Rows.thumbnails import cut, square, thumbnails
+from revisit.data.images.reader import require_record
+from revisit.errors import expect
+
+TILE, COLUMNS = 160, 6  # px, and tiles in a row of the sheet
+SAME_PLACE = 0.5  # px by which the sides of a query's own box may differ
+
+
+class Similar(NamedTuple):
+    """The rows that are most similar to a query, best first."""
+
+    places: np.ndarray  # (k,) int64
+    cosines: np.ndarray  # (k,) float32
+
+
+def similar_to(table: RowTable, query: Path, box: list[float] | None, count: int, named: Named) -> Similar:
+    """Of the whole query where rows are of images, else of a ``box`` (x0, y0, x1, y1 px) in it; without its own row.
+
+    Raises:
+        UserError: a table of boxes and no box, or the other way round; an image that cannot be read; ``named`` are no
+            weights, or not the table's.
+    """
+    of = table.about["of"]
+    expect((of == "box") == (box is not None), f"the table has a row for each {of}: expected {_asked(of)}")
+    boxes = None if box is None else np.array([box], np.float32)
+    row = rows_of([Places({"file_name": str(query)}, boxes, [""])], embedder_of_table(table.about, named))
+    own = _own_row(table, query, box)
+    indices, cosines = nearest(table.rows, row, count + own.sum())
+    is_other = ~own[indices[0]]
+    return Similar(indices[0][is_other][:count], cosines[0][is_other][:count])
+
+
+def _asked(of: str) -> str:
+    return "--box X0 Y0 X1 Y1" if of == "box" else "no --box"
+
+
+def _own_row(table: RowTable, query: Path, box: list[float] | None) -> np.ndarray:
+    """Which rows are of the query itself, (N,) bool."""
+    name = os.path.realpath(query)
+    is_own = np.array([os.path.realpath(file) == name for file in table.files.tolist()])
+    if box is None:
+        return is_own
+    return is_own & (np.abs(table.boxes - np.array(box)) <= SAME_PLACE).all(axis=1)
+
+
+def lines_of(table: RowTable, similar: Similar) -> list[str]:
+    """A line for each: its cosine, its name and its class."""
+    chosen = table.of(similar.places)
+    rows = zip(similar.cosines.tolist(), chosen.names, chosen.classes.tolist(), strict=True)
+    return [f"{cosine:.3f}  {name}  {label}".rstrip() for cosine, name, label in rows]
+
+
+def draw_similar(path: Path, table: RowTable, similar: Similar, query: Path, box: list[float] | None) -> None:
+    """The query first, then what is similar to it, with cosine and class below."""
+    chosen = table.of(similar.places)
+    image = require_record({"file_name": str(query)})
+    asked = table.of(similar.places[:0])._replace(boxes=np.array([box or [0, 0, 0, 0]], np.float32))
+    tiles = [square(cut(image, asked, 0), TILE), *thumbnails(chosen, TILE)]
+    captions = ["query"]
+    for cosine, label in zip(similar.cosines.tolist(), chosen.classes.tolist(), strict=True):
+        captions.append(f"{cosine:.3f} {label}".rstrip())
+    rows = gallery(tiles, captions, COLUMNS)
+    save_sheet(path, rows, title=f"Most similar to {query.name}", subtitle=table.about["network"])

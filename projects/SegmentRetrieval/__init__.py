@@ -1,1 +1,0 @@
-"""Segment retrieval on Pascal VOC: regions of an image, named by their nearest labelled region."""

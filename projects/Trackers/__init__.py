@@ -1,1 +1,0 @@
-"""Weights & Biases and MLflow as writers of a run's metrics."""

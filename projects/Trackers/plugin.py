@@ -1,3 +1,0 @@
-"""Adds the writers wandb and mlflow."""
-
-from projects.Trackers import trackers as trackers

@@ -1,0 +1,38 @@
+"""The command line of projects/NAME/run.py, understood before seconds of imports."""
+
+import argparse
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+from revisit.engine.command import parse_with_pairs, run_command
+from revisit.files import output_path
+
+RANDOM = "random"
+
+
+def run_project(name: str, description: str, *, network: bool = True) -> NoReturn:
+    """What projects/NAME/run.py does first, as a script: call the ``main`` of its own module, and end the process."""
+
+    def understand_and_call() -> None:
+        args = parse_args(description, network=network)
+        from revisit.command.evaluation_config import load_project  # not before: this takes seconds
+
+        main = import_module(f"..{name}.run", __package__).main  # its keys are declared
+        main(load_project(args))
+
+    run_command(understand_and_call)
+    sys.exit()
+
+
+def parse_args(description: str | None, *, network: bool = True) -> argparse.Namespace:
+    """The options that all projects have. One without ``network`` needs no --weights."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config-file", required=True, metavar="FILE", help="network and protocol")
+    what = f"output of tools/convert_to_d2.py, a name such as imagenet:NAME, or {RANDOM}: a network drawn from SEED"
+    what = what if network else "not used: this project needs no network"
+    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
+    add("--output", type=output_path, required=True, metavar="DIR", help="folder for results.json and pictures")
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
+    return parse_with_pairs(parser)

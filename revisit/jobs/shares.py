@@ -1,0 +1,114 @@
+"""Parts made by processes that something else has started, torchrun or a SLURM array.
+
+Of n processes number i makes every n-th batch of parts from the i-th on: a batch is one part, or some of very many.
+"""
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from filelock import FileLock, Timeout
+
+from revisit.errors import UserError, expect
+from revisit.jobs.job import Job, in_batches, make_here, missing, progress_of
+
+_held: list[FileLock] = []  # until this process ends
+
+
+class Share(NamedTuple):
+    """One of ``count`` processes. They need not run at the same time, but see the same folder."""
+
+    number: int
+    count: int
+
+    def run(self, job: Job) -> None:
+        own = in_batches(range(len(job.parts)), self.count)[self.number :: self.count]
+        todo = sorted({*chain(*own)}.intersection(missing(job)))
+        with progress_of(job, len(todo)) as bar, _error_of_each():
+            make_here(job, todo, bar)
+        if missing(job) or not _is_first(job):
+            one = f"{job.title}: process {self.number} of {self.count} has made its parts"
+            print(f"{one}; the process that finds all of them continues, or this command once more", flush=True)
+            raise SystemExit(0)
+
+    def alone(self, folder: Path | None) -> AbstractContextManager:
+        return _locked(folder / ".shares.lock") if folder else nullcontext()  # an upload is whole, and the same bytes
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """A block that one process at a time enters. Who waits for a lock that is deleted takes the next one."""
+    with FileLock(path):
+        yield
+        path.unlink(missing_ok=True)
+
+
+def _is_first(job: Job) -> bool:
+    """Whether no other process puts the parts together, or has done so already."""
+    if job.lock is None:
+        return True
+    lock = FileLock(job.lock)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    _held.append(lock)
+    atexit.register(job.lock.unlink, missing_ok=True)  # of what is put together outside ``in_parts``, too
+    if done := bool(missing(job)):  # and deleted since
+        job.lock.unlink(missing_ok=True)
+    return not done
+
+
+@contextmanager
+def _error_of_each() -> Iterator[None]:
+    """Let every process say what is wrong with its own parts; of torchrun's, a command's end lets the first one."""
+    try:
+        yield
+    except UserError as error:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        raise
+
+
+def share_of_torchrun() -> Share:
+    """By RANK and WORLD_SIZE; on a machine with several GPUs each process takes its own.
+
+    Raises UserError where they are not set, or contradict each other.
+    """
+    started = "torchrun sets it for each process that it starts: torchrun --nproc-per-node 2 tools/..."
+    rank, count, local = (_number(name, started) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    expect(rank < count, f"RANK is {rank} and WORLD_SIZE {count}: expected a rank below it")
+    if torch.cuda.device_count() > 1:
+        torch.cuda.set_device(local % torch.cuda.device_count())
+    return Share(rank, count)
+
+
+def share_of_array() -> Share:
+    """By SLURM_ARRAY_TASK_ID and its like. A task that is submitted alone makes all that is missing.
+
+    Raises UserError where they are not set, or contradict each other.
+    """
+    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "COUNT", "MIN", "MAX", "STEP")]
+    task, count = (_number(name, "SLURM sets it in a job array: sbatch --array=0-7") for name in names[:2])
+    assumed = {names[2]: 0, names[3]: None, names[4]: 1}
+    first, last, step = (
+        _number(name, "SLURM sets it") if name in os.environ else value for name, value in assumed.items()
+    )
+    last = first + step * (count - 1) if last is None else last
+    number, rest = divmod(task - first, max(1, step))
+    fits = last == first + step * (count - 1) and rest == 0 and 0 <= number < count
+    found = f"task {task} of {count} tasks from {first} to {last} in steps of {step}"
+    expect(fits, f"SLURM_ARRAY_TASK_* say {found}: expected tasks without a gap, as of sbatch --array=0-7")
+    return Share(number, count)
+
+
+def _number(name: str, who: str) -> int:
+    text = os.environ.get(name, "")
+    expect(text.isdecimal(), f"{name} is {text!r}: expected a whole number; {who}")
+    return int(text)

@@ -1,0 +1,68 @@
+"""Maps of ResNets, pyramids and ViTs, as the network itself has them; one line for weights without such maps."""
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import run_checkpoint, write_converted
+from tiny import OBJECTS, tiny_model
+
+from revisit.errors import UserError
+from revisit.network.dense_features import DenseFeatures
+
+VIT = ("MODEL.BACKBONE.NAME", "build_timm_backbone", "MODEL.TIMM.NAME", "vit_small_patch14_dinov2")
+SMALL = ("MODEL.TIMM.OPTIONS", ["img_size", 28, "embed_dim", 32, "depth", 2, "num_heads", 2])
+
+
+@pytest.fixture(scope="module")
+def file_of(tmp_path_factory):
+    """Writes what a run with these options has, and returns the file."""
+
+    def written(*options):
+        return write_converted(run_checkpoint(*options), tmp_path_factory.mktemp("weights") / "weights.pth")
+
+    return written
+
+
+def shapes(maps: list[np.ndarray]) -> list[tuple[int, ...]]:
+    for each in maps:
+        assert np.linalg.norm(each, axis=2) == pytest.approx(np.ones(each.shape[:2]), abs=1e-5)
+    return [each.shape for each in maps]
+
+
+def test_a_resnet_has_a_map_of_the_stride_and_of_the_next(file_of, make_picture):
+    weights, image = file_of(), make_picture(50, 75)
+    assert shapes(DenseFeatures(weights, 4, short_side=64)(image)) == [(16, 24, 8), (8, 12, 16)]
+    assert shapes(DenseFeatures(weights, 32, short_side=64)(image)) == [(2, 3, 64)]
+
+
+@pytest.mark.parametrize("converted", [True, False])
+def test_the_pyramid_of_objects_is_that_of_their_network(file_of, make_picture, tmp_path, converted):
+    run = tmp_path / "run.pth"
+    torch.save(run_checkpoint(*OBJECTS), run)
+    image = make_picture(64, 96)
+    found = DenseFeatures(file_of(*OBJECTS) if converted else run, 8, short_side=64, pyramid=True)(image)
+    model = tiny_model(*OBJECTS).eval()
+    pixels = torch.from_numpy(image).permute(2, 0, 1)[None]
+    flags = run_checkpoint(*OBJECTS)["flags"]
+    mean, std = (torch.tensor(flags[f"MODEL.PIXEL_{name}"]).view(3, 1, 1) for name in ("MEAN", "STD"))
+    with torch.no_grad():
+        maps = model.backbone((pixels - mean) / std)
+    assert len(found) == 2
+    for name, ours in zip(("p3", "p4"), found, strict=True):
+        theirs = maps[name][0].permute(1, 2, 0).double().numpy()
+        centred = theirs - theirs.mean(axis=(0, 1))
+        assert ours == pytest.approx(centred / np.linalg.norm(centred, axis=2, keepdims=True), abs=1e-4)
+
+
+def test_a_vit_has_one_map(file_of, make_picture):
+    features = DenseFeatures(file_of(*VIT, *SMALL), 16, short_side=60)
+    assert shapes(features(make_picture(60, 100))) == [(4, 7, 32)]
+
+
+def test_weights_without_such_maps_are_refused_in_one_line(file_of):
+    with pytest.raises(UserError, match=r"has no map of stride 8, give another --stride: .* expected some of res4"):
+        DenseFeatures(file_of(*VIT, *SMALL), 8)
+    with pytest.raises(UserError, match="has no pyramid"):
+        DenseFeatures(file_of(), 8, pyramid=True)
+    with pytest.raises(UserError, match=r"has maps of the strides \[4, 8, 16, 32\] in its pyramid"):
+        DenseFeatures(file_of(*OBJECTS), 64, pyramid=True)

@@ -1,0 +1,148 @@
+"""The atlas: what its page holds, by loops; and the page in a browser, pointed at and clicked."""
+
+import base64
+import html
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import one_line_error, run
+from PIL import Image
+
+from projects.Rows import atlas
+from projects.Rows.atlas import pairs_of, write_atlas
+from projects.Rows.colours import OTHER, column, columns_of
+from projects.Rows.coordinates import coordinates
+from projects.Rows.row_table import RowTable, save_table
+from projects.Rows.thumbnails import surroundings, thumbnails
+from revisit.errors import UserError
+
+NASTY = "<img src=x onerror=alert(1)>'\".png"
+LOOK = """<script>
+const [x, y] = placeOf(3);
+const mouse = (kind) => canvas.dispatchEvent(new MouseEvent(kind, { clientX: x + canvas.getBoundingClientRect().left,
+  clientY: y + canvas.getBoundingClientRect().top, bubbles: true }));
+const seen = { images: document.images.length, title: document.title };
+mouse("mousemove");
+seen.tip = tip.hidden ? null : tip.lastElementChild.textContent;
+mouse("mousedown"); window.dispatchEvent(new MouseEvent("mouseup")); mouse("click");
+seen.chosen = byId("chosen").textContent;
+seen.neighbours = [...byId("neighbours").children].map((each) => each.title);
+seen.listed = byId("list").children.length;
+byId("pairs").click();
+seen.pairs = [...byId("list").children].map((each) => [...each.children].map((one) => one.title));
+byId("lonely").click();
+seen.lonely = byId("list").firstElementChild.title;
+byId("shown").click();
+byId("legend").firstElementChild.click();
+seen.left = byId("count").textContent;
+const report = document.createElement("pre");
+report.id = "seen";
+report.textContent = JSON.stringify(seen);
+document.body.append(report);
+</script></body>"""
+
+
+@pytest.fixture
+def table(write_pictures, tmp_path) -> RowTable:
+    """30 images of three directions, two of them the same, one alone; a name that would be HTML."""
+    pictures = write_pictures(tmp_path / "photos", 30)
+    pictures[3] = pictures[3].rename(tmp_path / "photos" / NASTY)
+    rng = np.random.default_rng(0)
+    rows = np.eye(3)[np.arange(30) % 3] + rng.normal(0, 0.1, (30, 3))
+    rows[11] = rows[5]
+    rows[29] = (-1, -1, -1)
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    boxes = np.tile(np.array([[0, 0, 40, 30]], np.float32), (30, 1))
+    classes = np.array(["cat", "dog", "bird"])[np.arange(30) % 3]
+    return RowTable(rows, np.array(list(map(str, pictures))), boxes, classes, {"of": "image", "network": "none"})
+
+
+def test_the_page_in_a_browser_shows_what_is_pointed_at_and_clicked(table, tmp_path):
+    browser = shutil.which("chromium")
+    if not browser:
+        pytest.skip("no chromium")
+    assert write_atlas(tmp_path / "atlas.html", table, "pca") == 30
+    page = (tmp_path / "atlas.html").read_text()
+    assert "http:" not in page and "https:" not in page and NASTY not in page
+    (tmp_path / "looked.html").write_text(page.replace("</body>", LOOK))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--window-size=1200,800"]
+    command = [browser, *options, f"--user-data-dir={tmp_path}/browser", "--dump-dom", f"file://{tmp_path}/looked.html"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    (content,) = re.findall(r'<pre id="seen">(.*?)</pre>', result.stdout, re.DOTALL)
+    seen = json.loads(html.unescape(content))
+    assert seen["images"] == 0 and seen["title"] == "30 images"  # nothing of the name became an element
+    assert seen["tip"] == f"{table.files[3]} cat" and seen["chosen"] == table.files[3]
+    cosines = table.rows.astype(np.float64) @ table.rows[3]
+    nearest = [place for place in np.argsort(-cosines, kind="stable") if place != 3][:12]
+    assert seen["neighbours"] == [table.files[3], *table.files[nearest]]
+    assert seen["listed"] == 30 and sorted(seen["pairs"][0]) == sorted(table.files[[5, 11]])
+    assert seen["lonely"] == table.files[29] and seen["left"] == "20 of 30 shown"
+
+
+def test_sprites_are_the_thumbnails_in_order(table, monkeypatch):
+    monkeypatch.setattr(atlas, "SIDE", 4)
+    tiles = thumbnails(table, 64)
+    assert (tiles[0] != tiles[1]).any()
+    sheets = [Image.open(io.BytesIO(base64.b64decode(sheet.partition(",")[2]))) for sheet in atlas.sprites(tiles)]
+    assert [sheet.size for sheet in sheets] == [(256, 256), (256, 256)]
+    pixels = np.array(sheets[1].convert("RGB")).astype(int)
+    place = 21 - 16
+    shown = pixels[64 * (place // 4) :, 64 * (place % 4) :][:64, :64]
+    errors = [np.abs(shown - tile).mean() for tile in tiles.astype(int)]
+    assert np.argmin(errors) == 21
+
+
+def test_surroundings_have_a_pixel_also_of_a_box_without_area_at_the_edge():
+    assert surroundings([10, 5, 20, 15], (40, 60), 0.5) == (5, 0, 26, 21)
+    left, top, right, bottom = surroundings([60, 40, 60, 40], (40, 60), 0.5)
+    assert 0 <= left < min(right, 60) and 0 <= top < min(bottom, 40)
+
+
+def test_pairs_are_those_of_highest_cosine_each_once():
+    others = np.array([[1, 2], [0, 2], [0, 1]])
+    cosines = np.array([[0.9, 0.5], [0.9, 0.7], [0.5, 0.7]], np.float32)
+    assert pairs_of(others, cosines) == [[0, 1], [1, 2], [0, 2]]
+
+
+def test_places_are_within_the_map_and_repeat(table):
+    for how in ("pca", "tsne"):
+        places = coordinates(table.rows, how)
+        assert places.shape == (30, 2) and places.min() == 0 and places.max() == 1
+        assert (coordinates(table.rows, how) == places).all()
+    two = coordinates(table.rows[:2], "tsne")
+    assert two[:, 0].tolist() in ([0, 1], [1, 0])
+
+
+def test_a_column_keeps_its_most_frequent_values():
+    made = column("n", [f"value {n % 45}" for n in range(90)] + ["value 7"] * 3)
+    assert len(made.values) == 41 and made.values[0] == "value 7" and made.values[-1] == OTHER
+    assert made.values[made.codes[7]] == "value 7"
+
+
+def test_columns_of_a_file_are_found_by_name(table, tmp_path):
+    (tmp_path / "more.csv").write_text("file_name,split\n000.png,train\n001.png,test\n")
+    by_name = {each.name: each for each in columns_of(table, tmp_path / "more.csv")}
+    assert list(by_name) == ["class", "cluster", "split"]
+    split = by_name["split"]
+    assert [split.values[code] for code in split.codes[:3]] == ["train", "test", ""]
+    (tmp_path / "more.csv").write_text("name,split\n000.png,train\n")
+    with pytest.raises(UserError, match="expected file_name"):
+        columns_of(table, tmp_path / "more.csv")
+    (tmp_path / "more.csv").write_text("file_name,split\nother.png,train\n")
+    with pytest.raises(UserError, match="names none of the 30 files"):
+        columns_of(table, tmp_path / "more.csv")
+
+
+def test_the_command_writes_a_page_or_says_what_is_missing(table, tmp_path):
+    save_table(tmp_path / "embeddings.npz", table)
+    command = f"python tools/atlas.py --embeddings {tmp_path} --map pca --output"
+    assert f"30 of 30 rows are in {tmp_path}/atlas.html" in run(f"{command} {tmp_path}/atlas.html", tmp_path)
+    save_table(tmp_path / "embeddings.npz", table.of(np.arange(1)))
+    assert "expects at least two" in one_line_error(f"{command} {tmp_path}/one.html", tmp_path)
+    assert not Path(tmp_path / "one.html").exists()

@@ -1,0 +1,262 @@
+"""Groups and leaks are those of all pairs, one by one; hashes those of the formula; lists load as data sets."""
+
+import csv
+import itertools
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from checkpoints import run_checkpoint, write_converted
+from commands import documented, one_line_error, run
+from PIL import Image
+
+from projects.Rows import grouping
+from projects.Rows.curation import kept_of
+from projects.Rows.grouping import Looks, Rule, grouped, leaks
+from projects.Rows.hashes import differing_bits, perceptual_hash
+from projects.Rows.hierarchy import balanced, clustered, equal_shares
+from projects.Rows.row_table import RowTable, save_table
+from revisit.data.sources.catalog import get_records
+from studies.curation.score_groups import pair_scores
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    torch.manual_seed(0)
+    return str(write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth"))
+
+
+@pytest.fixture
+def looks():
+    """Thirty images that are drawn around six, and their parts of the same six."""
+    rng = np.random.default_rng(0)
+    centres, bits = rng.normal(size=(6, 8)), rng.random((6, 64)) < 0.5
+    of = rng.integers(6, size=30)
+    rows = centres[of] + rng.normal(0, 0.25, (30, 8))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return Looks(rows.astype(np.float32), bits[of] ^ (rng.random((30, 64)) < 0.1))
+
+
+def is_alike(one, other, rule):
+    """Of a row and a hash each, in float64."""
+    cosine = sum(float(x) * float(y) for x, y in zip(one[0], other[0], strict=True))
+    return cosine >= rule.similar and sum(x != y for x, y in zip(one[1], other[1], strict=True)) <= rule.differing
+
+
+def test_a_hash_is_that_of_the_cosine_transform(make_picture):
+    picture = make_picture(96, 64)
+    grey = picture.astype(float) @ [0.299, 0.587, 0.114]
+    small = grey.round().reshape(32, 3, 32, 2).mean(axis=(1, 3)).round()
+    waves = [[math.cos(math.pi * (2 * x + 1) * f / 64) for x in range(32)] for f in range(1, 9)]
+    low = np.array(waves) @ small @ np.array(waves).T
+    expected = (low > np.median(low)).ravel()
+    assert (perceptual_hash(picture) != expected).sum() <= 1  # a level more or less, where OpenCV rounds
+
+
+def test_a_hash_changes_little_with_light_and_size_and_much_with_the_picture():
+    def picture(seed, size=(120, 90)):
+        colours = np.random.default_rng(seed).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+        return cv2.resize(colours, size, interpolation=cv2.INTER_CUBIC)
+
+    hashes = [perceptual_hash(picture(seed)) for seed in range(5)]
+    darker = (0.8 * picture(0, size=(240, 180))).astype(np.uint8)
+    assert (perceptual_hash(darker) != hashes[0]).sum() <= 4
+    assert min((one != other).sum() for one, other in itertools.combinations(hashes, 2)) > 16
+    bits = np.array(hashes)
+    assert (differing_bits(bits, bits[:2]) == (bits[:, None] != bits[None, :2]).sum(axis=2)).all()
+
+
+@pytest.mark.parametrize("rule", [Rule(0.9, 16), Rule(0.8, 10), Rule(0.97, 64), Rule(1.0, 0)])
+def test_groups_are_those_of_all_pairs(looks, rule, monkeypatch):
+    monkeypatch.setattr(grouping, "BLOCK", 7)
+    images = list(zip(*looks, strict=True))
+    expected = list(range(30))
+    for one, other in itertools.combinations(range(30), 2):
+        if is_alike(images[one], images[other], rule):
+            expected = [expected[one] if group == expected[other] else group for group in expected]
+    result = grouped(looks, rule)
+    order = list(dict.fromkeys(expected))
+    assert result.groups.tolist() == [order.index(group) for group in expected]
+    alike, others = result.alike, result.others
+    assert (alike.cosines >= rule.similar).all() and (others.cosines < rule.similar).all()
+    assert (np.diff(alike.cosines) <= 0).all() and (np.diff(others.cosines) <= 0).all()
+    near = [pair for pair in itertools.combinations(range(30), 2) if is_alike(images[pair[0]], images[pair[1]], rule)]
+    assert len(alike.places) == min(grouping.SHOWN, len(near)) and {*map(tuple, alike.places)} <= {*near}
+
+
+def test_leaks_are_those_of_all_pairs(looks, monkeypatch):
+    monkeypatch.setattr(grouping, "BLOCK", 4)
+    training, test = (Looks(looks.rows[part], looks.bits[part]) for part in (slice(20), slice(20, None)))
+    rule = Rule(0.9, 20)
+    leaked = leaks(training, test, rule)
+    pairs = [
+        (t, n)
+        for t, one in enumerate(zip(*test, strict=True))
+        for n, other in enumerate(zip(*training, strict=True))
+        if is_alike(one, other, rule)
+    ]
+    assert pairs and sorted(leaked.pairs.places[:, 0]) == sorted({t for t, _ in pairs})
+    assert np.flatnonzero(leaked.training).tolist() == sorted({n for _, n in pairs})
+    for t, n in leaked.pairs.places:
+        best = max((other for one, other in pairs if one == t), key=lambda other: test.rows[t] @ training.rows[other])
+        assert n == best
+
+
+def table_of(rows, names, sizes):
+    boxes = np.array([[0, 0, width, height] for height, width in sizes], np.float32)
+    about = {"of": "image", "flags": {}, "digest": "", "network": "", "options": {"size": 32}}
+    return RowTable(np.asarray(rows, np.float32), np.array(names), boxes, np.array([""] * len(names)), about)
+
+
+def test_the_largest_image_of_a_group_is_kept_unless_the_group_leaks():
+    sizes = [(10, 10), (20, 20), (20, 20), (5, 5), (8, 8)]
+    table = table_of(np.eye(5), list("abcde"), sizes)
+    groups = np.array([0, 0, 0, 1, 2])
+    assert kept_of(groups, table, np.zeros(5, bool)).tolist() == [1, 3, 4]
+    assert kept_of(groups, table, np.array([True, False, False, False, True])).tolist() == [3]
+
+
+@pytest.mark.parametrize("total", [0, 1, 7, 12, 30, 41])
+def test_shares_are_as_equal_as_sizes_allow(total):
+    sizes = np.array([1, 30, 4, 6])
+    shares = equal_shares(sizes, total, np.random.default_rng(0))
+    by_hand = [0] * 4
+    for _ in range(total):  # one after the other, to whoever has least
+        by_hand[min((n for n in range(4) if by_hand[n] < sizes[n]), key=lambda n: by_hand[n])] += 1
+    assert sorted(shares) == sorted(by_hand) and shares.sum() == total and (shares <= sizes).all()
+
+
+def test_a_balanced_part_has_as_many_of_a_small_cluster_as_of_a_large_one():
+    rng = np.random.default_rng(0)
+    places = np.repeat(np.arange(4), [200, 40, 40, 20])  # the first three lie close to each other
+    centres = np.array([[1, 0, 0.0], [0.9, 0.4, 0], [0.9, 0, 0.4], [-1, 0, 0]])
+    rows = (centres[places] + rng.normal(0, 0.02, (300, 3))).astype(np.float32)
+    levels = clustered(rows, [4, 2])
+    assert len({*zip(levels[0].tolist(), places.tolist(), strict=True)}) == 4  # each cluster is one of the four
+    assert len({*zip(levels[1].tolist(), levels[0].tolist(), strict=True)}) == 4  # and of one coarse cluster
+    part = balanced(levels, 36)
+    assert len({*part.tolist()}) == 36 and (np.diff(part) > 0).all()
+    assert np.bincount(places[part]).tolist() == [6, 6, 6, 18]
+    assert np.bincount(places[balanced(levels, 60)])[3] == 20  # all that there are
+    assert len(balanced(levels, 300)) == 300
+
+
+def test_images_that_are_all_alike_are_one_cluster():
+    assert clustered(np.ones((6, 4), np.float32), [3, 2])[0].tolist() == [0] * 6
+
+
+def test_scores_of_groups_count_pairs():
+    groups, truth = list("aabbbc"), list("112223")
+    pairs = [*itertools.combinations(range(6), 2)]
+    ours = [groups[one] == groups[other] for one, other in pairs]
+    true = [truth[one] == truth[other] for one, other in pairs]
+    right = sum(a and b for a, b in zip(ours, true, strict=True))
+    assert pair_scores(groups, truth) == (right / sum(ours), right / sum(true))
+    assert pair_scores(["a", "b"], ["1", "2"]) == (1.0, 1.0)
+
+
+def embed(weights, images, output):
+    words = f"--weights {weights} --images {images} --size 32 --readers 0 --output {output}"
+    return run(f"python tools/embed.py {words}", Path(images))
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_the_command_finds_copies_and_leaks_and_writes_data_sets(weights, write_pictures, tmp_path):
+    pictures = write_pictures(tmp_path / "photos", 6, size=(64, 96))
+    (tmp_path / "photos/same.png").write_bytes(pictures[0].read_bytes())
+    image = Image.open(pictures[1])
+    image.resize((144, 96)).save(tmp_path / "photos/larger.png")
+    (tmp_path / "test").mkdir()
+    image.save(tmp_path / "test/leak.jpg", quality=90)
+    Image.open(pictures[5]).rotate(180).save(tmp_path / "test/other.png")
+    embed(weights, f"folder:{tmp_path}/photos", tmp_path / "rows")
+    words = f"--embeddings {tmp_path}/rows --similar 0.9 --bits 8 --test folder:{tmp_path}/test --clusters 2 --keep 3"
+    command = f"python tools/curate.py {words} --weights {weights} --output {tmp_path}/out"
+    text = run(command, tmp_path)
+    assert "8 images show 6 things: 1 copies of the same bytes, 1 near-duplicates; the largest group has 2" in text
+    assert "LEAKS: 1 of 2 test images nearly equal one of 2 training images" in text
+    header, *lines = read_csv(tmp_path / "out/groups.csv")
+    groups = {Path(name).name: group for name, group in lines}
+    assert header == ["file_name", "group"] and len(lines) == 8 and len({*groups.values()}) == 6
+    assert groups["same.png"] == groups["000.png"] and groups["larger.png"] == groups["001.png"]
+    header, leak = read_csv(tmp_path / "out/leaks.csv")
+    assert header == ["test", "training", "bits", "cosine"] and Path(leak[0]).name == "leak.jpg"
+    names = [Path(record["file_name"]).name for record in get_records(f"list:{tmp_path}/out/unique.txt")]
+    assert names == ["000.png", "002.png", "003.png", "004.png", "005.png"]  # none of what leaks
+    assert len(get_records(f"list:{tmp_path}/out/balanced.txt")) == 3
+    header, *lines = read_csv(tmp_path / "out/clusters.csv")
+    assert header == ["file_name", "cluster", "coarse"] and len(lines) == 5
+    assert all((tmp_path / "out" / name).stat().st_size > 1000 for name in ("pairs.png", "leaks.png"))
+    again = run(command.replace("--similar 0.9", "--similar 1"), tmp_path)
+    assert "hashing" not in again and "8 images show 7 things: 1 copies" in again
+    assert "is there already" in again  # the test images' rows
+
+
+def test_the_commands_of_the_page_run_as_they_are_typed(weights, write_pictures, tmp_path):
+    write_pictures(tmp_path / "photos", 6)
+    write_pictures(tmp_path / "test", 2)  # the first two of these
+    for command in documented("projects/Rows/curation.md"):
+        command = command.replace("/data", str(tmp_path)).replace(" output", f" {tmp_path}/output")
+        command = command.replace("imagenet:efficientnet_lite0", weights)
+        command += " --size 32 --readers 0" * ("embed.py" in command)
+        text = run(command.replace("--budget 50", "--budget 3"), tmp_path)
+        assert "LEAKS: 2 of 2" in text or "curate" not in command
+    assert len(get_records(f"list:{tmp_path}/output/to_label/selected.txt")) == 3
+
+
+def test_copies_are_made_embedded_found_and_scored(weights, write_pictures, tmp_path):
+    write_pictures(tmp_path / "photos", 3, size=(64, 96))
+    make = f"python studies/curation/make_copies.py --images folder:{tmp_path}/photos --output {tmp_path}/copies"
+    assert "6 copies of 2 images" in run(f"{make} --copies 3 --first 2", tmp_path)
+    embed(weights, f"folder:{tmp_path}/copies", tmp_path / "rows")
+    run(f"python tools/curate.py --embeddings {tmp_path}/rows --bits 64 --output {tmp_path}/out", tmp_path)
+    score = f"--groups {tmp_path}/out/groups.csv --truth {tmp_path}/copies/truth.csv"
+    assert "truly 2: precision " in run(f"python studies/curation/score_groups.py {score}", tmp_path)
+    other = score.replace("copies/truth", "out/clusters")
+    assert "group is missing" in one_line_error(f"python studies/curation/score_groups.py {other}", tmp_path)
+
+
+def test_no_duplicates_and_no_leaks_are_plain_statements(weights, write_pictures, tmp_path):
+    write_pictures(tmp_path / "photos", 4, size=(64, 96))
+    embed(weights, f"folder:{tmp_path}/photos", tmp_path / "rows")
+    (tmp_path / "test").mkdir()
+    Image.fromarray(np.full((40, 40, 3), 120, np.uint8)).save(tmp_path / "test/grey.png")
+    embed(weights, f"folder:{tmp_path}/test", tmp_path / "test_rows")
+    words = f"--embeddings {tmp_path}/rows --test {tmp_path}/test_rows --output {tmp_path}/out"
+    text = run(f"python tools/curate.py {words}", tmp_path)
+    assert "no duplicates: no two of 4 images" in text and "no leaks: none of 1 test images" in text
+    assert len((tmp_path / "out/unique.txt").read_text().splitlines()) == 4
+
+
+def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
+    write_pictures(tmp_path / "one", 1)
+    pictures = write_pictures(tmp_path / "photos", 3)
+    embed(weights, f"folder:{tmp_path}/one", tmp_path / "one_row")
+    curate = f"python tools/curate.py --output {tmp_path}/out --embeddings"
+    assert "has one image: expected two at least" in one_line_error(f"{curate} {tmp_path}/one_row", tmp_path)
+    assert "expected the output of tools/embed.py" in one_line_error(f"{curate} {tmp_path}/photos", tmp_path)
+    table = table_of(np.eye(3), list(map(str, pictures)), [(30, 40)] * 3)
+    for name in ("rows", "boxes"):
+        (tmp_path / name).mkdir()
+    save_table(tmp_path / "rows/embeddings.npz", table)
+    save_table(tmp_path / "boxes/embeddings.npz", table._replace(about=table.about | {"of": "box"}))
+    assert "has rows of boxes: expected those of images" in one_line_error(f"{curate} {tmp_path}/boxes", tmp_path)
+    several = f"{curate} {tmp_path}/rows"
+    assert "expected at most 3, the images that differ" in one_line_error(f"{several} --keep 4", tmp_path)
+    assert "expected at most 3, the images that differ" in one_line_error(f"{several} --clusters 4", tmp_path)
+    assert "--similar 2.0: expected a cosine" in one_line_error(f"{several} --similar 2", tmp_path)
+    assert "--bits 65: expected 0 to 64" in one_line_error(f"{several} --bits 65", tmp_path)
+    other = one_line_error(f"{several} --test {tmp_path}/one_row", tmp_path)
+    assert "was embedded by other weights or with another --size" in other
+    assert "unknown data set" in one_line_error(f"{several} --test {tmp_path}/photos", tmp_path)
+    pictures[1].write_bytes(b"no image")
+    assert "embed again" in one_line_error(f"{several} --output {tmp_path}/new", tmp_path)
+    pictures[1].unlink()
+    assert "1 of 3 images of " in one_line_error(several, tmp_path)

@@ -1,0 +1,155 @@
+"""Typical and far images are those of plain loops in float64; what is chosen is a data set and can be labelled."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import one_line_error, run
+
+from projects.Rows import selection
+from projects.Rows.row_table import RowTable, save_table
+from projects.Rows.selection import SELECTIONS, at_random, k_centre, typical
+from revisit.data.sources.catalog import get_records
+
+NO_LABELS = np.zeros(90, bool)
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def rows():
+    """Ninety rows in three clusters of 45, 30 and 15, far from each other."""
+    rng = np.random.default_rng(0)
+    cluster = np.repeat(np.arange(3), [45, 30, 15])
+    return unit(3 * np.eye(6)[cluster] + rng.normal(0, 0.3, (90, 6)))
+
+
+def distance(one, other):
+    return float(np.linalg.norm(one.astype(np.float64) - other.astype(np.float64)))
+
+
+def typicality(rows, place, cluster, count):
+    nearest = sorted(distance(rows[place], rows[other]) for other in cluster if other != place)[:count]
+    return len(nearest) / sum(nearest)
+
+
+@pytest.mark.parametrize("count", [20, 3])
+def test_typical_images_are_those_of_highest_typicality(rows, count, monkeypatch):
+    monkeypatch.setattr(selection, "NEIGHBOURS", count)
+    clusters = [range(45), range(45, 75), range(75, 90)]  # the largest first
+    expected = [max(cluster, key=lambda n, all_=cluster: typicality(rows, n, all_, count)) for cluster in clusters]
+    assert typical(rows, NO_LABELS, 3, seed=0).tolist() == expected
+    labelled = NO_LABELS.copy()
+    labelled[[0, 80]] = True
+    assert typical(rows, labelled, 1, seed=0).tolist() == [expected[1]]  # the one cluster that no label covers
+
+
+def test_as_many_typical_images_as_there_are(rows):
+    labelled = NO_LABELS.copy()
+    labelled[:10] = True
+    assert sorted(typical(rows, labelled, 80, seed=0)) == list(range(10, 90))
+
+
+def test_small_clusters_wait(rows, monkeypatch):
+    monkeypatch.setattr(selection, "MOST_CLUSTERS", 4)
+    alone = unit(np.concatenate([rows, -np.eye(6)[:1]]))
+    places = typical(alone, np.zeros(91, bool), 60, seed=0).tolist()
+    assert 90 not in places and Counter(np.searchsorted([45, 75], places[:6], side="right")) == {0: 2, 1: 2, 2: 2}
+
+
+@pytest.mark.parametrize("labels", [[], [3, 50]])
+def test_far_images_are_those_of_loops(rows, labels):
+    labelled = NO_LABELS.copy()
+    labelled[labels] = True
+    centres = k_centre(rows, labelled, 12, seed=1).tolist()
+    chosen = labels or centres[:1]
+    for place in centres[len(chosen) - len(labels) :]:
+        gap = {n: min(distance(rows[n], rows[other]) for other in chosen) for n in range(90)}
+        assert gap[place] == pytest.approx(max(gap.values()), abs=1e-6) and place not in chosen
+        chosen = [*chosen, place]
+
+
+@pytest.mark.parametrize("how", SELECTIONS)
+def test_each_way_depends_on_its_seed_alone_and_chooses_nothing_twice(rows, how):
+    labelled = NO_LABELS.copy()
+    labelled[::9] = True
+    one, again = (SELECTIONS[how](rows, labelled, 30, 5).tolist() for _ in range(2))
+    assert one == again and len({*one}) == 30 and not labelled[one].any()
+
+
+def test_random_images_are_any(rows):
+    drawn = Counter(n for seed in range(300) for n in at_random(rows, NO_LABELS, 9, seed).tolist())
+    assert len(drawn) == 90 and max(drawn.values()) < 60
+
+
+def test_equal_images_can_be_chosen_one_after_the_other():
+    equal = unit(np.ones((6, 4)))
+    for how in SELECTIONS.values():
+        assert sorted(how(equal, np.zeros(6, bool), 6, 0)) == list(range(6))
+
+
+@pytest.fixture
+def table(rows, write_pictures, tmp_path):
+    """A table of twelve images."""
+    pictures = write_pictures(tmp_path / "photos", 12)
+    boxes = np.array([[0, 0, 40, 30]] * 12, np.float32)
+    about = {"of": "image", "flags": {}, "digest": "", "network": "", "options": {"size": 32}}
+    made = RowTable(rows[::8], np.array(list(map(str, pictures))), boxes, np.array([""] * 12), about)
+    (tmp_path / "rows").mkdir()
+    save_table(tmp_path / "rows/embeddings.npz", made)
+    return made
+
+
+@pytest.mark.parametrize("how", SELECTIONS)
+def test_the_command_writes_what_a_tool_for_labelling_reads(table, tmp_path, how):
+    words = f"--embeddings {tmp_path}/rows --budget 5 --how {how} --output {tmp_path}/out"
+    assert "5 of 12 images: selected.txt" in run(f"python tools/select_images.py {words}", tmp_path)
+    names = [record["file_name"] for record in get_records(f"list:{tmp_path}/out/selected.txt")]
+    assert len({*names}) == 5 and {*names} <= {*table.files.tolist()}
+    content = json.loads((tmp_path / "out/to_label.json").read_text())
+    assert [f"{tmp_path}/photos/{image['file_name']}" for image in content["images"]] == names
+    assert {(image["height"], image["width"]) for image in content["images"]} == {(30, 40)}
+    assert content["annotations"] == content["categories"] == []
+    tasks = json.loads((tmp_path / "out/label_studio.json").read_text())
+    assert [task["data"]["image"] for task in tasks] == [f"/data/local-files/?d={name[1:]}" for name in names]
+    assert '<Label value="object"/>' in (tmp_path / "out/label_studio.xml").read_text()
+    assert (tmp_path / "out/selected.png").stat().st_size > 1000
+
+
+def test_labelled_images_are_not_chosen(table, tmp_path):
+    (tmp_path / "labelled.txt").write_text("".join(f"{name}\n" for name in table.files[:4]))
+    words = f"--embeddings {tmp_path}/rows --labelled list:{tmp_path}/labelled.txt --output {tmp_path}/out"
+    assert "8 of 12 images, next to 4 that" in run(f"python tools/select_images.py {words} --budget 8", tmp_path)
+    chosen = (tmp_path / "out/selected.txt").read_text().split()
+    assert sorted(chosen) == sorted(table.files[4:].tolist())
+    assert "expected at most 8" in one_line_error(f"python tools/select_images.py {words} --budget 9", tmp_path)
+    Path(table.files[0]).with_name("new.png").write_bytes(Path(table.files[0]).read_bytes())
+    (tmp_path / "labelled.txt").write_text("photos/new.png\n")
+    text = one_line_error(f"python tools/select_images.py {words} --budget 2", tmp_path)
+    assert "the table lacks 1 of 1 images of --labelled" in text and "embed all images" in text
+
+
+def test_a_budget_above_the_number_of_images_is_refused(table, tmp_path):
+    words = f"python tools/select_images.py --embeddings {tmp_path}/rows --output {tmp_path}/out --budget 13"
+    assert "--budget 13: expected at most 12" in one_line_error(words, tmp_path)
+    (tmp_path / "photos/003.png").unlink()
+    assert "1 of 12 images of" in one_line_error(words, tmp_path)
+
+
+def test_the_study_scores_each_way_of_choosing(table, tmp_path):
+    classes = np.array([f"class {n // 6}" for n in range(12)])
+    save_table(tmp_path / "rows/embeddings.npz", table._replace(classes=classes))
+    words = f"--embeddings {tmp_path}/rows --test {tmp_path}/rows --labels 6 12 --seeds 0 1"
+    study = f"python studies/curation/selection_study.py {words}"
+    lines = run(study, tmp_path).splitlines()
+    assert len(lines) == 8 and "| 12 | random | 100.0 ± 0.0 | " in "".join(lines)
+    one = run(study.replace("6 12", "1"), tmp_path)  # of one class, which is half of the images
+    assert one.count("| 50.0 ± 0.0 | 50.0 ± 0.0 | 1 |") == 3
+    assert "--labels 13: expected 12 at most" in one_line_error(study.replace("6 12", "6 13"), tmp_path)
+    save_table(tmp_path / "rows/embeddings.npz", table)
+    text = one_line_error(f"python studies/curation/selection_study.py {words}", tmp_path)
+    assert "a row has no class: expected tables of --images class_folders:DIR" in text
