@@ -14,9 +14,9 @@ endif
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11, 4) <= sys.version_info < (3, 13))
 BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) -c '$(USABLE)' 2>/dev/null && echo $(p))))
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
-SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
+SOURCES := $(wildcard revisit tools projects studies tests setup.py datasets)
 
-.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-wheel check-container detectron2-main fuzz weight
+.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-wheel check-container detectron2-main fuzz weight
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -67,6 +67,9 @@ format: $(STAMP)  ## fix formatting and what else ruff can fix
 
 demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 	$(PYTHON) tools/demo.py
+
+check-studies: $(STAMP)  ## the tests of our own experiments and benchmarks
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m studies tests/studies
 
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data

@@ -2,11 +2,11 @@
 
 import ast
 import os
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
+from revisit.compat.moved import EVALUATIONS, warn_of_moved
 from revisit.errors import did_you_mean
 from revisit.plugins import PACKAGES, PROJECTS, find_file
 
@@ -44,9 +44,12 @@ TOOLS = {
 def main() -> None:
     """Run a tool, as ``python tools/X.py`` does."""
     verb, *words = sys.argv[1:] or ["--help"]
-    studies = {path.parent.name: str(path) for path in sorted(PROJECTS.glob("*/run.py"))}
-    if verb == "study" and words and words[0] in studies:
-        verb, script, words = f"study {words[0]}", studies[words[0]], words[1:]
+    studies = _studies()
+    if verb == "study" and words and (words[0] in studies or words[0] in EVALUATIONS):
+        name = words[0] if words[0] in studies else Path(EVALUATIONS[words[0]]).stem
+        if name != words[0]:
+            warn_of_moved(f"revisit study {words[0]}", f"revisit study {name}")
+        verb, script, words = f"study {name}", studies[name], words[1:]
     elif verb in TOOLS:
         script = find_file(TOOLS[verb])
     else:
@@ -65,11 +68,20 @@ def main() -> None:
     exec(compile(_as_typed(Path(script).read_text()), script, "exec"), vars(module))
 
 
+def _studies() -> dict[str, str]:
+    """The scripts of evaluations by their names: a project's NAME.py that has recipes in configs/NAME."""
+    recipes = sorted(PROJECTS.glob("*/configs/*/"))
+    return {folder.name: str(folder.parents[1] / f"{folder.name}.py") for folder in recipes}
+
+
 def _as_typed(source: str) -> str:
     """A script whose ``--help`` says ``revisit VERB`` for the files that a checkout has."""
     for verb, script in TOOLS.items():
         source = source.replace(f"python {script}", f"revisit {verb}")
-    return re.sub(r"python projects/(\w+)/run\.py", r"revisit study \1", source)
+    for name, script in _studies().items():
+        place = Path(script).relative_to(PROJECTS.parent)
+        source = source.replace(f"python {place}", f"revisit study {name}")
+    return source
 
 
 def _overview(studies: dict[str, str]) -> str:

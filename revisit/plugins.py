@@ -4,7 +4,6 @@ They lie next to this package, or inside it, in home/, if it was installed from 
 """
 
 import importlib
-import logging
 import os
 import sys
 import traceback
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from revisit.compat.moved import now_at, warn_of_moved, warn_once
 from revisit.errors import DEBUG, UserError, first_line
 
 if TYPE_CHECKING:
@@ -27,12 +27,10 @@ PACKAGES = Path(__file__).resolve().parents[1]  # the checkout, or where package
 HOMES = (Path(__file__).resolve().parent / "home", PACKAGES)
 IS_WHEEL = (HOMES[0] / "projects").is_dir()
 PROJECTS = HOMES[0 if IS_WHEEL else 1] / "projects"
-_NAME = "revisit.home.projects" if IS_WHEEL else "projects"  # as Python imports them
+NAME = "revisit.home.projects" if IS_WHEEL else "projects"  # as Python imports them
 TRAIN = "tools/train_net.py"  # as a checkout names it: the program of every training
 PLUGGED_IN = ("projects.Objectives", "projects.ToyScenes")  # which IMPORTS had to name in version 0.1
 CONFIGS = next((home / "configs" for home in HOMES if (home / "configs").is_dir()), PACKAGES / "configs")
-
-logger = logging.getLogger(__name__)
 
 
 @cache
@@ -45,7 +43,7 @@ def load_plugins() -> None:
     from importlib.metadata import entry_points  # not at start-up: half of the time that importing this takes
 
     for path in sorted(PROJECTS.glob("*/plugin.py")):
-        importlib.import_module(f"{_NAME}.{path.parent.name}.plugin")
+        importlib.import_module(f"{NAME}.{path.parent.name}.plugin")
     for entry in entry_points(group=GROUP):
         _load(entry)
 
@@ -71,7 +69,7 @@ def import_modules(names: Iterable[str]) -> None:
     """
     for name in names:
         if name in PLUGGED_IN:
-            _warn_of_plugged_in(name)
+            warn_once(f"IMPORTS names {name}, which needs no import any more: leave it out")
             continue
         try:
             if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
@@ -85,11 +83,6 @@ def import_modules(names: Iterable[str]) -> None:
                 f"IMPORTS: cannot import {name!r} ({error}): expected a module's dotted name, such as "
                 "my_package.my_method, in the working directory or on PYTHONPATH"
             ) from error
-
-
-@cache
-def _warn_of_plugged_in(name: str) -> None:
-    logger.warning(f"IMPORTS names {name}, which needs no import any more: leave it out")
 
 
 def _look_here(name: str) -> None:
@@ -157,7 +150,11 @@ def require_package(name: str, message: str) -> ModuleType:
 
 def find_file(name: str) -> str:
     """The path of a file that a checkout has as ``name``, such as tools/train_net.py; ``name`` where there is none."""
-    return next((str(home / name) for home in HOMES if (home / name).is_file()), name)
+    now = now_at(name)
+    place = next((str(home / now) for home in HOMES if (home / now).is_file()), "")
+    if place and now != name:
+        warn_of_moved(name, now)
+    return place or name
 
 
 def name_from_here(name: str) -> str:

@@ -9,25 +9,35 @@ from pathlib import Path
 
 from commands import ROOT
 
+from revisit.compat.moved import EVALUATIONS
 from revisit.keys import KEYS
 from revisit.modeling.meta_arch.pretraining import methods
 from revisit.plugins import load_plugins
 
-# Each may import what stands above it, and its own room. Names below the engine are rings.
+# Each may import what stands above it, and its own room. Names below api are folders of projects/, then rings.
 ROOMS = (
     ("errors",),
-    ("compat", "files", "arrays"),
+    ("compat", "files", "arrays", "progress", "threads"),
     ("plugins",),
     ("keys",),
     ("config",),
     ("data",),
-    ("modeling",),
+    ("modeling", "boxes"),
     ("evaluation", "checkpoint"),
+    ("network",),
     ("engine",),
+    ("command",),
+    ("jobs",),
     ("model_zoo", "api"),
-    ("projects",),
+    ("LargeData", "Weights", "Pictures", "DeepPixels"),
+    ("Planning", "Paper", "Predict", "FrozenEvaluations"),
+    ("Rows", "Reports", "Teacher", "Discover", "ToyScenes"),
+    ("CompareStarts", "Objectives"),
+    ("Labels",),
     ("tools", "datasets"),
+    ("studies",),
 )
+FILES_OF_CORE = {"__init__", "__main__"}
 LEVELS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 
 
@@ -36,14 +46,20 @@ def trees() -> dict[Path, ast.Module]:
     """The syntax of all source files: not of the module, which every process of the suite imports."""
     return {
         path.relative_to(ROOT): ast.parse(path.read_text())
-        for ring in ("revisit", "projects", "tools", "datasets")
+        for ring in ("revisit", "projects", "tools", "datasets", "studies")
         for path in sorted((ROOT / ring).rglob("*.py"))
     }
 
 
 def room_of(path: Path) -> str:
-    """The room of a source file: a folder or file right below revisit/, or another ring."""
-    return path.parts[1].removesuffix(".py") if path.parts[0] == "revisit" else path.parts[0]
+    """The room of a source file: a folder or file right below revisit/ or projects/, or another ring."""
+    return path.parts[1].removesuffix(".py") if path.parts[0] in ("revisit", "projects") else path.parts[0]
+
+
+def room_of_module(name: str) -> str:
+    """That of a dotted name."""
+    ring, _, rest = name.partition(".")
+    return rest.partition(".")[0] if rest and ring in ("revisit", "projects") else ring
 
 
 def words_of(tree: ast.Module) -> Iterator[str]:
@@ -67,11 +83,15 @@ def test_arrows_only_point_down():
     for path, tree in trees().items():
         room = room_of(path)
         for module in imported_names(tree):
-            ring, _, rest = module.partition(".")
-            target = rest.partition(".")[0] if ring == "revisit" and rest else ring
+            target = room_of_module(module)
             if room in LEVELS and target in LEVELS and target != room and LEVELS[target] >= LEVELS[room]:
                 upwards.append(f"{path} imports {module}")
     assert upwards == []
+
+
+def test_every_room_has_its_floor():
+    without = {room_of(path) for path in trees()} - LEVELS.keys()
+    assert without == {*FILES_OF_CORE, *EVALUATIONS}
 
 
 def test_a_methods_file_is_its_mathematics_and_its_hooks():
@@ -90,10 +110,12 @@ def test_a_methods_file_is_its_mathematics_and_its_hooks():
 
 
 def test_every_project_has_a_readme_and_its_line_in_the_map():
-    projects = {path.parent.name for path in (ROOT / "projects").glob("*/*.py")} - {"common"}
+    projects = {path.parent.name for path in (ROOT / "projects").glob("*/*.py")} - EVALUATIONS.keys()
     table = (ROOT / "projects/README.md").read_text()
-    lines = re.findall(r"^\| \[(\w+)\]\((\w+)/README\.md\) \| .+ \|$", table, re.MULTILINE)
-    assert sorted(lines) == [(name, name) for name in sorted(projects)]
+    lines = re.findall(r"^\| (\d) \| \[(\w+)\]\((\w+)/README\.md\) \| .+ \|$", table, re.MULTILINE)
+    ground = LEVELS["api"]
+    floors = {(str(LEVELS[name] - ground), name, name) for name in projects}
+    assert len(lines) == len(projects) and set(lines) == floors
     assert [name for name in projects if not (ROOT / "projects" / name / "README.md").is_file()] == []
 
 
@@ -132,10 +154,8 @@ def test_yaml_that_anybody_may_have_written_is_read_in_one_place():
         if isinstance(node, ast.Attribute) and node.attr in loaders
     ]
     by_yaml = [call for call in calls if "yaml" in call.partition(": ")[2] or "merge_from_file" in call]
-    assert by_yaml == [
-        "revisit/files.py: yaml.load",
-        "projects/Reports/text_tables.py: yaml.safe_load",
-    ]  # of our own dump
+    of_our_own_dump = "projects/Reports/text_tables.py: yaml.safe_load"
+    assert by_yaml == ["revisit/files.py: yaml.load", of_our_own_dump]
     names = {name for tree in trees().values() for name in imported_names(tree)}
     assert names.isdisjoint(f"yaml.{loader}" for loader in loaders)
 

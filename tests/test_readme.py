@@ -21,7 +21,7 @@ def found(*patterns: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
 
 
-READMES = found("projects/*/README.md")
+READMES = found("projects/*/*.md", "studies/**/*.md", "revisit/**/*.md")
 PAGES = [*found("README.md", "docs/**/*.md", "datasets/README.md", "projects/README.md"), *READMES]
 NAMED = r"(?:revisit|tools|configs|datasets|docs|projects|tests)/[\w./-]+\.(?:py|yaml|md)"
 TEACHER = ["DISTILLATION.TEACHER", __file__]  # any file
@@ -47,7 +47,7 @@ def test_every_link_and_file_that_a_page_names_exists(page):
             headings = re.findall(r"^#+ (.+)$", read(file), re.MULTILINE) if anchor else []
             slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert not anchor or anchor in slugs, target
-    names = set(re.findall(NAMED, read(page))) - {"projects/NAME/run.py", "projects/NAME/plugin.py"}
+    names = set(re.findall(NAMED, read(page))) - {"projects/NAME/plugin.py"}
     places = ROOT, (ROOT / page).parent
     assert [name for name in sorted(names) if not any((place / name).is_file() for place in places)] == []
 
@@ -67,17 +67,18 @@ def test_every_study_has_a_row_in_the_results():
     assert links and [link for link in links if f"]({link}) |" not in read("docs/results.md")] == []
 
 
-@pytest.mark.parametrize("config", found("configs/**/*.yaml", "projects/*/configs/*.yaml"))
+@pytest.mark.parametrize("config", found("configs/**/*.yaml", "projects/*/configs/*/*.yaml"))
 def test_every_config_loads_and_opens_with_its_command(config):
-    folder, name = Path(config).parts[:2]
+    ring, room, *rest = Path(config).parts
     tool = "tools/train_net.py"
-    if folder == "projects":
-        tool = f"projects/{name}/run.py"
-        importlib.import_module(f"projects.{name}.run")  # declares its keys
-        assert tool in read(f"projects/{name}/README.md")
+    if ring == "projects":
+        _, script, _ = rest
+        tool = f"projects/{room}/{script}.py"
+        importlib.import_module(f"projects.{room}.{script}")  # declares its keys
+        assert tool in read(f"projects/{room}/{script}.md")
     make_config(config, TEACHER if "DISTILLATION.TEACHER" in read(config) else [])
     command = rf"^# .*python {tool} --config-file {config}"
-    assert name.startswith("Base-") or re.search(command, read(config), re.MULTILINE)
+    assert room.startswith("Base-") or re.search(command, read(config), re.MULTILINE)
 
 
 def test_datasets_readme_explains_every_kind():

@@ -32,14 +32,14 @@ from revisit.plugins import name_from_here
 # Of a folder where somebody else has a package projects, too.
 THEIRS = {
     "projects/__init__.py": "WHOSE = 'theirs'",
-    "revisit/jobs.py": "WHOSE = 'theirs'",
+    "projects/Pictures.py": "WHOSE = 'theirs'",
     "projects/mine.py": "",
     "plug_in.py": """
-import revisit.jobs, projects.mine, projects.LargeData.shards
+import projects.Pictures, projects.mine, projects.LargeData.shards
 from projects.LargeData import plugin, shards
 import revisit.home.projects.LargeData.shards as own
 
-assert shards is own is projects.LargeData.shards and projects.WHOSE == revisit.jobs.WHOSE == "theirs"
+assert shards is own is projects.LargeData.shards and projects.WHOSE == projects.Pictures.WHOSE == "theirs"
 """,
 }
 # The project under test may be installed to be edited, with its projects: not for who sees the wheel.
@@ -64,7 +64,7 @@ def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_pa
         "revisit",
         wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info",
     }
-    recipes = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "projects").glob("*/configs/*.yaml")]
+    recipes = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "projects").glob("*/configs/*/*.yaml")]
     assert (
         not {f"revisit/home/{path.relative_to(ROOT)}" for path in recipes} - set(names) and "revisit/py.typed" in names
     )
@@ -75,9 +75,9 @@ def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_pa
         return run_in(tmp_path / "empty", environment, shlex.join(["python", *options, "-m", "revisit", *words]))
 
     overview = revisit_command()
-    assert all(f"\n  {verb} " in overview for verb in TOOLS) and "study LinearClassification" in overview
-    taught = revisit_command("study", "LinearClassification", "--help")
-    assert "usage: revisit study LinearClassification" in taught and "\n    revisit study LinearC" in taught
+    assert all(f"\n  {verb} " in overview for verb in TOOLS) and "study linear" in overview
+    taught = revisit_command("study", "linear", "--help")
+    assert "usage: revisit study linear" in taught and "\n    revisit study linear " in taught
     for name, code in THEIRS.items():
         (tmp_path / "empty" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "empty" / name).write_text(code)

@@ -12,8 +12,9 @@ from revisit.engine.run_log import Shown
 
 HELP = """
 import contextlib, glob, io, runpy, sys
-light = sorted(glob.glob("tools/*.py") + glob.glob("projects/*/run.py") + glob.glob("projects/*/make_*.py"))
-others = set(glob.glob("projects/*/*.py") + glob.glob("datasets/*.py")) - set(light)
+scripts = [n for ring in ("tools/", "projects/*/", "studies/*/", "datasets/") for n in glob.glob(f"{ring}*.py")]
+light = sorted(n for n in scripts if n.startswith("tools/") or "/make_" in n or "run_project(" in open(n).read())
+others = set(scripts) - set(light)
 for script in light + sorted(name for name in others if "run_command(main)" in open(name).read()):
     sys.argv = [script, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as text:

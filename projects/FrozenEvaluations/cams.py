@@ -1,9 +1,11 @@
 #!/usr/bin/env python
 """Show where a linear classifier on frozen features finds the evidence for a class.
 
-    python projects/FrozenEvaluations/linear.py --config-file projects/FrozenEvaluations/configs/linear/toy.yaml \\
+    python projects/FrozenEvaluations/linear.py \\
+        --config-file projects/FrozenEvaluations/configs/linear/toy.yaml \\
         --weights backbone.pth --output output/linear
-    python projects/FrozenEvaluations/cams.py --config-file projects/FrozenEvaluations/configs/cams/toy.yaml \\
+    python projects/FrozenEvaluations/cams.py \\
+        --config-file projects/FrozenEvaluations/configs/cams/toy.yaml \\
         --weights backbone.pth --output output/cams CAM.CLASSIFIER output/linear/classifier.pth
 
 DIR/cams.png: images, each next to the map of its true class. With CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER a second
@@ -13,7 +15,7 @@ network's maps stand next to the first one's. DIR/results.json has the class tha
 if __name__ == "__main__":  # before the imports below, which take seconds
     from revisit.command.evaluation_options import run_project
 
-    run_project("ClassActivationMaps", __doc__)
+    run_project("FrozenEvaluations.cams", __doc__)
 
 from pathlib import Path
 from typing import NamedTuple

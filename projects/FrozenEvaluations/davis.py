@@ -1,7 +1,7 @@
 """DAVIS: its videos, JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png, and its scores J and F.
 
-The scores (Perazzi et al., 2016; projects/FrozenEvaluations/propagation.md: Protocol) are means over objects, not over
-sequences; the first frame, which is given, and the last one do not count.
+The scores (Perazzi et al., 2016; projects/FrozenEvaluations/propagation.md: Protocol) are means over objects, not
+over sequences; the first frame, which is given, and the last one do not count.
 """
 
 from pathlib import Path

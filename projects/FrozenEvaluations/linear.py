@@ -1,18 +1,19 @@
 #!/usr/bin/env python
 """Classify images by frozen features: logistic regression, SVM, nearest neighbours, or a layer trained by SGD.
 
-    python projects/FrozenEvaluations/linear.py --config-file projects/FrozenEvaluations/configs/linear/cifar10.yaml \\
+    python projects/FrozenEvaluations/linear.py \\
+        --config-file projects/FrozenEvaluations/configs/linear/cifar10.yaml \\
         --weights backbone.pth --output output/linear/cifar10
 
 Trains on DATASETS.TRAIN and scores DATASETS.TEST; LINEAR.METHOD says how. Features are computed once and kept in
 DIR/features; a second call with the same weights, images and transform reads them. DIR/results.json has the score,
-DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps draws.
+DIR/classifier.pth the weights of a linear classifier, which cams.py draws.
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds
     from revisit.command.evaluation_options import run_project
 
-    run_project("LinearClassification", __doc__)
+    run_project("FrozenEvaluations.linear", __doc__)
 
 import logging
 import warnings

@@ -1,5 +1,6 @@
-"""Registers the names of classification data sets, and a linear classifier while pretraining (KNN_EVAL.LINEAR)."""
+"""Registers the names of classification data sets, and what is evaluated while pretraining: a linear classifier
+(KNN_EVAL.LINEAR), and the scores without labels (MONITOR)."""
 
-from projects.FrozenEvaluations import data_sets, while_pretraining
+from projects.FrozenEvaluations import data_sets, monitor, while_pretraining
 
-__all__ = ["data_sets", "while_pretraining"]
+__all__ = ["data_sets", "monitor", "while_pretraining"]

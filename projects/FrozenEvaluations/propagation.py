@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Follow the objects of DAVIS-2017 through its videos with frozen features.
 
-    python projects/FrozenEvaluations/propagation.py --config-file projects/FrozenEvaluations/configs/propagation/davis2017_R50.yaml \\
+    python projects/FrozenEvaluations/propagation.py \\
+        --config-file projects/FrozenEvaluations/configs/propagation/davis2017_R50.yaml \\
         --weights backbone.pth --output output/davis
 
 The masks of the first frames are given; every later frame takes its labels from the most similar places of the
@@ -12,7 +13,7 @@ per-sequence_results-SPLIT.csv hold J and F in the form of DAVIS's own tool.
 if __name__ == "__main__":  # before the imports below, which take seconds
     from revisit.command.evaluation_options import run_project
 
-    run_project("LabelPropagation", __doc__)
+    run_project("FrozenEvaluations.propagation", __doc__)
 
 import logging
 import math

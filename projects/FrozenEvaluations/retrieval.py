@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Name the regions of images by their nearest labelled region, with frozen features (Pascal VOC).
 
-    python projects/FrozenEvaluations/retrieval.py --config-file projects/FrozenEvaluations/configs/retrieval/voc_R50.yaml \\
+    python projects/FrozenEvaluations/retrieval.py \\
+        --config-file projects/FrozenEvaluations/configs/retrieval/voc_R50.yaml \\
         --weights backbone.pth --output output/segments
 
 K-means splits each image's feature map into regions. A region of DATASETS.TEST takes the label of the nearest
@@ -12,7 +13,7 @@ DIR/gallery.png shows regions next to their nearest ones.
 if __name__ == "__main__":  # before the imports below, which take seconds
     from revisit.command.evaluation_options import run_project
 
-    run_project("SegmentRetrieval", __doc__)
+    run_project("FrozenEvaluations.retrieval", __doc__)
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Registers a look at images, test images that are learned from, and the checks of boxes and of masks."""
+"""Registers a look at images, test images that are learned from, the checks of boxes and of masks, and the layouts
+``yolo`` and ``voc_xml``."""
 
-from projects.Labels import image_checks, label_checks, leaks
+from projects.Labels import image_checks, label_checks, leaks, voc_xml, yolo
 
-__all__ = ["image_checks", "label_checks", "leaks"]
+__all__ = ["image_checks", "label_checks", "leaks", "voc_xml", "yolo"]

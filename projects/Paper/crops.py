@@ -5,14 +5,14 @@
 
 draws pairs of crops as pretraining does, for each limit of CROP_STUDY.MAX_IOUS: DIR/iou_histogram.png. With
 pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and scores against limits (paper, Section 3.1).
-With CROP_STUDY.FRAMEWORKS, as in projects/Paper/configs/crops/frameworks.yaml, DIR/frameworks.png shows what the crops of
-other frameworks share.
+With CROP_STUDY.FRAMEWORKS, as in projects/Paper/configs/crops/frameworks.yaml, DIR/frameworks.png shows what the crops
+of other frameworks share.
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds
     from revisit.command.evaluation_options import run_project
 
-    run_project("CropStudy", __doc__, network=False)
+    run_project("Paper.crops", __doc__, network=False)
 
 from pathlib import Path
 from typing import NamedTuple

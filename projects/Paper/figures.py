@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from projects.Paper.cells import JobBuilder
-from projects.Paper.paper_tables import COLUMNS, DATA_SETS, ROWS, PretrainingRun, Snapshot
+from projects.Paper.paper_tables import COLUMNS, DATA_SETS, ROWS, PretrainingRun, Snapshot, study
 from revisit.command.markdown import markdown_table
 from revisit.data.sources.catalog import datasets_root
 from revisit.jobs.commands import Job, data_facts, with_needs
@@ -32,7 +32,7 @@ def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
     jobs = [
         *_objects(builder),
         _class_histogram(builder),
-        _study(builder, "IoU of crops in existing frameworks", "frameworks", "CropStudy/frameworks"),
+        _study(builder, "IoU of crops in existing frameworks", "frameworks", "Paper/crops/frameworks"),
         _iou_study(builder, moco, seed),
         *(_training_time(builder, both, column, seed) for column in TRANSFERS),
         _cams(builder, moco, multi_crop, seed),
@@ -112,13 +112,12 @@ def _class_histogram(builder: JobBuilder) -> Job:
 def _study(
     builder: JobBuilder, name: str, folder: str, config: str, *options: str, weights: Path | None = None, **needs: tuple
 ) -> Job:
-    """A project's run by its config, PROJECT/NAME, into a folder of figures."""
+    """An evaluation by its config, PROJECT/SCRIPT/RECIPE, into a folder of figures."""
     output = builder.root / "figures" / folder
-    project, recipe = config.split("/")
-    file = f"projects/{project}/configs/{recipe}.yaml"
+    script, file = study(config)
     start = ("--weights", str(weights)) if weights else ()
     place = (*start, "--output", str(output))
-    command = (f"projects/{project}/run.py", "--config-file", file, *place, *options)
+    command = (script, "--config-file", file, *place, *options)
     return Job(f"figure: {name}", (command,), output / "results.json", data_facts(command), **needs)
 
 
@@ -132,7 +131,7 @@ def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
     for key, jobs in (("RUNS", trained), ("EVALUATIONS", scores)):
         folders = tuple(str(job.result.parent) for job in jobs)
         options += (f"CROP_STUDY.{key}", repr(folders))
-    config = f"CropStudy/{'coco' if builder.profile == 'paper' else 'toy'}"
+    config = f"Paper/crops/{'coco' if builder.profile == 'paper' else 'toy'}"
     return _study(builder, "IoU of crops", f"iou/seed{seed}", config, *options, needs=(*trained, *scores))
 
 
@@ -162,13 +161,13 @@ def _cams(builder: JobBuilder, moco: PretrainingRun, multi_crop: PretrainingRun,
     options = ("CAM.CLASSIFIER", ours, "CAM.OTHER_WEIGHTS", str(other_weights), "CAM.OTHER_CLASSIFIER", other)
     recipe = "imagenet_R50" if builder.profile == "paper" else "toy"
     name, folder = "class activation maps", f"cams/seed{seed}"
-    return _study(builder, name, folder, f"ClassActivationMaps/{recipe}", *options, weights=weights, needs=needs)
+    return _study(builder, name, folder, f"FrozenEvaluations/cams/{recipe}", *options, weights=weights, needs=needs)
 
 
 def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
     """Regions next to their nearest ones, of fewer and larger regions than the table's."""
     trained = builder.backbone(source, seed)
-    config = f"SegmentRetrieval/{'voc_R50' if builder.profile == 'paper' else 'toy'}"
+    config = f"FrozenEvaluations/retrieval/{'voc_R50' if builder.profile == 'paper' else 'toy'}"
     options = ("SEGMENT_RETRIEVAL.NUM_REGIONS", REGIONS, "SEED", str(seed))
     name, folder = f"retrieved segments, K {REGIONS}", f"retrieval/seed{seed}"
     return _study(builder, name, folder, config, *options, weights=trained.result, needs=(trained,))

@@ -87,13 +87,14 @@ class Snapshot:
         return f"{self.run.name}_{self.part}of{self.parts}"
 
 
+FROZEN = ("cams", "linear", "propagation", "retrieval")  # scripts of projects/FrozenEvaluations
 Source = PretrainingRun | OthersWeights | GivenBackbone | Snapshot
 Row = dict[str, Source | None]  # by profile; None: it is what others published, or has no toy form
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One way to judge a backbone: tools/train_net.py finetunes, a project's run.py looks at frozen features."""
+    """One way to judge a backbone: tools/train_net.py finetunes, another script looks at frozen features."""
 
     program: str
     config: str
@@ -169,15 +170,19 @@ def _backbone(text: str) -> Source | None:
 
 
 def _evaluation(text: str, score: str, length: str = "") -> Evaluation | None:
-    """An evaluation from its line in paper_tables.yaml; the folders of projects begin with a capital."""
+    """An evaluation from its line in paper_tables.yaml."""
     if not text:
         return None
     first, *words = _words(text)
-    room, config = first.split("/")
-    program, folder = TRAIN, f"configs/{room}"
-    if room[0].isupper():
-        program, folder = f"projects/{room}/run.py", f"projects/{room}/configs"
-    return Evaluation(program, f"{folder}/{config}.yaml", _words(score), tuple(words), _words(length))
+    kind, _, _ = first.partition("/")
+    program, config = study(f"FrozenEvaluations/{first}") if kind in FROZEN else (TRAIN, f"configs/{first}.yaml")
+    return Evaluation(program, config, _words(score), tuple(words), _words(length))
+
+
+def study(name: str) -> tuple[str, str]:
+    """The script and the recipe of PROJECT/SCRIPT/RECIPE, as a checkout names them."""
+    project, script, recipe = name.split("/")
+    return f"projects/{project}/{script}.py", f"projects/{project}/configs/{script}/{recipe}.yaml"
 
 
 def read_column(

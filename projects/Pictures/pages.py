@@ -8,7 +8,7 @@ from PIL import Image
 
 from revisit.plugins import PROJECTS
 
-COMMON = "common"  # which has head.html
+COMMON = "Pictures"  # which has head.html
 QUALITY = 80  # of WebP, which every browser of this decade shows
 
 

@@ -168,7 +168,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
     """Write NAME.json next to the file: how an image has to be prepared, and what the outputs are."""
     is_detector = network.kind in DETECTORS
     size = {"short_side": cfg.INPUT.MIN_SIZE_TEST, "long_side_at_most": cfg.INPUT.MAX_SIZE_TEST} if is_detector else {}
-    squash = cfg.INPUT.get("SQUASH")  # of PublishedCode
+    squash = cfg.INPUT.get("SQUASH")  # of Objectives' published code
     facts = {
         "network": network.kind,
         "weights": cfg.MODEL.WEIGHTS,

@@ -29,7 +29,7 @@ def render(runs: list[ReportedRun], pictures: list[tuple[str, Path]]) -> str:
     evaluations = [(run, evaluation) for run in runs for evaluation in run.evaluations]
     with tempfile.TemporaryDirectory() as folder:
         reviews = detections.reviews_of(enumerate(progress("reviewing", "run", runs)), Path(folder))
-        return template("RunReport", "page.html").render(
+        return template("Reports", "page.html").render(
             made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
             runs=runs,
             charts=charts,

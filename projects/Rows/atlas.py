@@ -41,7 +41,7 @@ def write_atlas(path: Path, table: RowTable, how: str, columns: Path | None = No
     shown = table.of(np.array(evenly_spread(len(table.rows), MOST)))
     content = content_of(shown, how, columns)
     sheets = sprites(thumbnails(shown, TILE))
-    page = template("ImageAtlas", "atlas.html").render(content=content, sheets=sheets, tile=TILE, side=SIDE)
+    page = template("Rows", "atlas.html").render(content=content, sheets=sheets, tile=TILE, side=SIDE)
     write_whole(path, page)
     return len(shown.rows)
 

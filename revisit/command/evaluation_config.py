@@ -20,7 +20,7 @@ from detectron2.config import CfgNode
 
 
 def load_project(args: Namespace) -> CfgNode:
-    """The config of projects/NAME/run.py, checked and frozen; OUTPUT_DIR, which is --output, has its records.
+    """The config of an evaluation, checked and frozen; OUTPUT_DIR, which is --output, has its records.
 
     --weights becomes MODEL.WEIGHTS, empty for a network drawn from SEED. A name, such as imagenet:NAME, brings its
     backbone in place of the recipe's.

@@ -1,4 +1,4 @@
-"""The command line of projects/NAME/run.py, understood before seconds of imports."""
+"""The command line of an evaluation of frozen features, understood before seconds of imports."""
 
 import argparse
 import sys
@@ -7,18 +7,20 @@ from typing import NoReturn
 
 from revisit.engine.command import parse_with_pairs, run_command
 from revisit.files import output_path
+from revisit.plugins import NAME
 
 RANDOM = "random"
 
 
 def run_project(name: str, description: str, *, network: bool = True) -> NoReturn:
-    """What projects/NAME/run.py does first, as a script: call the ``main`` of its own module, and end the process."""
+    """What a script projects/NAME.py does first: call the ``main`` of its own module, and end the process. NAME is
+    dotted."""
 
     def understand_and_call() -> None:
         args = parse_args(description, network=network)
         from revisit.command.evaluation_config import load_project  # not before: this takes seconds
 
-        main = import_module(f"..{name}.run", __package__).main  # its keys are declared
+        main = import_module(f"{NAME}.{name}").main  # its keys are declared
         main(load_project(args))
 
     run_command(understand_and_call)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
+from revisit.compat.moved import now_at
 from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.merging import read_keys
@@ -78,8 +79,10 @@ class Job:
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
         try:
-            return json.loads((self.result.parent / "job.json").read_text()) == self._identity
-        except (OSError, ValueError):
+            before = json.loads((self.result.parent / "job.json").read_text())
+            before["commands"] = [[now_at(word) for word in command] for command in before["commands"]]
+            return before == self._identity
+        except (OSError, ValueError, TypeError, KeyError):
             return False
 
     @property

@@ -94,7 +94,8 @@ def measured(name: str, args: argparse.Namespace) -> dict[str, float]:
         for split, classes in (("TRAIN", args.train), ("TEST", args.test)):
             keys += (f"DATASETS.{split}", f"('class_folders:{classes}',)")
         project = "projects/FrozenEvaluations"
-        command = (f"{project}/run.py", "--config-file", f"{project}/configs/own_images.yaml", "--weights", weights)
+        recipe = f"{project}/configs/linear/own_images.yaml"
+        command = (f"{project}/linear.py", "--config-file", recipe, "--weights", weights)
         run(sys.executable, *command, "--output", folder / method, *keys)
         result[method] = json.loads((folder / method / "results.json").read_text())["top1"]
     return result

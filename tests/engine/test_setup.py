@@ -23,6 +23,7 @@ from trees import refusal, refused
 
 from projects.Labels import truth
 from revisit import keys, plugins
+from revisit.compat.moved import warn_once
 from revisit.config import add_revisit_config
 from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
@@ -377,7 +378,7 @@ def test_a_config_file_inherits_imports_from_its_base_and_the_command_line_wins(
 
 
 def test_projects_that_had_to_be_named_until_they_plugged_in_warn_once(caplog):
-    plugins._warn_of_plugged_in.cache_clear()
+    warn_once.cache_clear()
     for name in plugins.PLUGGED_IN:
         for _ in range(2):
             assert load("IMPORTS", f"('{name}',)").IMPORTS == (name,)

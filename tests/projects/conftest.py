@@ -16,18 +16,18 @@ NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  
 
 @pytest.fixture
 def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple]:
-    """Runs projects/NAME/run.py in this process, which spares the imports; the folder of its results, and they."""
-    monkeypatch.setattr(
-        "revisit.command.evaluation_config.open_log", lambda *args, **options: None
-    )  # it outlives the test
+    """Runs an evaluation, PROJECT/NAME, in this process, which spares the imports; its folder, and its results."""
+    open_log = "revisit.command.evaluation_config.open_log"
+    monkeypatch.setattr(open_log, lambda *args, **options: None)  # it outlives the test
 
     def call(
-        project: str, options: str = "", weights: str | Path | None = "random", output: Path = tmp_path / "output"
+        evaluation: str, options: str = "", weights: str | Path | None = "random", output: Path = tmp_path / "output"
     ) -> tuple[Path, dict]:
-        files = f"--config-file projects/{project}/configs/toy.yaml --output {output}"
-        words = f"run.py {files} {f'--weights {weights}' if weights else ''} {NARROW} {options}"
+        project, name = evaluation.split("/")
+        files = f"--config-file projects/{project}/configs/{name}/toy.yaml --output {output}"
+        words = f"{name}.py {files} {f'--weights {weights}' if weights else ''} {NARROW} {options}"
         monkeypatch.setattr(sys, "argv", shlex.split(words))
-        main = import_module(f"projects.{project}.run").main
+        main = import_module(f"projects.{project}.{name}").main
         main(load_project(parse_args(None, network=weights is not None)))
         return output, json.loads((output / "results.json").read_text())
 

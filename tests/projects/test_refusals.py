@@ -12,7 +12,7 @@ from projects.FrozenEvaluations import davis
 
 SEVERAL = "DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy_voc_labels_test',)\""
 REFUSED = {
-    "LinearClassification": [
+    "FrozenEvaluations/linear": [
         ("LINEAR.METHOD svm", "LINEAR.METHOD svm"),
         (f"LINEAR.METHOD knn {SEVERAL}", "LINEAR.METHOD knn"),
         ("LINEAR.METHOD sgd SOLVER.EPOCHS 0", "SOLVER.EPOCHS"),
@@ -22,19 +22,19 @@ REFUSED = {
         ("DATASETS.TRAIN \"('toy_scenes_train',)\"", "toy_scenes_train"),
         ("DATASETS.TEST \"('toy_voc_labels_test',)\"", "toy_voc_labels_test"),
     ],
-    "LabelPropagation": [
+    "FrozenEvaluations/propagation": [
         ("LABEL_PROPAGATION.DATA nowhere", "nowhere"),
         ("LABEL_PROPAGATION.SPLIT test", "2017/test.txt"),
     ],
-    "SegmentRetrieval": [
+    "FrozenEvaluations/retrieval": [
         ("SEGMENT_RETRIEVAL.FEATURES oracle", "SEGMENT_RETRIEVAL.FEATURES"),
         ("SEGMENT_RETRIEVAL.SUBSET \"('horse',)\"", "SEGMENT_RETRIEVAL.SUBSET"),
         ("DATASETS.TEST \"('toy_nyud_segmentation_val',)\"", "toy_nyud_segmentation_val"),
         ("DATASETS.TRAIN \"('toy_objects_train',)\"", "toy_objects_train"),
         ("DATASETS.TRAIN \"('voc_2012_sem_seg_train_aug',)\"", "voc_2012_sem_seg_train_aug"),
     ],
-    "CropStudy": [("CROP_STUDY.FRAMEWORKS \"('BYOL',)\"", "CROP_STUDY.FRAMEWORKS")],
-    "ClassActivationMaps": [
+    "Paper/crops": [("CROP_STUDY.FRAMEWORKS \"('BYOL',)\"", "CROP_STUDY.FRAMEWORKS")],
+    "FrozenEvaluations/cams": [
         ("", "classifier.pth"),
         ("CAM.CLASSIFIER {folder}/torn.pth", "torn.pth"),
         ("CAM.CLASSIFIER {folder}/wide.pth", "wide.pth"),
@@ -58,12 +58,12 @@ def test_bad_options_are_refused_by_name(project, options, named, tmp_path, run_
 
 
 def test_weights_that_do_not_fit_and_places_that_are_none_are_refused(run_project, pretrained, tmp_path):
-    assert "nowhere.pth" in refusal(run_project, "SegmentRetrieval", "", "nowhere.pth")
+    assert "nowhere.pth" in refusal(run_project, "FrozenEvaluations/retrieval", "", "nowhere.pth")
     wide = "MODEL.RESNETS.STEM_OUT_CHANNELS 16"
-    line = refusal(run_project, "LabelPropagation", wide, pretrained / "backbone.pth")
+    line = refusal(run_project, "FrozenEvaluations/propagation", wide, pretrained / "backbone.pth")
     assert "MODEL.RESNETS.STEM_OUT_CHANNELS is 16" in line
     (tmp_path / "file").touch()
-    assert "file/output" in refusal(run_project, "CropStudy", "", None, tmp_path / "file/output")
+    assert "file/output" in refusal(run_project, "Paper/crops", "", None, tmp_path / "file/output")
 
 
 def save(path, ids):

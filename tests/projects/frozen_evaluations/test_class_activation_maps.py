@@ -56,7 +56,7 @@ def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_
     turned = save(tmp_path / "turned.pth", -torch.eye(64)[:10], bias=1e6 * torch.eye(10)[7])
     weights = pretrained / "backbone.pth"
     options = f"CAM.NUM_IMAGES 3 CAM.CLASSIFIER {plain} CAM.OTHER_WEIGHTS {weights} CAM.OTHER_CLASSIFIER {turned}"
-    output, results = run_project("ClassActivationMaps", options, weights)
+    output, results = run_project("FrozenEvaluations/cams", options, weights)
     images = results["images"]
     assert [image["taken_for"] for image in images] == [[CLASS_NAMES[4], CLASS_NAMES[7]]] * 3
     backbone = FrozenBackbone(tiny_config("MODEL.WEIGHTS", str(weights)))

@@ -86,7 +86,7 @@ def test_first_labels_may_be_sampled_bilinearly_at_the_centres_of_cells(size):
 
 
 def test_a_backbone_follows_the_objects_of_toy_videos(run_project, pretrained, toy_root):
-    output, results = run_project("LabelPropagation", "", pretrained / "backbone.pth")
+    output, results = run_project("FrozenEvaluations/propagation", "", pretrained / "backbone.pth")
     assert 0 < results["J&F-Mean"] < 100 and results["peak_memory_gb"] > 0
     lines = (output / "per-sequence_results-val.csv").read_text().splitlines()
     assert lines[0] == "Sequence,J-Mean,F-Mean" and lines[1].startswith("toy-01_1,")
@@ -101,7 +101,7 @@ def test_a_backbone_follows_the_objects_of_toy_videos(run_project, pretrained, t
 
 def test_a_copy_of_the_first_mask_scores_the_same_as_by_hand(run_project, toy_root):
     options = "LABEL_PROPAGATION.METHOD copy LABEL_PROPAGATION.SEQUENCES \"('toy-02',)\""
-    _, results = run_project("LabelPropagation", options)
+    _, results = run_project("FrozenEvaluations/propagation", options)
     files = sorted((toy_root / "toy_scenes/DAVIS/Annotations/480p/toy-02").iterdir())
     masks = [np.asarray(Image.open(file)) for file in files]
     shares = []

@@ -114,7 +114,7 @@ def test_classes_that_cannot_be_scored_are_refused(train, test):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_logistic_regression_reports_its_path_and_features_are_computed_once(pretrained, run_project):
-    output, results = run_project("LinearClassification", SMALL, pretrained / "backbone.pth")
+    output, results = run_project("FrozenEvaluations/linear", SMALL, pretrained / "backbone.pth")
     assert [point["strength"] for point in results["path"]] == pytest.approx([1e3, 10**1.5, 1, 10**-1.5, 1e-3])
     best = max(results["path"], key=lambda point: point["score"])
     assert results["lambda"] == best["strength"] and results["validation"] == round(best["score"], 2)
@@ -133,7 +133,7 @@ def test_logistic_regression_reports_its_path_and_features_are_computed_once(pre
     assert np.allclose(classifier["weight"].numpy(), expected.coef_, atol=1e-4)
     assert results["top1"] == round(100 * expected.score(rows["test"], targets["test"]), 2)
     options = f"{SMALL} LINEAR.METHOD knn LINEAR.CACHE {output}/features"
-    assert run_project("LinearClassification", options, pretrained / "backbone.pth")[1]["top1"] >= 0
+    assert run_project("FrozenEvaluations/linear", options, pretrained / "backbone.pth")[1]["top1"] >= 0
     assert len([*output.glob("features/*.npy")]) == 3  # as before
 
 
@@ -168,7 +168,7 @@ def test_a_share_of_every_class_is_split_off_and_leaves_some(sizes, share, held_
 @pytest.mark.parametrize("method", ["logistic", "svm"])
 def test_images_of_several_classes_are_scored_by_map(method, pretrained, run_project):
     options = f"{SMALL} {SEVERAL} LINEAR.VALIDATION '' LINEAR.METHOD {method}"
-    assert 0 < run_project("LinearClassification", options, pretrained / "backbone.pth")[1]["mAP"] < 100
+    assert 0 < run_project("FrozenEvaluations/linear", options, pretrained / "backbone.pth")[1]["mAP"] < 100
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_images_whatever_the_batches(train
 
 def test_a_layer_is_trained_by_the_command(pretrained, run_project):
     options = f"{SMALL} LINEAR.METHOD sgd SOLVER.EPOCHS 2 SOLVER.STEP_EPOCHS '(1,)' SOLVER.IMS_PER_BATCH 16"
-    output, results = run_project("LinearClassification", options, pretrained / "backbone.pth")
+    output, results = run_project("FrozenEvaluations/linear", options, pretrained / "backbone.pth")
     assert len(results["history"]) == 2 and (output / "curves.png").is_file()
     layer = torch.load(output / "classifier.pth", weights_only=True)
     backbone = FrozenBackbone(tiny_config("MODEL.WEIGHTS", str(pretrained / "backbone.pth")))

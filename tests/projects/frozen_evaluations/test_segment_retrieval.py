@@ -110,13 +110,13 @@ def test_a_region_is_drawn_as_it_is_and_the_rest_dimmed():
 
 def test_an_oracle_retrieves_every_pixel_and_shuffled_labels_fall_to_chance(run_project):
     options = f"{SMALL} SEGMENT_RETRIEVAL.REGIONS truth SEGMENT_RETRIEVAL"
-    _, results = run_project("SegmentRetrieval", f"{options}.FEATURES oracle")
+    _, results = run_project("FrozenEvaluations/retrieval", f"{options}.FEATURES oracle")
     assert results["mIoU_11"] == results["mIoU_5"] == 100
-    assert run_project("SegmentRetrieval", f"{options}.SHUFFLE_LABELS True")[1]["mIoU_11"] < 10
+    assert run_project("FrozenEvaluations/retrieval", f"{options}.SHUFFLE_LABELS True")[1]["mIoU_11"] < 10
 
 
 def test_a_backbone_names_the_regions_of_toy_scenes(run_project, pretrained):
-    output, results = run_project("SegmentRetrieval", SMALL, pretrained / "backbone.pth")
+    output, results = run_project("FrozenEvaluations/retrieval", SMALL, pretrained / "backbone.pth")
     assert 0 < results["mIoU_11"] < 100 and "K-means 15" in results["protocol"]
     picture = cv2.imread(str(output / "gallery.png"))
     assert picture.shape[0] > 8 * TILE and picture.shape[1] > 6 * TILE and picture.std() > 10

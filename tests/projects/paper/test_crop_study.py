@@ -51,7 +51,7 @@ def test_no_pair_is_above_its_limit_unless_it_is_counted(scale, limit, count, lo
 
 def test_the_command_draws_and_reports_every_limit_and_frameworks_without_one(run_project):
     options = "CROP_STUDY.NUM_PAIRS 200 CROP_STUDY.FRAMEWORKS \"('SwAV', 'MoCo')\""
-    output, results = run_project("CropStudy", options, weights=None)
+    output, results = run_project("Paper/crops", options, weights=None)
     assert list(results["frameworks"]) == ["SwAV", "MoCo"]
     rows = results["overlaps"]
     assert [row["max_iou"] for row in rows] == [1.0, 0.6, 0.4, 0.2, 0.0]
@@ -94,7 +94,7 @@ def make_run(tmp_path):
 def test_runs_are_compared_in_the_order_of_their_limits(make_run, run_project):
     plain, close = make_run("plain", 1.0, {"knn_top1": 20.0}), make_run("close", 0.4, {"knn_top1": 30.0})
     options = f"CROP_STUDY.NUM_PAIRS 20 CROP_STUDY.RUNS \"('{plain}', '{close}')\""
-    output, results = run_project("CropStudy", options, weights=None)
+    output, results = run_project("Paper/crops", options, weights=None)
     assert results["runs"] == [{"max_iou": 0.4, "knn_top1": 30.0}, {"max_iou": 1.0, "knn_top1": 20.0}]
     assert (output / "runs.png").is_file()
 

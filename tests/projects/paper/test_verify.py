@@ -95,7 +95,7 @@ def test_unknown_name_column_and_missing_file_are_refused(command, toy_root):
 
 def test_dry_run_shows_the_evaluation_and_runs_none(command, toy_root):
     text = run(f"{command()} --dry-run", toy_root)
-    assert "LinearClassification/run.py" in text and "missing: nothing" in text and "agrees" not in text
+    assert "FrozenEvaluations/linear.py" in text and "missing: nothing" in text and "agrees" not in text
 
 
 def test_list_names_every_file_with_its_licence(toy_root):

@@ -1,0 +1,7 @@
+#!/usr/bin/env python
+"""The name that a command had in version 0.1; it goes in version 0.3."""
+
+from revisit.compat.moved import run_moved
+
+if __name__ == "__main__":
+    run_moved(__file__)
