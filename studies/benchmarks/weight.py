@@ -68,6 +68,41 @@ def weigh(folder: Path) -> tuple[int, float, list[str]]:
     return nodes, nodes / max(lines, 1), branching
 
 
+def rooms(ring: Path) -> list[str]:
+    """The folders of a ring that are rooms: they have a page of their own."""
+    return sorted(page.parent.name for page in ring.glob("*/README.md"))
+
+
+def arrows(ring: Path) -> set[tuple[str, str]]:
+    """Which of a ring's rooms import which others."""
+    inside, found = rooms(ring), set()
+    for room in inside:
+        for path in (ring / room).rglob("*.py"):
+            names = imported_names(ast.parse(path.read_text()))
+            parts = (name.split(".") for name in names if name.startswith(f"{ring.name}."))
+            found |= {(room, words[1]) for words in parts if words[1] in inside and words[1] != room}
+    return found
+
+
+def imported_names(tree: ast.Module) -> Iterator[str]:
+    """Names in full: ``from a.b import c`` has ``a.b.c``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def in_circles(pairs: set[tuple[str, str]]) -> list[str]:
+    """The rooms from which arrows lead back to themselves."""
+    left = set(pairs)
+    while dead_ends := {room for _, room in left} - {room for room, _ in left}:
+        left = {(room, other) for room, other in left if other not in dead_ends}
+    while starts := {room for room, _ in left} - {room for _, room in left}:
+        left = {(room, other) for room, other in left if room not in starts}
+    return sorted({room for room, _ in left})
+
+
 def lines_to_open(names: tuple[str, ...]) -> int:
     paths = [ROOT / "revisit" / name for name in names]
     files = [file for path in paths for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
@@ -83,6 +118,9 @@ def main() -> None:
     print(f"core                  {core:,} nodes, {density:.1f} a code line")
     print(f"projects              {around:,} nodes, {density_around:.1f} a code line")
     print(f"core and projects     {core + around:,} nodes")
+    pairs = arrows(ROOT / "projects")
+    print(f"rooms of projects     {len(rooms(ROOT / 'projects'))}")
+    print(f"arrows among them     {len(pairs)}, in circles: {', '.join(in_circles(pairs)) or 'none'}")
     number = f"{len(branching)} functions of the core, {len(branching_around)} of projects"
     print(f"above {MOST_BRANCHES} branches     {number}")
     for function in branching:
