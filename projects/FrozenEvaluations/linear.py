@@ -331,8 +331,9 @@ def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> N
     """classifier.pth: weight (classes, C) and bias (classes,), float32, names, and how it sees an image."""
     content = {"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}
     content["classes"] = MetadataCatalog.get(only_dataset(cfg, "TRAIN")).get("thing_classes", [])
-    with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary:
-        torch.save({**content, "transform": transform_of(cfg), "image_size": cfg.LINEAR.IMAGE_SIZE}, temporary)
+    content |= {"transform": transform_of(cfg), "image_size": cfg.LINEAR.IMAGE_SIZE}
+    with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary, open(temporary, "wb") as file:
+        torch.save(content, file)
 
 
 METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}

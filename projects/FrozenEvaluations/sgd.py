@@ -54,8 +54,8 @@ class LinearTraining:
             self.history.append({"loss": round(loss, 4), **self.evaluate()})
             logger.info(f"epoch {epoch + 1} of {self._cfg.SOLVER.EPOCHS}: {json.dumps(self.history[-1])}")
             content = {name: part.state_dict() for name, part in self._parts.items()}
-            with written_whole(state_file) as temporary:
-                torch.save({**content, "history": self.history, "recipe": self._recipe()}, temporary)
+            with written_whole(state_file) as temporary, open(temporary, "wb") as file:
+                torch.save({**content, "history": self.history, "recipe": self._recipe()}, file)
         return self.history
 
     def _train_epoch(self, epoch: int) -> float:

@@ -87,5 +87,6 @@ def write_tensors(
             }
             temporary.write_bytes(pickle.dumps({"model": arrays, **more}))
         else:
-            torch.save({"model": own, **more} if more else own, temporary)
+            with open(temporary, "wb") as file:  # torch writes the name of a path into it
+                torch.save({"model": own, **more} if more else own, file)
         before(temporary)

@@ -74,8 +74,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
             content["start"] = self._start
         if prefixes := getattr(self.model, "training_only", ()):  # such as a copy that learns
             content["training_only"] = list(prefixes)
-        with written_whole(path) as temporary:
-            torch.save({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
+        content = {**content, "flags": self._flags(content["model"]), **kwargs}
+        with written_whole(path) as temporary, open(temporary, "wb") as file:  # torch writes the name of a path into it
+            torch.save(content, file)
 
     def _class_names(self) -> list[str]:
         """Of the first of DATASETS.TRAIN, whose classes a finetuned network has; [] where nothing says them."""
