@@ -54,7 +54,7 @@ def backbone(core, toy_root) -> Path:
 
 
 def test_a_project_cannot_be_imported_there(core):
-    (core / "imports.py").write_text("import revisit.errors, revisit.jobs\n")
+    (core / "imports.py").write_text("import revisit.errors, projects.Pictures\n")
     assert "ImportError: the core imports a project" in run(core, "imports.py", expect=1)
 
 
