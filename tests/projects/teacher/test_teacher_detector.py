@@ -163,6 +163,39 @@ def test_after_the_burn_in_both_kinds_of_images_train_the_student_alone(options)
     assert heads is None or heads.mask_on == ("MODEL.MASK_ON" in options)
 
 
+@pytest.mark.parametrize("found", [[found_boxes([], [], [])] * 2, FOUND * 50])
+@pytest.mark.parametrize("options", [TWO_STAGES, (*TWO_STAGES, *MASKS), ONE_STAGE])
+def test_photographs_leave_the_losses_on_labels_as_they_are(options, found):
+    """At the same weights, to 0.0: RetinaNet normalises by a running count of its positive anchors."""
+    with_photographs, alone = small_teacher(*options), small_teacher(*options)
+    for iteration in range(3):
+        losses = []
+        for model in (with_photographs, alone):
+            batch = labelled(seed=iteration)
+            for sample in batch:
+                sample["instances"].gt_masks = BitMasks(torch.ones(len(sample["instances"]), SIDE, SIDE))
+            torch.manual_seed(iteration)  # of the anchors and regions that are drawn
+            with EventStorage(iteration):
+                losses.append(model.student(batch))
+                if model is with_photographs:
+                    seen = photographs() * (len(found) // 2)
+                    model.unlabelled_losses(seen, found)
+        assert losses[0].keys() == losses[1].keys()
+        assert all(torch.equal(loss, losses[1][name]) for name, loss in losses[0].items())
+
+
+def test_losses_on_photographs_have_a_running_normaliser_of_their_own():
+    with_labels, alone = small_teacher(*ONE_STAGE), small_teacher(*ONE_STAGE)
+    series = {with_labels: [], alone: []}
+    for model, losses in series.items():
+        with EventStorage(0):
+            for _ in range(3):
+                if model is with_labels:
+                    model.student(labelled())
+                losses.append(model.unlabelled_losses(photographs(), FOUND)["loss_cls_unlabelled"].item())
+    assert series[with_labels] == series[alone] and len(set(series[alone])) == 3
+
+
 def test_in_photographs_where_nothing_is_found_all_is_background():
     model = small_teacher(*TWO_STAGES)
     with EventStorage(0):
