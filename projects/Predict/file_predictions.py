@@ -24,7 +24,7 @@ from revisit.jobs.job import PerProcess, Runner
 from revisit.jobs.output_settings import claim
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines
 from revisit.jobs.processes import HERE
-from revisit.keys import DETECTORS
+from revisit.keys import DETECTORS, is_read
 
 from detectron2.config import CfgNode
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json
@@ -125,7 +125,8 @@ class FilePredictor:
         weights = [{"file_name": self._cfg.MODEL.WEIGHTS}]
         with runner.alone(self._output):
             of_files = {"files": fingerprint(files), "weights": fingerprint(weights)}
-            claim(parts, of_files | plain_config(self._cfg), "give those again to continue, or delete this folder")
+            settings = {key: value for key, value in plain_config(self._cfg).items() if is_read(self._cfg, key)}
+            claim(parts, of_files | settings, "give those again to continue, or delete this folder")
         work = Work("predicting", len(sources), PART, partial(self._part, sources))
         with in_parts(work, parts, runner) as arrays:
             for line in of_lines(arrays["lines"]):

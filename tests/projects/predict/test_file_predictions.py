@@ -164,6 +164,8 @@ def test_processes_of_which_one_is_killed_write_the_bytes_of_one_and_mix_no_sett
         predictor("two").run(sources, Share(0, 2))
     other = "SCORE_THRESH_TEST 0.05, now 0.3.: give those again to continue, or delete this folder"
     refused(other, predictor("two", 0.3).run, sources)
+    compared = json.loads((tmp_path / "two/parts/settings.json").read_text())  # a key of another network is none of it
+    assert compared["MODEL.RETINANET.IOU_LABELS"] and "DISTILLATION.TEACHER" not in compared
     predictor("two").run(sources, Share(0, 2))
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
