@@ -52,6 +52,7 @@ def main() -> None:
     from projects.LargeData.shard_index import INDEX
     from projects.LargeData.shards import MAX_SHORT_SIDE, write_index
     from revisit.data.sources.catalog import get_records
+    from revisit.data.sources.class_names import names_of
 
     smaller = Smaller(args.short_side, args.quality or QUALITY) if args.short_side else None
     if smaller:
@@ -64,9 +65,10 @@ def main() -> None:
         expect(bool(names), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
     else:
         records = without_links_out(get_records(args.dataset), args.dataset)
-        names = make_shards(records, args.output, args.images_per_shard, runner, smaller)
-    short_side = read_manifest(args.output).get("short_side", 0)
-    index = write_index(args.output, names, short_side)
+        classes = names_of(args.dataset) if "label" in records[0] else []
+        names = make_shards(records, args.output, args.images_per_shard, runner, smaller, classes)
+    manifest = read_manifest(args.output)
+    index = write_index(args.output, names, manifest.get("short_side", 0), manifest.get("classes", []))
     left_out = max(0, len(records) - len(index.shard))
     without = f"; {left_out:,} files of {len(records):,} were no whole images and are left out" if left_out else ""
     print(f"{args.output}/{INDEX}: {len(index.shard):,} images in {len(names):,} shards{without}")

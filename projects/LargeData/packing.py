@@ -41,7 +41,12 @@ class Smaller(NamedTuple):
 
 
 def make_shards(
-    records: list[dict], place: Place, images_per_shard: int, runner: Runner, smaller: Smaller | None = None
+    records: list[dict],
+    place: Place,
+    images_per_shard: int,
+    runner: Runner,
+    smaller: Smaller | None = None,
+    classes: Sequence[str] = (),
 ) -> list[str]:
     """Write the shards of the records that are not there yet; returns the names of all.
 
@@ -54,7 +59,7 @@ def make_shards(
     expect(not more, f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)")
     place.make()
     with runner.alone(place.folder):
-        check_manifest(place, records, images_per_shard, smaller)
+        check_manifest(place, records, images_per_shard, smaller, list(classes))
     count = len(range(0, len(records), images_per_shard))
     digits = max(6, len(str(count - 1)))
     names = [f"shard-{number:0{digits}d}.tar" for number in range(count)]
@@ -67,12 +72,16 @@ def make_shards(
     return names
 
 
-def check_manifest(place: Place, records: list[dict], images_per_shard: int, smaller: Smaller | None) -> None:
-    """Note in shards.json what is packed; raises UserError if the place was begun with something else."""
+def check_manifest(
+    place: Place, records: list[dict], images_per_shard: int, smaller: Smaller | None, classes: list[str]
+) -> None:
+    """Note in shards.json what is packed, and the names of its classes. Raises UserError if the place was begun with
+    something else."""
     images = fingerprint(records)
     sizes = {"images_per_shard": images_per_shard} | (smaller._asdict() if smaller else {})
-    manifest = {"images": images, **sizes}
+    manifest = {"images": images, **sizes, "classes": classes}
     if earlier := read_manifest(place):
+        earlier.pop("classes", None)
         with translated(f"comparing with {place}/{MANIFEST}"):
             other = [f"other images, by {word}" for word in changes(earlier.pop("images"), images)]
         other += ["another size (--images-per-shard, --short-side, --quality)"] if earlier != sizes else []

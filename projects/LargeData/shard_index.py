@@ -43,6 +43,7 @@ class ShardTable(Table):
     Attributes:
         num_bytes: (S,) sizes of the shards.
         short_side: px, of images that were made smaller; 0 if none were.
+        classes: their names, by label; () where the index has none.
         index: the file, which is open.
         state: of the file, as it was opened.
         checksums: of all arrays.
@@ -50,6 +51,7 @@ class ShardTable(Table):
 
     num_bytes: np.ndarray
     short_side: int
+    classes: tuple[str, ...]
     index: BinaryIO
     state: tuple[int, int]
     checksums: str
@@ -97,6 +99,7 @@ def open_index(path: str, folder: str, *, verified: bool = False) -> ShardTable:
         content=_checksums(members, "shards", "shard", "offset"),
         num_bytes=arrays["num_bytes"],
         short_side=int(arrays.get("short_side", 0)),
+        classes=tuple(arrays.get("classes", ())),
         index=index,
         state=state,
         checksums=_checksums(members, *members),
@@ -146,6 +149,9 @@ def _verify(archive: ZipFile, arrays: Mapping[str, np.ndarray]) -> None:
     lowest, highest = label.min(), label.max()
     if lowest < NO_LABEL or lowest == NO_LABEL != highest:
         raise ValueError(f"classes from {lowest} to {highest}: expected one for each image, or none at all")
+    names = arrays.get("classes", ())
+    if len(names) and not (names.ndim == 1 and names.dtype.kind == "U" and highest < len(names)):
+        raise ValueError(f"{len(names)} names of classes for labels up to {highest}")
 
 
 def _checksums(members: Mapping[str, ZipInfo], *names: str) -> str:

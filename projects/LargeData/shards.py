@@ -7,12 +7,14 @@ fewer than either. DIR is a folder or whatever fsspec opens (``s3://bucket/train
 """
 
 import json
+import logging
 import os
 import posixpath
 import tarfile
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import fsspec
 import numpy as np
@@ -22,14 +24,20 @@ from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_in
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.rows import Rows
-from revisit.errors import UserError, expect, translated
+from revisit.errors import UserError, expect, printable, translated
 from revisit.progress import progress
 from revisit.threads import thread_pool
 
 PARTIAL = "index.partial.{}.json"  # what an interrupted call has indexed, a part of the tar files in each
 NOTED = 1000  # tar files of a part
 MAX_SHORT_SIDE = 2**14  # px
+MOST_LINKS = 10  # from one to the next
 _MAX_CLASSES = 10**6  # evaluations reserve memory for all up to the highest
+
+logger = logging.getLogger(__name__)
+
+
+NO_NAMES = np.array([], "U1")
 
 
 class ShardIndex(NamedTuple):
@@ -42,44 +50,109 @@ class ShardIndex(NamedTuple):
     size: np.ndarray  # (N,): bytes
     label: np.ndarray  # (N,): its class; all -1 where there are none
     short_side: np.ndarray | int = 0  # () int64: px; the short sides of images that were made smaller, 0 if none were
+    classes: np.ndarray = NO_NAMES  # (C,) str: their names, by label; none where nobody has said them
 
 
 def index_shard(place: Place, name: str) -> np.ndarray:
     """(n, 3) int64: offset, size and label of every image in a tar file, in its order; -1 without ``KEY.cls``.
 
+    A link within the tar file is the image that it leads to. What is left out is counted in a warning.
+
     Raises:
         UserError: no tar file, a truncated one, two images of one name, or a class that is no whole number.
     """
     path = f"{place}/{name}"
-    images: dict[str, tuple[int, int]] = {}
-    labels: dict[str, int] = {}
     with (
         translated(f"indexing {path}", content=True),
         place.open(name) as file,
         tarfile.open(fileobj=file, mode="r:") as tar,
     ):
-        for member in filter(tarfile.TarInfo.isfile, tar):
-            stem, _, suffix = posixpath.basename(member.name).partition(".")
-            key = posixpath.join(posixpath.dirname(member.name), stem)
-            if f".{suffix.lower()}" in SUFFIXES:
-                if key in images:
-                    raise UserError(f"{path} has two images called {key}: expected one per sample")
-                images[key] = (member.offset_data, member.size)
-            elif suffix == "cls":
-                text = tar.extractfile(member).read(64).strip()  # more is no class
-                if not (text.isdigit() and int(text) < _MAX_CLASSES):
-                    message = f"{path}: the class of {key} is {text.decode(errors='replace')!r}"
-                    raise UserError(f"{message}: expected a whole number from 0 on, below {_MAX_CLASSES:,}")
-                labels[key] = int(text)
+        members = {member.name: member for member in tar}
+        keys = _keys_of(members)
+        images, lost = _images_of(members, keys, path)
+        labels = {key: _class_in(tar.extractfile(members[name]), key, path) for name, key in keys.classes.items()}
         end = tar.offset + tarfile.BLOCKSIZE  # a tar file that ends well ends with empty blocks
         is_whole = file.seek(0, os.SEEK_END) >= end
     expect(is_whole, f"{path} is truncated: copy or make it again")
     expect(images, f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
+    if left_out := [*keys.parts, *lost]:
+        why = "further parts of a sample (KEY.PART.png), or links to no file of this tar file"
+        logger.warning(f"{path}: left out {len(left_out)} images such as {printable(left_out[0])}: {why}")
     return np.array([(*where, labels.get(key, NO_LABEL)) for key, where in images.items()], np.int64)
 
 
-def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardIndex:
-    """Index tar files of a place, made with that ``short_side``, and write its index.npz, whole or not at all.
+class _Keys(NamedTuple):
+    """What names of files in a tar file mean."""
+
+    images: dict[str, str]  # keys of samples, by the names of their images
+    classes: dict[str, str]  # by the names of KEY.cls
+    parts: list[str]  # names of further images of a sample
+
+
+def _keys_of(names: Iterable[str]) -> _Keys:
+    """A key ends at the last dot of a name, as photographs have dots in theirs. Where an image's name ends at its first
+    dot, further images that begin so are parts of that sample, as WebDataset has it."""
+    keys = _Keys({}, {}, [])
+    for name in names:
+        key, suffix = posixpath.splitext(name)
+        if suffix == ".cls":
+            keys.classes[name] = key
+        elif suffix.lower() in SUFFIXES:
+            keys.images[name] = key
+    plain = {key for key in keys.images.values() if "." not in posixpath.basename(key)}
+    keys.parts.extend(name for name, key in keys.images.items() if key not in plain and _first_dot(key) in plain)
+    for name in keys.parts:
+        del keys.images[name]
+    return keys
+
+
+def _first_dot(key: str) -> str:
+    """A key up to the first dot in the name of its file."""
+    folder, name = posixpath.split(key)
+    return posixpath.join(folder, name.partition(".")[0])
+
+
+def _images_of(
+    members: Mapping[str, tarfile.TarInfo], keys: _Keys, path: str
+) -> tuple[dict[str, tuple[int, int]], list[str]]:
+    """Offset and size of each image by its key; the names of links that lead to none."""
+    images: dict[str, tuple[int, int]] = {}
+    lost = []
+    for name, key in keys.images.items():
+        member = _followed(members, members[name])
+        if member is None:
+            lost.append(name)
+            continue
+        expect(key not in images, f"{path} has two images called {key}: expected one per sample")
+        images[key] = (member.offset_data, member.size)
+    return images, lost
+
+
+def _followed(members: Mapping[str, tarfile.TarInfo], member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """The file that a member is or leads to, within the tar file; None where there is none, or links go in a circle."""
+    for _ in range(MOST_LINKS):
+        if member.isfile():
+            return member
+        folder = posixpath.dirname(member.name) if member.issym() else ""
+        target = members.get(posixpath.normpath(posixpath.join(folder, member.linkname)))
+        if target is None or not (member.issym() or member.islnk()):
+            return None
+        member = target
+    return None
+
+
+def _class_in(file: IO[bytes] | None, key: str, path: str) -> int:
+    """The number in KEY.cls."""
+    text = file.read(64).strip() if file else b""  # more is no class
+    if not (text.isdigit() and int(text) < _MAX_CLASSES):
+        message = f"{path}: the class of {key} is {text.decode(errors='replace')!r}"
+        raise UserError(f"{message}: expected a whole number from 0 on, below {_MAX_CLASSES:,}")
+    return int(text)
+
+
+def write_index(place: Place, names: list[str], short_side: int = 0, classes: Sequence[str] = ()) -> ShardIndex:
+    """Index tar files of a place, made with that ``short_side``, and write its index.npz, whole or not at all; with the
+    names of ``classes``, where labels are their numbers.
 
     Many files of a store are read at a time; what is indexed is noted there, so that an interrupted call continues.
 
@@ -97,6 +170,8 @@ def write_index(place: Place, names: list[str], short_side: int = 0) -> ShardInd
         raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
     num_bytes = np.array([sizes[name] for name in names], np.int64)
     index = ShardIndex(np.array(names), num_bytes, *map(_narrowed, (shard, *rows.T)), short_side)
+    if classes and not unlabelled.any():
+        index = index._replace(classes=np.array(classes))
     with place.written(INDEX) as temporary, open(temporary, "wb") as file:
         np.savez(file, **index._asdict())
     for number in range(parts):
@@ -142,7 +217,7 @@ def _noted(place: Place) -> list[dict[str, tuple[int, list]]]:
 def load_shards(root: str) -> LabelledSet:
     """Rows of all images of a folder of shards: ``file_name`` (the shard), ``offset``, ``size``, perhaps ``label``.
 
-    Where images were made smaller, the metadata have it as ``short_side``, in px.
+    Where images were made smaller, the metadata have it as ``short_side``, in px; and the names of classes.
 
     Raises:
         UserError: no index, a damaged one, one that lists other shards than the folder, a place that cannot be read.
@@ -155,7 +230,8 @@ def load_shards(root: str) -> LabelledSet:
         filesystem.invalidate_cache()  # of an earlier listing in this process
         table = open_index(local_index(filesystem, folder), root if "://" in root else folder)
     _check_shards(filesystem, folder, table, root)
-    metadata = {"short_side": table.short_side} if table.short_side else {}
+    metadata: dict = {"short_side": table.short_side} if table.short_side else {}
+    metadata |= {"thing_classes": list(table.classes)} if table.classes else {}
     return LabelledSet(Rows(table, range(len(table.file))), metadata)
 
 

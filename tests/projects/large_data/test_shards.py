@@ -73,6 +73,18 @@ def test_shards_hold_the_bytes_and_classes_of_their_files(images, made):
         assert tar.getnames() == [f"{n:09d}.{suffix}" for n in range(5, 10) for suffix in ("jpg", "cls")]
 
 
+def test_shards_know_the_names_of_their_classes(images, made, shards):
+    """So that a kNN with a bank in another order of classes compares the same ones; index.npz made again, too."""
+    pack(f"--index-only --output {shards}")
+    for place in (made[0], shards):
+        assert load_shards(str(place)).metadata["thing_classes"] == ["class0", "class1", "class2"]
+    records = get_records(f"shards:{shards}", ("class2", "class0", "class1"))
+    expected = {"class0": 1, "class1": 2, "class2": 0}
+    originals = load_class_folders(images)
+    names = [str(original["file_name"]).rpartition("/")[0].rpartition("/")[2] for original in originals]
+    assert [record["label"] for record in records] == [expected[name] for name in names]
+
+
 def test_an_interrupted_call_goes_on_and_gives_the_same_bytes(images, made, shards):
     kept = (shards / "shard-000000.tar").stat().st_mtime_ns
     for name in ("shard-000002.tar", "shard-000004.tar", "index.npz"):
@@ -201,9 +213,37 @@ def write_tar(path, *members):
             tar.addfile(member, io.BytesIO(data) if member.size else None)
 
 
+def test_names_with_dots_are_images_and_further_parts_of_a_sample_are_left_out_with_a_line(tmp_path, caplog):
+    photographs = ["2026-06-01 12.30.45.jpg", "2026-06-01 12.31.00.jpg", "PXL_1.MP.jpg", "a.b/x.y.png", "a.b/z.png"]
+    named = [(name, name.encode()) for name in photographs]
+    classes = [(f"{name.rpartition('.')[0]}.cls", str(n).encode()) for n, name in enumerate(photographs)]
+    write_tar(tmp_path / "a.tar", *named, *classes, ("a.b/z.seg.png", b"mask"), ("a.b/z.left.png", b"other"))
+    write_index(Folder(tmp_path), ["a.tar"])
+    assert samples_of(tmp_path) == [name.encode() for name in photographs]
+    assert [record["label"] for record in load_shards(str(tmp_path)).records] == [*range(len(photographs))]
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert "a.tar: left out 2 images such as a.b/z.seg.png: further parts of a sample" in line
+
+
+def test_links_within_a_tar_file_are_the_images_that_they_lead_to(tmp_path, caplog):
+    (tmp_path / "x").mkdir()
+    write(tmp_path / "x/1.png", b"one")
+    (tmp_path / "x/2.png").symlink_to("1.png")
+    (tmp_path / "3.png").symlink_to("x/2.png")
+    (tmp_path / "4.png").hardlink_to(tmp_path / "x/1.png")
+    (tmp_path / "5.png").symlink_to("5.png")
+    (tmp_path / "6.png").symlink_to("../6.png")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("x/1.png", "x/2.png", "3.png", "4.png", "5.png", "6.png"):
+            tar.add(tmp_path / name, name)
+    write_index(Folder(tmp_path), ["a.tar"])
+    assert samples_of(tmp_path) == [b"one"] * 4
+    assert "left out 2 images such as 5.png" in caplog.text and "links to no file" in caplog.text
+
+
 def test_tar_files_of_others_are_indexed(tmp_path):
     """Folders in names, members that are no images, no classes."""
-    members = ("x/1.png", b"one"), ("x/1.json", b"{}"), ("x/2.left.png", b"no"), ("y/1.JPEG", b"two!")
+    members = ("x/1.png", b"one"), ("x/1.json", b"{}"), ("x/1.left.png", b"no"), ("y/1.JPEG", b"two!")
     write_tar(tmp_path / "a.tar", *members)
     run(f"python tools/make_shards.py --index-only --output {tmp_path}", tmp_path)
     assert samples_of(tmp_path) == [b"one", b"two!"] and "label" not in load_shards(str(tmp_path)).records[0]
