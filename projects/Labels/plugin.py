@@ -1,6 +1,6 @@
-"""Registers a look at images, test images that are learned from, the checks of boxes and of masks, and the layouts
-``yolo`` and ``voc_xml``."""
+"""Registers what looks at a data set before a run: at images, images that are learned from twice, test images that are
+learned from, boxes and masks; and the layouts ``yolo`` and ``voc_xml``."""
 
-from projects.Labels import image_checks, label_checks, leaks, voc_xml, yolo
+from projects.Labels import doubles, image_checks, label_checks, leaks, voc_xml, yolo
 
-__all__ = ["image_checks", "label_checks", "leaks", "voc_xml", "yolo"]
+__all__ = ["doubles", "image_checks", "label_checks", "leaks", "voc_xml", "yolo"]

@@ -14,7 +14,7 @@ from trees import refusal, touch
 from projects.Reports.page import Album
 from revisit.data.images.opening import FORMATS, formats_of_plugins
 from revisit.data.images.reader import UnreadableImageError, read_image, read_size
-from revisit.data.sources.image_folders import load_class_folders, load_folder
+from revisit.data.sources.image_folders import class_folders, load_class_folders, load_folder, load_list
 from revisit.data.sources.labels import read_ids
 
 
@@ -30,6 +30,22 @@ def test_hidden_files_and_what_a_mac_adds_are_no_images(tmp_path, caplog):
     root = tmp_path / ".cache/photos"  # what the user names may be hidden
     touch(root / "cat/c.jpg", root / "__MACOSX/cat/c.jpg", root / ".ipynb_checkpoints/c.jpg")
     assert [record["label"] for record in load_class_folders(root)] == [0]
+
+
+@pytest.mark.parametrize(
+    "folder", ["@eaDir", "#recycle", "@Recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found", "RECYCLER"]
+)
+def test_folders_of_systems_are_neither_images_nor_classes(folder, tmp_path):
+    touch(tmp_path / "cat/a.jpg", tmp_path / folder / "b.jpg", tmp_path / "cat" / folder / "a.jpg/thumb.jpg")
+    assert names(load_folder(tmp_path)) == ["a.jpg"] and class_folders(tmp_path) == ("cat",)
+
+
+def test_a_list_that_names_an_image_again_says_so(tmp_path, caplog):
+    touch(tmp_path / "a.jpg", tmp_path / "b.jpg")
+    (tmp_path / "list.txt").write_text("a.jpg\nb.jpg\na.jpg\na.jpg\n")
+    assert len(load_list(tmp_path / "list.txt")) == 4
+    (message,) = caplog.messages
+    assert "list.txt: 2 of 4 lines name an image again, such as a.jpg: it counts as often" in message
 
 
 def test_formats_that_cannot_be_read_are_counted_in_one_warning(tmp_path, caplog):

@@ -30,12 +30,18 @@ CONVERT = (
     "which are not read: convert or rename them, or install pillow-heif for .heic and Pillow from 11.3 on for .avif"
 )
 NO_SUFFIX = "without a suffix"
+# Folders, in small letters, of a Mac's archives; of Synology's and QNAP's disks, where two have thumbnails; of Windows
+# and of Linux. None holds photographs that somebody has put there.
+OF_SYSTEMS = frozenset(
+    ("__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp", ".@__thumb")
+    + ("$recycle.bin", "recycler", "system volume information", "lost+found")
+)
 
 
 def load_folder(path: Path) -> Records:
     """Every image file below ``path``, sorted; one warning counts the images in formats that are not read.
 
-    Hidden files and folders, and what a Mac adds to archives, hold no images.
+    Hidden files and folders, and those of OF_SYSTEMS, hold no images.
 
     Raises:
         UserError: no folder, or no image in it.
@@ -91,8 +97,9 @@ def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
 
 
 def is_visible(name: str) -> bool:
-    """False of hidden files and folders, and of the folder that a Mac adds to archives."""
-    return not name.startswith(".") and name != "__MACOSX"
+    """False of hidden files and folders, and of folders that systems add: to archives, for thumbnails, of what was
+    deleted."""
+    return not name.startswith(".") and name.lower() not in OF_SYSTEMS
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
@@ -110,6 +117,10 @@ def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
     names = [name for name in read_names_of_images(path, "list of images") if not name.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
+    if len(unique := set(names)) < len(names):
+        again = next(name for name, count in Counter(names).items() if count > 1)
+        line = f"list of images {path}: {len(names) - len(unique):,} of {len(names):,} lines name an image again"
+        log_first_n(logging.WARNING, f"{line}, such as {again}: it counts as often", name=__name__, key="message")
     return require_files([{"file_name": str(path.parent / name)} for name in names], f" by {path}")
 
 

@@ -171,6 +171,20 @@ def shared_images(one: Records, other: Records) -> int:
     return same
 
 
+def equal_images(records: Records) -> list[list[dict]]:
+    """Groups of two or more images with the same bytes, which are read only where their number is equal."""
+    by_size: dict[int, list[dict]] = defaultdict(list)
+    for record in records:
+        by_size[_size(record)].append(record)
+    groups = []
+    for size, alike in by_size.items():
+        by_content: dict[bytes, list[dict]] = defaultdict(list)
+        for record in alike if size and len(alike) > 1 else ():
+            by_content[_content(record)].append(record)
+        groups += [same for content, same in by_content.items() if content and len(same) > 1]
+    return groups
+
+
 def _location(record: dict) -> tuple[str, int] | None:
     """Where an image lies; None of one that is in memory."""
     if "file_name" not in record:
