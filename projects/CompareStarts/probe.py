@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torchvision.ops import box_iou
 
 from projects.CompareStarts.comparison import Task, loaded_network, weights_of
 from projects.CompareStarts.starts import Start
@@ -32,7 +31,8 @@ from projects.Rows.leave_out import (
     with_interval,
 )
 from projects.Rows.own_features import BACKBONE, Features, own_features
-from revisit.boxes.labelled_boxes import corners_of, size_of
+from revisit.boxes.boxes import Boxes, iou
+from revisit.boxes.labelled_boxes import size_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of
 from revisit.data.sources.catalog import get_records
@@ -223,8 +223,8 @@ def _targets_of(cfg: CfgNode, records: Records) -> Callable[[dict, tuple[int, in
 def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Regions:
     """Labelled boxes, and as many of the same sizes that overlap with none of them."""
     objects = [each for each in record["annotations"] if not each.get("iscrowd")]
-    corners = [corners_of(each) for each in objects]
-    boxes = torch.tensor(corners, dtype=torch.float32).reshape(-1, 4)
+    labelled = Boxes.of_annotations(objects, np.float32)
+    boxes = torch.from_numpy(labelled.xyxy)
     height, width = size_of(record)
     inside = (boxes[:, :2] < torch.tensor([width, height])).all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
     if not inside.all():
@@ -236,9 +236,9 @@ def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Reg
     room = (torch.tensor([width, height]) - sides).clamp_min(0)
     corner = torch.from_numpy(rng.random(room.shape)).float() * room
     drawn = torch.cat([corner, corner + sides], dim=1)
-    free = drawn[(box_iou(drawn, boxes) < OVERLAP).all(dim=1)][: len(chosen)]
+    free = drawn[(iou(drawn.numpy(), labelled.xyxy) < OVERLAP).all(axis=1)][: len(chosen)]
     scale = torch.tensor([size[1] / width, size[0] / height] * 2)
-    classes = torch.tensor([objects[n]["category_id"] for n in chosen], dtype=torch.int64)
+    classes = torch.from_numpy(labelled.classes[chosen])
     targets = torch.cat([classes, classes.new_full((len(free),), -1)])
     return Regions(torch.cat([boxes[chosen], free]).float() * scale, targets)
 

@@ -13,10 +13,11 @@ from pycocotools import mask as run_lengths
 
 from projects.Discover.cuts import find_cuts
 from projects.Discover.parts import FINER, Part, find_parts
-from projects.Discover.ranking import best, boxes_of, scores_of, sides_of
+from projects.Discover.ranking import best, boxes_of, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
 from projects.Pictures.tiles import evenly_spread
 from revisit.arrays import read_arrays
+from revisit.boxes.boxes import sides_of
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole

@@ -2,10 +2,11 @@
 
 import numpy as np
 import torch
-from torchvision.ops import box_iou, nms
+from torchvision.ops import nms
 
 from projects.Discover.cell_sums import CellSums
 from projects.Discover.parts import FINER, Part
+from revisit.boxes.boxes import iou, sides_of
 
 OVERLAP = 0.5  # IoU above which the worse of two boxes goes
 ALIKE = 0.5  # IoU above which one box speaks for another
@@ -34,9 +35,7 @@ def scores_of(features: np.ndarray, parts: list[Part]) -> np.ndarray:
 
 
 def _agreement(boxes: np.ndarray) -> np.ndarray:
-    corners = torch.from_numpy(boxes)
-    overlap = box_iou(corners, corners).numpy()
-    above = np.maximum(overlap - ALIKE, 0)
+    above = np.maximum(iou(boxes, boxes) - ALIKE, 0)
     return above.sum(axis=1) / (1 - ALIKE)
 
 
@@ -67,9 +66,3 @@ def boxes_of(parts: list[Part]) -> np.ndarray:
     """(n, 4) float64, in pixels of a mask."""
     boxes = [part.box for part in parts]
     return np.array(boxes, np.float64).reshape(-1, 4)
-
-
-def sides_of(boxes: np.ndarray) -> np.ndarray:
-    """(n, 2): widths and heights of (n, 4) boxes."""
-    low, high = np.split(boxes, 2, axis=1)
-    return high - low

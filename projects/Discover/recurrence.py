@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.metrics.pairwise import euclidean_distances
 
 from projects.Discover.cell_sums import CellSums
-from projects.Discover.ranking import sides_of
+from revisit.boxes.boxes import sides_of
 
 SIZE_WEIGHT = 6.0  # of the logarithm of a side next to features of length 1
 WIDTH = 0.6  # standard deviation: how far apart two parts that are alike may be

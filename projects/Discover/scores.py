@@ -8,7 +8,8 @@ from typing import Any
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from revisit.boxes.coco_files import CATEGORY, in_coco
+from revisit.boxes.boxes import in_coco
+from revisit.boxes.coco_files import CATEGORY
 
 
 def class_agnostic_scores(images: Sequence[tuple[dict, dict[str, Any]]]) -> dict[str, float]:

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as run_lengths
 
-from revisit.boxes.coco_files import in_coco
+from revisit.boxes.boxes import in_coco, iou, with_corners
 from revisit.data.sources.records import Records, others_than
 from revisit.errors import UserError, expect
 from revisit.progress import progress
@@ -42,7 +41,7 @@ def self_labelled(
         results = instances_to_coco_json(instances, 0)
         detected = [_numbered_from_one(each) for each in results]
         has_masks = instances.has("pred_masks")
-        before = [_with_class(box, has_masks) for box in record.get("annotations", [])]
+        before = [_in_coco(box, has_masks) for box in record.get("annotations", [])]
         height, width = pixels.shape[:2]
         line = {"height": height, "width": width, "objects": merged(before, detected)}
         labelled.append((record, line))
@@ -68,16 +67,14 @@ def merged(labelled: list[dict], detected: list[dict]) -> list[dict]:
     stay. Both have a ``bbox`` (x, y, w, h) px."""
     if not (labelled and detected):
         return [*detected, *labelled]
-    no_crowds = [0] * len(detected)
-    overlap = run_lengths.iou(_boxes(labelled), _boxes(detected), no_crowds)
-    highest = overlap.max(axis=1)
+    highest = iou(_boxes(labelled), _boxes(detected)).max(axis=1)
     pairs = zip(labelled, highest, strict=True)
-    kept = [box for box, iou in pairs if iou <= SAME or box.get("iscrowd")]
+    kept = [box for box, overlap in pairs if overlap <= SAME or box.get("iscrowd")]
     return [*detected, *kept]
 
 
 def _boxes(objects: list[dict]) -> np.ndarray:
-    return np.array([each["bbox"] for each in objects], np.float64)
+    return with_corners(np.array([each["bbox"] for each in objects], np.float64))
 
 
 def _numbered_from_one(result: dict) -> dict:
@@ -86,16 +83,9 @@ def _numbered_from_one(result: dict) -> dict:
     return {**kept, "category_id": result["category_id"] + 1}
 
 
-def _with_class(box: dict, has_masks: bool) -> dict:
+def _in_coco(box: dict, has_masks: bool) -> dict:
     """An annotation of a record in COCO's format, with its mask where those of the detector have one."""
-    annotation = {**in_coco(box), "category_id": box["category_id"] + 1}
-    if has_masks and "segmentation" in box:
-        annotation["segmentation"] = _plain(box["segmentation"])
+    annotation = in_coco(box)
+    if not has_masks:
+        annotation.pop("segmentation", None)
     return annotation
-
-
-def _plain(mask: Any) -> Any:
-    """A mask as JSON can hold it: the text of run lengths may be bytes."""
-    if isinstance(mask, dict) and isinstance(mask["counts"], bytes):
-        return {**mask, "counts": mask["counts"].decode("ascii")}
-    return mask

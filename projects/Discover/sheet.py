@@ -1,5 +1,6 @@
 """A sheet of images with the boxes and masks that were found."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,9 @@ import numpy as np
 from pycocotools import mask as run_lengths
 
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
-from projects.Predict.prediction_sheet import Detections, draw_objects
+from projects.Predict.prediction_sheet import draw_objects
+from revisit.boxes.boxes import Boxes
 from revisit.data.images.reader import require_record
-
-from detectron2.structures import BoxMode
 
 IMAGES, COLUMNS = 12, 3
 SHOWN = 8  # objects of an image
@@ -27,11 +27,8 @@ def save_found(path: Path, images: list[tuple[dict, dict[str, Any]]]) -> None:
 
 def _drawn(record: dict, line: dict[str, Any]) -> np.ndarray:
     objects = line["objects"][:SHOWN]
-    boxes = np.array([each["bbox"] for each in objects]).reshape(-1, 4)
-    corners = BoxMode.convert(boxes, BoxMode.XYWH_ABS, BoxMode.XYXY_ABS)
+    found = Boxes.of_results([{"category_id": 0, **each} for each in objects])
     masks = [run_lengths.decode(each["segmentation"]) for each in objects]
-    scores = np.array([each["score"] for each in objects])
-    relative = scores / scores.max(initial=TINY)
-    classes = np.zeros(len(objects), int)
-    detections = Detections(corners, classes, relative, masks or None)
-    return draw_objects(require_record(record), detections, ["object"])
+    relative = found.scores / found.scores.max(initial=TINY)
+    drawn = replace(found, scores=relative, masks=np.array(masks) if masks else None)
+    return draw_objects(require_record(record), drawn, ["object"])

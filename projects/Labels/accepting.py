@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
-from revisit.boxes.coco_files import folder_of, in_coco, write_data_set
+from revisit.boxes.boxes import in_coco, with_sides
+from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.labelled_boxes import size_of, with_whole_name
 from revisit.command.markdown import CsvDicts
 from revisit.errors import UserError, expect, first_line
@@ -138,31 +141,15 @@ def _corrected(labels: Labels, changes: Sequence[Change]) -> list[tuple[dict, di
 
 def _object(annotation: dict, changes: Sequence[Change]) -> dict[str, Any]:
     """In COCO's format, with its mask where the box stays."""
-    made = {**in_coco(annotation), "category_id": annotation["category_id"] + 1}
-    mask = annotation.get("segmentation")
+    made = in_coco(annotation)
     for change in changes:
         if change.number is not None:
             made["category_id"] = change.number + 1
         if change.box is not None:
-            made["bbox"], mask = _with_sides(change.box), None
-    if mask is not None:
-        made["segmentation"] = _in_json(mask)
+            made["bbox"] = with_sides(np.array(change.box)).tolist()
+            made.pop("segmentation", None)
     return made
 
 
 def _new(change: Change) -> dict[str, Any]:
-    return {"bbox": _with_sides(change.suspect.box), "category_id": (change.number or 0) + 1}
-
-
-def _with_sides(box: Sequence[float]) -> list[float]:
-    """x, y, width, height."""
-    x0, y0, x1, y1 = box
-    return [x0, y0, x1 - x0, y1 - y0]
-
-
-def _in_json(mask: Any) -> Any:
-    """Outlines as they are; run lengths as text."""
-    if not isinstance(mask, dict):
-        return mask
-    counts = mask["counts"]
-    return {"size": list(mask["size"]), "counts": counts.decode() if isinstance(counts, bytes) else counts}
+    return {"bbox": with_sides(np.array(change.suspect.box)).tolist(), "category_id": (change.number or 0) + 1}

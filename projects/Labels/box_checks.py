@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from projects.Labels.mask_checks import LISTED
+from revisit.boxes.boxes import Boxes
 from revisit.data.images.reader import read_size
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, first_few
 
 from detectron2.data import MetadataCatalog
-from detectron2.structures import BoxMode
 
 MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
 MOST_DOUBLED = 0.1  # of all boxes; few are slips of whoever drew them
 
 logger = logging.getLogger(__name__)
 
-Boxes = list[tuple[dict, dict]]  # each after the record of its image
+Annotations = list[tuple[dict, dict]]  # each after the record of its image
 
 
 def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool) -> None:
@@ -35,14 +35,14 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
         _refuse(name, boxes, have_runs, "run lengths", "set INPUT.MASK_FORMAT bitmask")
 
 
-def _refuse(name: str, boxes: Boxes, wrong: Sequence[bool], what: str, remedy: str) -> None:
+def _refuse(name: str, boxes: Annotations, wrong: Sequence[bool], what: str, remedy: str) -> None:
     if any(wrong):
         record, box = boxes[wrong.index(True)]
         problem = f"{sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in {record['file_name']}"
         raise UserError(f"data set {name!r}: {problem}: {remedy}")
 
 
-def _boxes_of(records: Records) -> Boxes:
+def _boxes_of(records: Records) -> Annotations:
     return [(record, box) for record in records for box in record["annotations"]]
 
 
@@ -97,11 +97,9 @@ def _check_sizes(name: str, records: Records) -> None:
             )
 
 
-def _doubts(name: str, boxes: Boxes) -> list[str]:
+def _doubts(name: str, boxes: Annotations) -> list[str]:
     """What is doubtful about boxes. Raises UserError for boxes that cannot be meant."""
-    corners = np.array([box["bbox"] for _, box in boxes], np.float64)  # (N, 4) px
-    with_sizes = np.array([box["bbox_mode"] == BoxMode.XYWH_ABS for _, box in boxes], bool)
-    corners[with_sizes, 2:] += corners[with_sizes, :2]
+    corners = Boxes.of_annotations([box for _, box in boxes]).xyxy
     sides = [(image.get("width", np.nan), image.get("height", np.nan)) for image, _ in boxes]
     x0, y0, x1, y1 = corners.T
     width, height = np.array(sides, np.float64).T
@@ -136,7 +134,7 @@ def _doubts(name: str, boxes: Boxes) -> list[str]:
     return [f"{example(wrong)}, {problem}" for problem, wrong in doubtful.items() if wrong.any()]
 
 
-def _doubled(boxes: Boxes) -> np.ndarray:
+def _doubled(boxes: Annotations) -> np.ndarray:
     """(N,) bool: which boxes stand earlier in their image already, with their class."""
     keys = [(id(image), box["category_id"], box.get("iscrowd", 0), *box["bbox"]) for image, box in boxes]
     first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))

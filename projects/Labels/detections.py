@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projects.Labels.labels import Labels
-from projects.Reports.matching import NOTHING, JudgedImage, best_threshold, judge
-from revisit.boxes.labelled_boxes import iou
+from projects.Reports.matching import JudgedImage, best_threshold, judge
+from revisit.boxes.boxes import NOTHING, Boxes, iou
 from revisit.boxes.predictions_file import Predictions, read_predictions
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, expect, first_few, first_line
@@ -86,7 +86,7 @@ def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
     for number, record in enumerate(labels.records):
         of_image = results.get(os.path.realpath(record["file_name"]))
         if of_image is not None:
-            images.append((number, judge(record, of_image)))
+            images.append((number, judge(record, Boxes.of_results(of_image))))
     expect(bool(images), "--detections: none of these images is among the labelled ones; expected the same files")
     return images
 
@@ -108,12 +108,11 @@ def missing(images: Sequence[tuple[int, JudgedImage]]) -> list[Finding]:
 
 def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, float]]:
     """The best of the detections of every thing, and the sum of the best scores of its classes, at most 1."""
-    boxes, classes, scores, _ = image.predicted
-    rest = indices
+    found, rest = image.predicted, indices
     while len(rest):
         best = rest[0]
-        same = iou(boxes[[best]], boxes[rest])[0] >= DOUBLE
-        of_class = dict(zip(classes[rest[same]][::-1], scores[rest[same]][::-1], strict=True))
+        same = iou(found.xyxy[[best]], found.xyxy[rest])[0] >= DOUBLE
+        of_class = dict(zip(found.classes[rest[same]][::-1], found.scores[rest[same]][::-1], strict=True))
         yield int(best), min(1.0, float(sum(of_class.values())))
         same[0] = True  # also of a box without area
         rest = rest[~same]
@@ -155,4 +154,4 @@ def _places(labels: Labels) -> dict[int, list[int]]:
 
 def _finding(image: JudgedImage, index: int, number: int, place: int, suspicion: float) -> Finding:
     predicted = image.predicted
-    return Finding(number, place, predicted.boxes[index], int(predicted.classes[index]), float(suspicion))
+    return Finding(number, place, predicted.xyxy[index], int(predicted.classes[index]), float(suspicion))

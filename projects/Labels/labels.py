@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from revisit.boxes.labelled_boxes import corners_of, size_of
+from revisit.boxes.boxes import Boxes
+from revisit.boxes.labelled_boxes import size_of
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
@@ -82,19 +83,15 @@ def _check_boxes(labels: Labels, name: str) -> None:
 
 
 def _of_boxes(records: Records, class_names: list[str]) -> Labels:
-    images, places, boxes, classes = [], [], [], []
-    for image, record in enumerate(records):
-        for place, annotation in enumerate(record["annotations"]):
-            if annotation.get("iscrowd"):
-                continue
-            images.append(image)
-            places.append(place)
-            boxes.append(corners_of(annotation))
-            classes.append(annotation["category_id"])
-    corners = np.array(boxes, np.float32).reshape(-1, 4)
-    numbers = (np.array(values, int) for values in (images, places, classes))
-    of_image, place, number = numbers
-    return Labels(records, class_names, of_image, place, corners, number, "box")
+    labelled = [
+        (image, place, annotation)
+        for image, record in enumerate(records)
+        for place, annotation in enumerate(record["annotations"])
+        if not annotation.get("iscrowd")
+    ]
+    boxes = Boxes.of_annotations([annotation for *_, annotation in labelled], np.float32)
+    images, places = np.array([where for *where, _ in labelled], int).reshape(-1, 2).T
+    return Labels(records, class_names, images, places, boxes.xyxy, boxes.classes, "box")
 
 
 def _of_images(records: Records, class_names: list[str]) -> Labels:

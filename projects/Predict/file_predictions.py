@@ -11,7 +11,8 @@ import numpy as np
 from projects.Pictures.tiles import fit
 from projects.Predict.prediction_files import ALL, Predicted, write_images, write_objects
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
-from projects.Predict.predictions import Predictor, detections_of
+from projects.Predict.predictions import Predictor
+from revisit.boxes.boxes import Boxes
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.image_folders import load_folder
 from revisit.data.sources.label_files import files_with_suffix
@@ -191,7 +192,7 @@ class FilePredictor:
         if self.is_detector:
             objects = predicted["instances"].to("cpu")
             image["objects"] = instances_to_coco_json(objects, 0)
-            return draw_objects(pixels, detections_of(objects), predictor.class_names, size)
+            return draw_objects(pixels, Boxes.of_instances(objects), predictor.class_names, size)
         if "sem_seg" in predicted:
             labels = predicted_classes(predicted["sem_seg"], (height, width))
             _write_image(self._output / "classes" / f"{name}.png", labels)

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib import colormaps
 
 from projects.Pictures.tiles import PANEL, SheetRow, color_depth, fit
+from revisit.boxes.boxes import Boxes
 from revisit.data.sources.labels import VOID
 
 from detectron2.utils.visualizer import Visualizer
@@ -14,15 +15,6 @@ from detectron2.utils.visualizer import Visualizer
 PAINT, MASK_PAINT = 0.6, 0.4  # opacity of a class over the image, and of an object's mask
 LABEL, LETTER = 15, 6.4  # px: height of a box's label, and the width of a letter in it
 GREYS = 7  # their place among the ten pairs of tab20
-
-
-class Detections(NamedTuple):
-    """Objects in an image; true ones have no scores."""
-
-    boxes: np.ndarray  # (N, 4) float: x0, y0, x1, y1 in px
-    classes: np.ndarray  # (N,) int
-    scores: np.ndarray | None = None  # (N,) float
-    masks: np.ndarray | None = None  # (N, H, W) bool
 
 
 def segmentation_row(caption: str, image: np.ndarray, names: list[str], *maps: np.ndarray) -> SheetRow:
@@ -78,7 +70,7 @@ def paint_classes(image: np.ndarray, labels: np.ndarray, colors: np.ndarray) -> 
     return painted
 
 
-def draw_objects(image: np.ndarray, objects: Detections, names: list[str], size: int = PANEL) -> np.ndarray:
+def draw_objects(image: np.ndarray, objects: Boxes, names: list[str], size: int = PANEL) -> np.ndarray:
     """The image, its longer side fitted to ``size`` px, with boxes, masks, names and scores, each class in its colour.
 
     The label of the highest score is placed first.
@@ -86,7 +78,7 @@ def draw_objects(image: np.ndarray, objects: Detections, names: list[str], size:
     return draw_marked(image, objects, texts_of(objects, names), class_colors(names)[objects.classes], size)
 
 
-def texts_of(objects: Detections, names: list[str]) -> list[str]:
+def texts_of(objects: Boxes, names: list[str]) -> list[str]:
     """The label of each object: its class, and its score where it has one."""
     texts = [names[number] for number in objects.classes]
     if objects.scores is None:
@@ -95,15 +87,15 @@ def texts_of(objects: Detections, names: list[str]) -> list[str]:
 
 
 def draw_marked(
-    image: np.ndarray, objects: Detections, texts: list[str], colors: np.ndarray, size: int = PANEL
+    image: np.ndarray, objects: Boxes, texts: list[str], colors: np.ndarray, size: int = PANEL
 ) -> np.ndarray:
     """As ``draw_objects``, each object with its text, of which "" has no label, and its colour, (N, 3) of 0..255."""
     panel = fit(image, size)
     height, width = panel.shape[:2]
     canvas = Visualizer(panel)
-    boxes = objects.boxes * (width / image.shape[1])
+    boxes = objects.xyxy * (width / image.shape[1])
     taken: list[_Place] = []
-    for n in _best_first(objects):
+    for n in objects.best_first():
         color = colors[n] / 255
         if objects.masks is not None:
             mask = objects.masks[n].astype(np.uint8)
@@ -130,13 +122,6 @@ def shortened(text: str, width: int) -> str:
     _, _, last = text.rpartition(" ")
     end = f"… {last}" if len(last) + 4 <= most and last != text else "…"
     return f"{text[: most - len(end)]}{end}"
-
-
-def _best_first(objects: Detections) -> np.ndarray:
-    """The places of the objects, by their scores; true ones as they are."""
-    if objects.scores is None:
-        return np.arange(len(objects.boxes))
-    return np.argsort(-objects.scores, kind="stable")
 
 
 class _Place(NamedTuple):

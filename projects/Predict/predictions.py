@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from projects.Pictures.tiles import SheetRow, evenly_spread, fit
-from projects.Predict.prediction_sheet import Detections, depth_row, draw_objects, segmentation_row
+from projects.Predict.prediction_sheet import depth_row, draw_objects, segmentation_row
+from revisit.boxes.boxes import Boxes
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
 from revisit.data.sources.catalog import get_records
@@ -27,7 +28,6 @@ from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog
 from detectron2.data.detection_utils import annotations_to_instances
 from detectron2.modeling import build_model
-from detectron2.structures import Instances
 
 LOOKED_AT = 0.5  # score of objects that are worth a look, where a command says no other
 Predict = Callable[[dict, np.ndarray], dict]  # a record and its pixels to what a model predicts
@@ -80,24 +80,16 @@ def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
     return heads.SCORE_THRESH_TEST
 
 
-def detections_of(objects: Instances) -> Detections:
-    """Turn what a detector has predicted into what is drawn."""
-    objects = objects.to("cpu")
-    masks = objects.pred_masks.numpy() if objects.has("pred_masks") else None
-    return Detections(objects.pred_boxes.tensor.numpy(), objects.pred_classes.numpy(), objects.scores.numpy(), masks)
-
-
 def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
     """A row of boxes, and of masks where all of them have one."""
     boxes = record["annotations"]
     if not all("segmentation" in box for box in boxes):
         boxes = [{key: value for key, value in box.items() if key != "segmentation"} for box in boxes]
-    true = annotations_to_instances(boxes, image.shape[:2], mask_format="bitmask")
-    masks = true.gt_masks.tensor.numpy() if true.has("gt_masks") else None
-    drawn = [Detections(true.gt_boxes.tensor.numpy(), true.gt_classes.numpy(), masks=masks)]
+    instances = [annotations_to_instances(boxes, image.shape[:2], mask_format="bitmask")]
     if predict:
-        drawn.append(detections_of(predict(record, image)["instances"]))
-    tiles = [fit(image), *(draw_objects(image, objects, metadata.thing_classes) for objects in drawn)]
+        instances.append(predict(record, image)["instances"])
+    drawn = [draw_objects(image, Boxes.of_instances(each), metadata.thing_classes) for each in instances]
+    tiles = [fit(image), *drawn]
     return SheetRow(tiles, [record["file_name"]])
 
 

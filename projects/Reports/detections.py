@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.Pictures.tiles import Color, SheetRow, evenly_spread, save_sheet
-from projects.Predict.prediction_sheet import Detections, draw_marked, texts_of
+from projects.Predict.prediction_sheet import draw_marked, texts_of
 from projects.Reports import charts
 from projects.Reports.collect import ReportedRun, files_below
 from projects.Reports.matching import Curve, JudgedImage, best_threshold, confusion, curve, judge
 from projects.Reports.text_tables import ABSENT, TextTable
+from revisit.boxes.boxes import Boxes
 from revisit.data.images.deep_images import depth_key
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
@@ -76,7 +77,7 @@ def _judged(name: str, names: list[str], of_image: dict[int | str, list[dict]]) 
     records = get_records(name, class_names=names)
     gone = of_image.keys() - {record["image_id"] for record in records}
     expect(not gone, f"the data set has other images by now: {len(gone)} of those that were predicted for are gone")
-    return [judge(record, of_image.get(record["image_id"], [])) for record in records]
+    return [judge(record, Boxes.of_results(of_image.get(record["image_id"], []))) for record in records]
 
 
 def _review(images: list[JudgedImage], name: str, names: list[str], bits: int | None, folder: Path) -> Review:
@@ -156,18 +157,17 @@ def _row(image: JudgedImage, names: list[str], threshold: float, bits: int | Non
     """Truth, found or missed, next to the predictions from the threshold on, found or wrong."""
     pixels = require_record(image.record, bits, like_pil=True)
     missed, shown = image.missed(threshold), image.predicted.scores >= threshold
-    predicted = Detections(*(values[shown] for values in image.predicted[:3]))
     wrong = image.wrong(threshold)[shown]
     tiles = [
         _tile(pixels, image.truth, names, missed, MISSED),
-        _tile(pixels, predicted, names, wrong, WRONG),
+        _tile(pixels, image.predicted[shown], names, wrong, WRONG),
     ]
     counts = f"{(~missed).sum()} found, {missed.sum()} missed, {wrong.sum()} wrong"
     legend = {n: entry for n, entry in enumerate(COLORS.items())}
     return SheetRow(tiles, [f"{Path(image.record['file_name']).name}: {counts}"], legend)
 
 
-def _tile(pixels: np.ndarray, objects: Detections, names: list[str], is_error: np.ndarray, color: Color) -> np.ndarray:
+def _tile(pixels: np.ndarray, objects: Boxes, names: list[str], is_error: np.ndarray, color: Color) -> np.ndarray:
     """Objects in the colour of what was found, or of the error; of many only errors have a label."""
     texts = texts_of(objects, names)
     if len(texts) > MOST_NAMED:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from revisit.boxes.labelled_boxes import corners_of
+from revisit.boxes.boxes import Boxes
 from revisit.boxes.predictions_file import read_predictions
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
@@ -68,9 +68,8 @@ def _labelled(name: str) -> list[Places]:
     places = []
     for record in records:
         objects = [each for each in record["annotations"] if not each.get("iscrowd")]
-        corners = [corners_of(each) for each in objects]
-        labels = [classes[each["category_id"]] for each in objects]
-        places.append(Places(record, np.array(corners, np.float32).reshape(-1, 4), labels))
+        boxes = Boxes.of_annotations(objects, np.float32)
+        places.append(Places(record, boxes.xyxy, [classes[number] for number in boxes.classes]))
     return places
 
 

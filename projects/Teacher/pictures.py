@@ -8,9 +8,9 @@ import torch
 
 from projects.Pictures.tiles import PANEL, SheetRow, evenly_spread, save_sheet
 from projects.Predict.prediction_sheet import draw_objects
-from projects.Predict.predictions import detections_of
 from projects.Teacher.samples import unlabelled_records
 from projects.Teacher.teacher_detector import TeacherDetector, above, boxes_alone
+from revisit.boxes.boxes import Boxes
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.sources.class_names import names_of, names_or_numbers
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
@@ -65,7 +65,7 @@ class TeacherPictures(HookBase):
         network = self._model.teacher
         with torch.no_grad(), inference_context(network), boxes_alone(network):
             instances = network([sample])[0]["instances"]
-        confident = detections_of(above(instances, self._model.thresholds))
+        confident = Boxes.of_instances(above(instances, self._model.thresholds))
         return draw_objects(pixels, confident, self._names)
 
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detectron2.structures import Boxes, Instances, pairwise_iou
+from revisit.boxes.boxes import NOTHING, Boxes, iou, matched
+
+from detectron2.structures import Instances
 
 # Rows of a tally, by class: of photographs without labels the boxes and the sum of their scores; of labelled images all
 # labels, and every few iterations labels, confident boxes and those of them that are right.
 PSEUDO, SCORES, LABELS, COMPARED, CONFIDENT, RIGHT = range(6)
-OVERLAP = 0.5  # IoU of a box that is right
 
 
 class Tally:
@@ -54,19 +55,12 @@ class Tally:
 
 
 def right_ones(objects: Instances, labels: Instances) -> Tensor:
-    """(N,) bool: whose best label of its class, among those that no box of a higher score has, overlaps by OVERLAP."""
-    right = torch.zeros(len(objects), dtype=torch.bool)
-    if not len(objects) or not len(labels):
-        return right
-    overlaps = pairwise_iou(Boxes(objects.pred_boxes.tensor), Boxes(labels.gt_boxes.tensor))
-    is_other = objects.pred_classes[:, None] != labels.gt_classes
-    overlaps[is_other] = 0
-    best_first = objects.scores.argsort(descending=True, stable=True)
-    for n in best_first.tolist():
-        overlap, label = overlaps[n].max(dim=0)
-        right[n] = overlap >= OVERLAP
-        if right[n]:
-            overlaps[:, label] = 0
+    """(N,) bool: whose best label of its class, among those that no box of a higher score has, overlaps by IOU."""
+    found, truth = Boxes.of_instances(objects), Boxes.of_instances(labels)
+    of_class = (found.classes[:, None] == truth.classes) * iou(found.xyxy, truth.xyxy)
+    order = found.best_first()
+    right = torch.zeros(len(found), dtype=torch.bool)
+    right[order] = torch.from_numpy(matched(of_class[order]) != NOTHING)
     return right
 
 

@@ -10,16 +10,8 @@ from typing import Any
 from revisit.errors import UserError
 from revisit.files import write_whole
 
-from detectron2.structures import BoxMode
-
 CATEGORY = {"id": 1, "name": "object"}
 Images = list[tuple[dict, dict[str, Any]]]  # records, and height and width (px) and objects of each
-
-
-def in_coco(annotation: dict) -> dict[str, Any]:
-    """``bbox`` (x, y, w, h) px and ``iscrowd`` of a record's annotation, in any of Detectron2's modes."""
-    corner_and_sides = BoxMode.convert(list(annotation["bbox"]), annotation["bbox_mode"], BoxMode.XYWH_ABS)
-    return {"bbox": corner_and_sides, "iscrowd": annotation.get("iscrowd", 0)}
 
 
 def folder_of(images: Images, data_set: str = "") -> str:

@@ -10,8 +10,9 @@ import numpy as np
 
 from projects.Labels.labels import Labels
 from projects.Labels.suspects import Suspect, box_text, row_of
+from revisit.boxes.boxes import iou, sides_of, with_sides
 from revisit.boxes.coco_files import write_data_set
-from revisit.boxes.labelled_boxes import iou, size_of, with_whole_name
+from revisit.boxes.labelled_boxes import size_of, with_whole_name
 from revisit.errors import expect
 from revisit.files import write_whole
 
@@ -55,8 +56,7 @@ def spoil(labels: Labels, share: float, seed: int, output: Path) -> list[Spoiled
         if kind:
             spoiled.append(Spoiled(kind, files[index], box.tolist(), labels.class_names[number], right))
         if kind != "missing":
-            sides = box[2:] - box[:2]
-            objects[image].append({"bbox": [*box[:2].tolist(), *sides.tolist()], "category_id": number + 1})
+            objects[image].append({"bbox": with_sides(box).tolist(), "category_id": number + 1})
     images = [(with_whole_name(record), _line(record, objects[image])) for image, record in enumerate(labels.records)]
     write_data_set(output / DATA_SET, images, labels.class_names)
     write_whole(output / SPOILED, json.dumps([wrong._asdict() for wrong in spoiled]))
@@ -77,7 +77,7 @@ def _another(number: int, count: int, rng: np.random.Generator) -> int:
 def _shifted(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
     """A box of the same sides, inside the image, whose IoU with the old one is MOVED; the last of TRIES otherwise."""
     height, width = size
-    sides = box[2:] - box[:2]
+    sides = sides_of(box)
     for _ in range(TRIES):
         offset = rng.uniform(-0.6, 0.6, 2) * sides
         corner = np.clip(box[:2] + offset, 0, np.maximum([width, height] - sides, 0))
@@ -91,7 +91,7 @@ def _odd(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np
     """A box with the same centre, stretched or shrunk along one side or both, as far as the image goes."""
     factor = rng.uniform(*STRETCHED) ** rng.choice([-1, 1])
     factors = np.array([(factor, factor), (factor, 1), (1, factor)][rng.integers(3)])
-    centre, half = (box[:2] + box[2:]) / 2, (box[2:] - box[:2]) / 2 * factors
+    centre, half = (box[:2] + box[2:]) / 2, sides_of(box) / 2 * factors
     height, width = size
     return np.clip(np.concatenate([centre - half, centre + half]), 0, [width, height, width, height])
 

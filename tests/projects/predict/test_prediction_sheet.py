@@ -5,7 +5,8 @@ import pytest
 
 from projects.Pictures.tiles import PANEL
 from projects.Predict import prediction_sheet as sheet
-from projects.Predict.prediction_sheet import Detections, class_colors, depth_row, draw_objects
+from projects.Predict.prediction_sheet import class_colors, depth_row, draw_objects
+from revisit.boxes.boxes import Boxes
 
 NAMES = ["background", "cat", "dog", "a bird with a long name"]
 GREY = np.full((PANEL, PANEL, 3), 128, np.uint8)  # of a panel's size, so that nothing is resized
@@ -13,7 +14,7 @@ GREY = np.full((PANEL, PANEL, 3), 128, np.uint8)  # of a panel's size, so that n
 
 def objects(*boxes, classes=None, scores=None, masks=None):
     scores = None if scores is None else np.array(scores)
-    return Detections(np.array(boxes, float).reshape(-1, 4), np.array(classes or [1] * len(boxes), int), scores, masks)
+    return Boxes(np.array(boxes, float).reshape(-1, 4), np.array(classes or [1] * len(boxes), int), scores, masks)
 
 
 def num_label_pixels(panel):

@@ -18,6 +18,7 @@ from projects.Reports import page
 from projects.Reports.collect import collect
 from projects.Reports.detections import FOUND, MISSED, WRONG, review_of
 from projects.Reports.matching import IGNORED, NOTHING, JudgedImage, best_threshold, confusion, curve, judge
+from revisit.boxes.boxes import Boxes
 
 from detectron2.structures import BoxMode
 
@@ -45,7 +46,8 @@ def made_up(seed: int = 0, images: int = 12) -> tuple[list[dict], list[dict]]:
 
 
 def judged(records: list[dict], results: list[dict]) -> list[JudgedImage]:
-    return [judge(r, [result for result in results if result["image_id"] == r["image_id"]]) for r in records]
+    of_image = [[result for result in results if result["image_id"] == r["image_id"]] for r in records]
+    return [judge(r, Boxes.of_results(found)) for r, found in zip(records, of_image, strict=True)]
 
 
 def by_pycocotools(records: list[dict], results: list[dict]) -> np.ndarray:
@@ -79,7 +81,7 @@ def one_image(results: list[tuple], truth: list[tuple]) -> JudgedImage:
         {"bbox": [x, y, a, a], "bbox_mode": BoxMode.XYWH_ABS, "category_id": n, "iscrowd": c} for x, y, a, n, c in truth
     ]
     found = [{"bbox": [x, y, a, a], "category_id": n, "score": score} for x, y, a, n, score in results]
-    return judge({"annotations": boxes}, found)
+    return judge({"annotations": boxes}, Boxes.of_results(found))
 
 
 def test_found_missed_wrong_and_confused_boxes_are_told_apart():

@@ -1,0 +1,121 @@
+"""The boxes of an image, wherever they come from, how much they overlap, and which of them find which.
+
+Two forms, converted here alone: ``xyxy`` is x0, y0, x1, y1, and ``xywh`` x, y, width, height, as COCO's files have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as run_lengths
+
+from detectron2.structures import BoxMode, Instances
+
+IOU = 0.5  # from which on a box is found
+NOTHING = -1  # instead of the number of a box: there is none
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """N objects in an image; true ones have no scores."""
+
+    xyxy: np.ndarray  # (N, 4) float px
+    classes: np.ndarray  # (N,) int
+    scores: np.ndarray | None = None  # (N,) float, 0..1
+    masks: np.ndarray | None = None  # (N, H, W) bool
+
+    def __len__(self) -> int:
+        return len(self.xyxy)
+
+    def __getitem__(self, chosen: np.ndarray | slice) -> Boxes:
+        """Some of them, in the order of indices, or by a mask."""
+        arrays = (self.xyxy, self.classes, self.scores, self.masks)
+        return Boxes(*(None if values is None else values[chosen] for values in arrays))
+
+    @classmethod
+    def of_annotations(cls, annotations: Sequence[Mapping[str, Any]], dtype: type = np.float64) -> Boxes:
+        """Of a record, crowds too, in any of Detectron2's modes, without masks. Corners are summed in ``dtype``."""
+        modes = np.array([each["bbox_mode"] for each in annotations], int)
+        xyxy = np.zeros((len(annotations), 4), dtype)
+        for mode in np.unique(modes):
+            of_mode = np.flatnonzero(modes == mode)
+            boxes = np.array([annotations[n]["bbox"] for n in of_mode], dtype)
+            xyxy[of_mode] = BoxMode.convert(boxes, BoxMode(mode), BoxMode.XYXY_ABS)
+        return cls(xyxy, np.array([each["category_id"] for each in annotations], int))
+
+    @classmethod
+    def of_results(cls, results: Sequence[Mapping[str, Any]]) -> Boxes:
+        """COCO's results, ``bbox`` xywh, ``score`` and ``category_id``, without masks."""
+        xywh = np.array([each["bbox"] for each in results], float).reshape(-1, 4)
+        classes = np.array([each["category_id"] for each in results], int)
+        return cls(with_corners(xywh), classes, np.array([each["score"] for each in results], float))
+
+    @classmethod
+    def of_instances(cls, objects: Instances) -> Boxes:
+        """What a detector has predicted, or the labels of an image that a mapper has read."""
+        fields = objects.to("cpu").get_fields()
+        values = {name.removeprefix("pred_").removeprefix("gt_"): value for name, value in fields.items()}
+        masks, scores = values.get("masks"), values.get("scores")
+        return cls(
+            values["boxes"].tensor.numpy(),
+            values["classes"].numpy(),
+            None if scores is None else scores.numpy(),
+            None if masks is None else getattr(masks, "tensor", masks).numpy(),
+        )
+
+    def best_first(self) -> np.ndarray:
+        """(N,) indices by falling scores; of true ones as they are."""
+        return np.arange(len(self)) if self.scores is None else np.argsort(-self.scores, kind="stable")
+
+
+def with_corners(xywh: np.ndarray) -> np.ndarray:
+    """(..., 4) xywh -> xyxy."""
+    return np.concatenate([xywh[..., :2], xywh[..., :2] + xywh[..., 2:]], axis=-1)
+
+
+def with_sides(xyxy: np.ndarray) -> np.ndarray:
+    """(..., 4) xyxy -> xywh."""
+    return np.concatenate([xyxy[..., :2], sides_of(xyxy)], axis=-1)
+
+
+def sides_of(xyxy: np.ndarray) -> np.ndarray:
+    """(..., 2) widths and heights of (..., 4) xyxy."""
+    return xyxy[..., 2:] - xyxy[..., :2]
+
+
+def in_coco(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's annotation, in any of Detectron2's modes, as COCO's files have it: ``bbox`` xywh, ``iscrowd``, its
+    class counted from 1, and its mask where it has one."""
+    xywh = BoxMode.convert(list(annotation["bbox"]), annotation["bbox_mode"], BoxMode.XYWH_ABS)
+    is_crowd, number = annotation.get("iscrowd", 0), annotation["category_id"] + 1
+    made = {"bbox": xywh, "iscrowd": is_crowd, "category_id": number}
+    mask = annotation.get("segmentation")
+    if isinstance(mask, dict) and isinstance(mask["counts"], bytes):
+        mask = {**mask, "counts": mask["counts"].decode()}  # run lengths, as JSON can hold them
+    return made if mask is None else made | {"segmentation": mask}
+
+
+def iou(boxes: np.ndarray, others: np.ndarray, crowds: np.ndarray | None = None) -> np.ndarray:
+    """(N, M) float64 of (N, 4) and (M, 4) xyxy; 0 without area.
+
+    Args:
+        crowds: (M,) bool, others of which the share of a box that lies in them counts, as in COCO's evaluation.
+    """
+    are_crowds = np.zeros(len(others), bool) if crowds is None else crowds
+    xywh = [with_sides(each.astype(np.float64)) for each in (boxes, others)]
+    return np.reshape(run_lengths.iou(*xywh, are_crowds.astype(int).tolist()), (len(boxes), len(others)))
+
+
+def matched(overlap: np.ndarray) -> np.ndarray:
+    """The column that each row in turn takes: of those that are free the largest, of at least IOU; else NOTHING."""
+    taken = np.full(len(overlap), NOTHING)
+    free = overlap.copy()
+    for row in range(len(free) if free.size else 0):
+        column = int(free[row].argmax())
+        if free[row, column] >= IOU:
+            taken[row] = column
+            free[:, column] = 0
+    return taken
