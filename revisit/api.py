@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from revisit.boxes.predictions_file import RESULTS, read_predictions
 from revisit.checkpoint.backbone_file import load_backbone as read_backbone
 from revisit.checkpoint.convert import as_rgb
 from revisit.checkpoint.flags import flags_to_config
@@ -149,19 +150,15 @@ def predict(
     files = [images] if isinstance(images, str | Path) else images
     options = {"weights": weights, "output": output, "score-threshold": score_threshold}
     _command("predict", *(f"--{name}={value}" for name, value in options.items()), "--", *map(str, files))
-    images_file = Path(output) / "images.json"
-    predictions_file = Path(output) / "predictions.json"
-    if not predictions_file.is_file():
+    path = Path(output) / RESULTS
+    if not path.is_file():
         return []
-    content = json.loads(images_file.read_text())
-    names = {entry["id"]: entry["file_name"] for entry in content["images"]}
-    labels = {entry["id"]: entry["name"] for entry in content["categories"]}
-    predictions = []
-    for thing in json.loads(predictions_file.read_text()):
-        x, y, width, height = thing["bbox"]
-        box = (x, y, x + width, y + height)
-        predictions.append(Prediction(names[thing["image_id"]], labels[thing["category_id"]], thing["score"], box))
-    return predictions
+    of_files, labels = read_predictions(path)
+    return [
+        Prediction(file, labels[number], score, tuple(box))
+        for file, found in of_files
+        for number, score, box in zip(found.classes, found.scores.tolist(), found.xyxy.tolist(), strict=True)
+    ]
 
 
 def load_backbone(path: str | Path) -> Backbone:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from revisit.boxes.boxes import in_coco, iou, with_corners
+from revisit.boxes.boxes import corners_of, in_coco, iou
 from revisit.data.sources.records import Records, others_than
 from revisit.errors import UserError, expect
 from revisit.progress import progress
@@ -67,14 +67,10 @@ def merged(labelled: list[dict], detected: list[dict]) -> list[dict]:
     stay. Both have a ``bbox`` (x, y, w, h) px."""
     if not (labelled and detected):
         return [*detected, *labelled]
-    highest = iou(_boxes(labelled), _boxes(detected)).max(axis=1)
+    highest = iou(corners_of(labelled), corners_of(detected)).max(axis=1)
     pairs = zip(labelled, highest, strict=True)
     kept = [box for box, overlap in pairs if overlap <= SAME or box.get("iscrowd")]
     return [*detected, *kept]
-
-
-def _boxes(objects: list[dict]) -> np.ndarray:
-    return with_corners(np.array([each["bbox"] for each in objects], np.float64))
 
 
 def _numbered_from_one(result: dict) -> dict:

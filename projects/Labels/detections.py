@@ -3,25 +3,24 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from projects.Labels.labels import Labels
 from projects.Reports.matching import JudgedImage, best_threshold, judge
 from revisit.boxes.boxes import NOTHING, Boxes, iou
-from revisit.boxes.predictions_file import Predictions, read_predictions
+from revisit.boxes.predictions_file import PREDICTIONS, evaluated_set, read_predictions, read_results
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, expect, first_few, first_line
-from revisit.evaluation.box_evaluators import OF_PREDICTIONS, PREDICTIONS
-from revisit.files import is_url, read_json
 
 FREE = 0.3  # IoU with every box below which a detection lies on none
 DOUBLE = 0.5  # IoU from which on two detections are of one thing
 SHIFTED = (0.1, 0.8)  # IoU of a box with its detection: below it is another object's, above the box is right
 
-Results = Mapping[str, Sequence[dict[str, Any]]]  # by real path of an image: bbox (x, y, w, h), category_id, score
+Results = Mapping[str, Boxes]  # by the real path of an image
 
 
 class Finding(NamedTuple):
@@ -41,40 +40,26 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
     Raises:
         UserError: other files, or classes that the labels do not have.
     """
-    by_file: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_file: dict[str, list[Boxes]] = defaultdict(list)
     for place in places:
         try:
-            results, files, names = _of_run(place) if place.is_dir() else read_predictions(place)
-            numbers = _numbers(names, class_names, place)
-            for file in files.values():
-                by_file[os.path.realpath(file)] += []
-            for result in results:
-                counted = {
-                    "category_id": numbers[result["category_id"]],
-                    "bbox": result["bbox"],
-                    "score": result["score"],
-                }
-                by_file[os.path.realpath(files[result["image_id"]])].append(counted)
+            of_files, names = _of_run(place) if place.is_dir() else read_predictions(place)
         except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
             expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
             raise UserError(f"--detections {place} ({first_line(error)}): {expected}") from error
-    return by_file
+        other = [name for name in names if name not in class_names]
+        expect(not other, f"--detections {place} has classes that the labels do not have: {first_few(other)}")
+        numbers = np.array([class_names.index(name) for name in names], int)
+        for file, found in of_files:
+            by_file[os.path.realpath(file)].append(replace(found, classes=numbers[found.classes]))
+    return {file: Boxes.joined(parts) for file, parts in by_file.items()}
 
 
-def _of_run(place: Path) -> Predictions:
-    about = read_json(place / OF_PREDICTIONS)
-    name = about["data_set"]
-    expect(not is_url(name), f"they are of {name}, and nothing is fetched for a file: expected a copy on this machine")
+def _of_run(place: Path) -> tuple[list[tuple[str, Boxes]], list[str]]:
+    name, classes = evaluated_set(place)
     files = {record["image_id"]: record["file_name"] for record in get_records(name)}
-    names = {int(number): name for number, name in about["classes"].items()}
-    return Predictions(read_json(place / PREDICTIONS), files, names)
-
-
-def _numbers(names: Mapping[Any, str], class_names: Sequence[str], place: Path) -> dict[Any, int]:
-    """The labels' number of every class of the detector, by its id."""
-    other = [name for name in names.values() if name not in class_names]
-    expect(not other, f"--detections {place} has classes that the labels do not have: {first_few(other)}")
-    return {identity: class_names.index(name) for identity, name in names.items()}
+    found = read_results(place / PREDICTIONS, files, classes)
+    return list(zip(files.values(), found, strict=True)), list(classes.values())
 
 
 def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
@@ -86,7 +71,7 @@ def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
     for number, record in enumerate(labels.records):
         of_image = results.get(os.path.realpath(record["file_name"]))
         if of_image is not None:
-            images.append((number, judge(record, Boxes.of_results(of_image))))
+            images.append((number, judge(record, of_image)))
     expect(bool(images), "--detections: none of these images is among the labelled ones; expected the same files")
     return images
 

@@ -1,13 +1,14 @@
 """Boxes of OBJECTS.PROPOSALS: a file in COCO's result format, such as another detector's output."""
 
-import json
 import logging
-import math
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 
+from revisit.boxes.boxes import corners_of, sides_of
 from revisit.errors import expect, translated
+from revisit.files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -30,18 +31,18 @@ def with_proposals(path: str, records: list[dict]) -> list[dict]:
     return copies
 
 
-def _boxes_by_image(path: str) -> dict[str, list[list[float]]]:
-    boxes: dict[str, list[list[float]]] = {}
+def _boxes_by_image(path: str) -> dict[str, list[np.ndarray]]:
+    boxes = defaultdict(list)
     with translated(f"OBJECTS.PROPOSALS {path}", content=True):
-        entries = json.loads(Path(path).read_text(encoding="utf-8"))
-        for index, entry in enumerate(entries):
-            x, y, width, height = map(float, entry["bbox"])
-            corner_x, corner_y = x + width, y + height
-            is_finite = math.isfinite(x + y + width + height)
-            if not is_finite or min(width, height, corner_x, corner_y) <= 0:
-                raise ValueError(f"[{index}] has the bbox {entry['bbox']}, expected [x, y, width, height] in px")
-            of_image = boxes.setdefault(_image_name(entry["image_id"]), [])
-            of_image.append([x, y, corner_x, corner_y])
+        entries = read_json(path)
+        corners = corners_of(entries)
+        positive = np.concatenate([sides_of(corners), corners[:, 2:]], axis=1)
+        is_box = ((0 < positive) & (positive < np.inf)).all(axis=1)
+        for index in np.flatnonzero(~is_box)[:1]:
+            found = entries[index]["bbox"]
+            raise ValueError(f"[{index}] has the bbox {found}, expected [x, y, width, height] in px")
+        for entry, box in zip(entries, corners, strict=True):
+            boxes[_image_name(entry["image_id"])].append(box)
     return boxes
 
 

@@ -9,9 +9,9 @@ import pycocotools.mask as run_lengths
 
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.label_studio import interface_of, task_with_boxes
+from revisit.boxes.predictions_file import IMAGES, RESULTS
 from revisit.files import write_whole
 
-RESULTS, IMAGES = "predictions.json", "images.json"
 DATA_SET, TASKS, INTERFACE = "data_set.json", "label_studio.json", "label_studio.xml"
 ALL = (RESULTS, IMAGES, DATA_SET, TASKS, INTERFACE)
 

@@ -1,7 +1,5 @@
 """What a detector's run shows after its evaluation: predictions next to truth, per class, the worst images first."""
 
-import json
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +13,11 @@ from projects.Reports.collect import ReportedRun, files_below
 from projects.Reports.matching import Curve, JudgedImage, best_threshold, confusion, curve, judge
 from projects.Reports.text_tables import ABSENT, TextTable
 from revisit.boxes.boxes import Boxes
+from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_results
 from revisit.data.images.deep_images import depth_key
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
-from revisit.errors import UserError, expect, first_line, translated
-from revisit.evaluation.box_evaluators import OF_PREDICTIONS, PREDICTIONS
+from revisit.errors import UserError, first_line, translated
 
 # Colours that people who see no red or no green tell apart, too (Okabe and Ito).
 FOUND, MISSED, WRONG = (0, 158, 115), (86, 180, 233), (213, 94, 0)
@@ -54,30 +52,14 @@ def review_of(run: ReportedRun, folder: Path) -> Review | None:
     name = "its test set"
     try:
         with translated("reading inference/", content=True):
-            about, results = (json.loads((run.folder / file).read_text()) for file in (OF_PREDICTIONS, PREDICTIONS))
-            name, names = about["data_set"], list(about["classes"].values())
-            of_image = _by_image(results, {int(id_): number for number, id_ in enumerate(about["classes"])})
-        images = _judged(name, names, of_image)
+            name, classes = evaluated_set(run.folder)
+            names = list(classes.values())
+            records = get_records(name, class_names=names)
+            found = read_results(run.folder / PREDICTIONS, [record["image_id"] for record in records], classes)
+        images = list(map(judge, records, found))
         return _review(images, name, names, run.config.get(depth_key()), folder)
     except UserError as error:
         return Review(name, problem=first_line(error))
-
-
-def _by_image(results: list[dict], numbers: dict[int, int]) -> dict[int | str, list[dict]]:
-    """Results by the id of their image, with classes by number instead of by id."""
-    of_image = defaultdict(list)
-    for result in results:
-        of_image[result["image_id"]].append({**result, "category_id": numbers[result["category_id"]]})
-    return of_image
-
-
-def _judged(name: str, names: list[str], of_image: dict[int | str, list[dict]]) -> list[JudgedImage]:
-    """Every image of a data set with what was predicted for it. Raises UserError where both do not belong together."""
-    expect("://" not in name, "they are of a data set at a URL, which a report does not fetch")
-    records = get_records(name, class_names=names)
-    gone = of_image.keys() - {record["image_id"] for record in records}
-    expect(not gone, f"the data set has other images by now: {len(gone)} of those that were predicted for are gone")
-    return [judge(record, Boxes.of_results(of_image.get(record["image_id"], []))) for record in records]
 
 
 def _review(images: list[JudgedImage], name: str, names: list[str], bits: int | None, folder: Path) -> Review:

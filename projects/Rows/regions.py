@@ -1,7 +1,6 @@
 """What is to be embedded: the images of a data set, its boxes, or the boxes of tools/predict.py."""
 
 import os
-from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,17 +75,12 @@ def _labelled(name: str) -> list[Places]:
 def _predicted(path: Path) -> list[Places]:
     """Of a file of COCO results and the images.json next to it, as tools/predict.py writes them."""
     try:
-        results, files, names = read_predictions(path)
-        by_image = defaultdict(list)
-        for result in results:
-            by_image[result["image_id"]].append(result)
-        return [_of_results(file, by_image[number], names) for number, file in files.items()]
+        of_files, names = read_predictions(path)
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = "expected predictions.json and images.json of tools/predict.py in one folder"
         raise UserError(f"--boxes {path} ({first_line(error)}): {expected}") from error
 
-
-def _of_results(file: str, objects: list[dict], names: dict[int, str]) -> Places:
-    boxes = np.array([each["bbox"] for each in objects], np.float32).reshape(-1, 4)
-    boxes[:, 2:] += boxes[:, :2]
-    return Places({"file_name": file}, boxes, [names[each["category_id"]] for each in objects])
+    return [
+        Places({"file_name": file}, found.xyxy.astype(np.float32), [names[number] for number in found.classes])
+        for file, found in of_files
+    ]

@@ -49,9 +49,8 @@ class Boxes:
     @classmethod
     def of_results(cls, results: Sequence[Mapping[str, Any]]) -> Boxes:
         """COCO's results, ``bbox`` xywh, ``score`` and ``category_id``, without masks."""
-        xywh = np.array([each["bbox"] for each in results], float).reshape(-1, 4)
         classes = np.array([each["category_id"] for each in results], int)
-        return cls(with_corners(xywh), classes, np.array([each["score"] for each in results], float))
+        return cls(corners_of(results), classes, np.array([each["score"] for each in results], float))
 
     @classmethod
     def of_instances(cls, objects: Instances) -> Boxes:
@@ -66,14 +65,21 @@ class Boxes:
             None if masks is None else getattr(masks, "tensor", masks).numpy(),
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[Boxes]) -> Boxes:
+        """What several detectors have found in an image, without masks."""
+        arrays = zip(*((part.xyxy, part.classes, part.scores) for part in parts), strict=True)
+        return cls(*map(np.concatenate, arrays))
+
     def best_first(self) -> np.ndarray:
         """(N,) indices by falling scores; of true ones as they are."""
         return np.arange(len(self)) if self.scores is None else np.argsort(-self.scores, kind="stable")
 
 
-def with_corners(xywh: np.ndarray) -> np.ndarray:
-    """(..., 4) xywh -> xyxy."""
-    return np.concatenate([xywh[..., :2], xywh[..., :2] + xywh[..., 2:]], axis=-1)
+def corners_of(objects: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """(N, 4) float64 xyxy of objects in COCO's format. Raises ValueError for a ``bbox`` that is not four numbers."""
+    xywh = np.array([each["bbox"] for each in objects], float).reshape(len(objects), 4)
+    return np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
 
 
 def with_sides(xyxy: np.ndarray) -> np.ndarray:

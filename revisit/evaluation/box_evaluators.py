@@ -11,6 +11,7 @@ from pathlib import Path
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from revisit.boxes.predictions_file import OF_PREDICTIONS
 from revisit.compat import has_compiled_operators
 from revisit.data.sources.coco_truth import read_coco, scored_coco
 from revisit.errors import without_secrets
@@ -24,8 +25,6 @@ from detectron2.data.datasets.coco import convert_to_coco_dict
 from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator
 from detectron2.utils.file_io import PathManager
 
-# What an evaluation writes below OUTPUT_DIR: boxes in COCO's result format, and what their numbers mean.
-PREDICTIONS, OF_PREDICTIONS = "inference/coco_instances_results.json", "inference/data_set.json"
 STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
 
 logger = logging.getLogger(__name__)
