@@ -79,19 +79,28 @@ class BoxEvaluator(COCOEvaluator):
         index = self._metadata.get("thing_dataset_id_to_contiguous_id")
         if class_names and index:
             class_names = [class_names[index[id_]] for id_ in sorted(index) if id_ in self._coco_api.cats]
-        return super()._derive_coco_results(coco_eval or self._without_predictions(iou_type), iou_type, class_names)
+        if coco_eval is None:
+            truth = self._coco_api.dataset
+            coco_eval = evaluated(truth, {**truth, "annotations": []}, iou_type)
+        return super()._derive_coco_results(coco_eval, iou_type, class_names)
 
-    def _without_predictions(self, iou_type: str) -> COCOeval:
-        """The evaluation of no predictions, for which Detectron2 has no score. pycocotools loads no empty list."""
-        nothing = COCO()
-        nothing.dataset = {**self._coco_api.dataset, "annotations": []}
-        with contextlib.redirect_stdout(io.StringIO()):
-            nothing.createIndex()
-            evaluated = COCOeval(self._coco_api, nothing, iou_type)
-            evaluated.evaluate()
-            evaluated.accumulate()
-            evaluated.summarize()
-        return evaluated
+
+def evaluated(truth: dict, found: dict, task: str) -> COCOeval:
+    """What pycocotools says of two dicts in COCO's format: those of ``found`` have scores, and may be none at all, of
+    which Detectron2 has no score, and pycocotools loads no empty list."""
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
+        evaluation = COCOeval(_indexed(truth), _indexed(found), task)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return evaluation
+
+
+def _indexed(content: dict) -> COCO:
+    coco = COCO()
+    coco.dataset = content
+    coco.createIndex()
+    return coco
 
 
 @EVALUATOR_REGISTRY.register()
