@@ -11,7 +11,7 @@ from projects.Labels.detections import judged, missing, read_detections, shifted
 from projects.Labels.halves import train_halves
 from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.pictures import SHOWN, draw
-from projects.Labels.suspects import NOT_A_LABEL, Suspect, odd, of_missing, of_shifted, ordered, swapped, write_suspects
+from projects.Labels.suspects import NOT_A_LABEL, Suspect, odd, ordered, swapped, write_suspects
 from projects.Labels.votes import Vote, vote
 from projects.Rows.embedders import Embedder, embedder_of
 from projects.Rows.embedding import embed, rows_of
@@ -55,7 +55,7 @@ def check(args: Namespace) -> Counter[str]:
         results = read_detections(folders, labels.class_names)
     if detectors:
         images = judged(looked.labels, results)
-        suspects += of_missing(labels, missing(images)) + of_shifted(looked.labels, shifted(images, looked.labels))
+        suspects += missing(images, looked.labels) + shifted(images, looked.labels)
     suspects = ordered(suspects, args.count)
     write_suspects(args.output, suspects, args.labels)
     draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.labels)

@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from projects.Labels.labels import Labels
+from projects.Labels.suspects import Suspect, box_text, of_label, of_place
 from projects.Reports.matching import JudgedImage, best_threshold, judge
 from revisit.boxes.boxes import NOTHING, Boxes, iou
 from revisit.boxes.predictions_file import PREDICTIONS, evaluated_set, read_predictions, read_results
@@ -21,16 +21,6 @@ DOUBLE = 0.5  # IoU from which on two detections are of one thing
 SHIFTED = (0.1, 0.8)  # IoU of a box with its detection: below it is another object's, above the box is right
 
 Results = Mapping[str, Boxes]  # by the real path of an image
-
-
-class Finding(NamedTuple):
-    """A detection that contradicts the labels of an image."""
-
-    image: int  # number of its record
-    place: int  # annotation that lies next to it; -1 where there is none
-    box: np.ndarray  # (4,) x0, y0, x1, y1 px, of the detection
-    number: int  # its class
-    suspicion: float  # 0..1
 
 
 def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Results:
@@ -76,19 +66,20 @@ def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
     return images
 
 
-def missing(images: Sequence[tuple[int, JudgedImage]]) -> list[Finding]:
-    """Detections that lie on no box of any class, each thing once.
+def missing(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Suspect]:
+    """Detections that lie on no box of any class, each thing once, with their classes as suggestions.
 
     Suspicion is the sum of the scores of all classes there, at most 1, times (1 - the largest IoU with a box): a thing
     may be seen for sure whose class is not.
     """
-    findings = []
+    suspects = []
     for number, image in images:
         overlap = image.overlap.max(axis=1, initial=0)
         free = (image.match == NOTHING) & (overlap < FREE)
         for best, score in _things(image, np.flatnonzero(free)):
-            findings.append(_finding(image, best, number, -1, score * (1 - overlap[best])))
-    return findings
+            box, name = image.predicted.xyxy[best], labels.class_names[image.predicted.classes[best]]
+            suspects.append(of_place(labels, number, box, score * (1 - overlap[best]), name))
+    return suspects
 
 
 def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, float]]:
@@ -103,23 +94,25 @@ def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, floa
         rest = rest[~same]
 
 
-def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Finding]:
-    """Boxes whose best detection of their class overlaps them little; suspicion is its score times (1 - IoU).
+def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Suspect]:
+    """Boxes whose best detection of their class overlaps them little, with the detection's box as suggestion; suspicion
+    is its score times (1 - IoU).
 
     A detection that has found another box says nothing of this one. Only detections count from the score on where
     their F1 is highest.
     """
     threshold = best_threshold([image for _, image in images])
-    places = _places(labels)
-    findings = []
+    suspects = []
     for number, image in images:
-        for true, place in enumerate(places[number]):
+        of_image = range(*np.searchsorted(labels.images, (number, number + 1)))
+        for true, index in enumerate(of_image):
             overlap = np.where(_may_be_of(image, true, threshold), image.overlap[:, true], 0)
             best = int(overlap.argmax()) if len(overlap) else 0
             if len(overlap) and SHIFTED[0] < overlap[best] < SHIFTED[1]:
                 suspicion = image.predicted.scores[best] * (1 - overlap[best])
-                findings.append(_finding(image, best, number, place, suspicion))
-    return findings
+                suggestion = box_text(image.predicted.xyxy[best])
+                suspects.append(of_label(labels, "shifted", index, suspicion, suggestion))
+    return suspects
 
 
 def _may_be_of(image: JudgedImage, true: int, threshold: float) -> np.ndarray:
@@ -127,16 +120,3 @@ def _may_be_of(image: JudgedImage, true: int, threshold: float) -> np.ndarray:
     of_class = image.predicted.classes == image.truth.classes[true]
     is_free = np.isin(image.match, (true, NOTHING))
     return of_class & is_free & (image.predicted.scores >= threshold)
-
-
-def _places(labels: Labels) -> dict[int, list[int]]:
-    """By record: the annotations that are no crowds, in order."""
-    places = defaultdict(list)
-    for image, place in zip(labels.images.tolist(), labels.places.tolist(), strict=True):
-        places[image].append(place)
-    return places
-
-
-def _finding(image: JudgedImage, index: int, number: int, place: int, suspicion: float) -> Finding:
-    predicted = image.predicted
-    return Finding(number, place, predicted.xyxy[index], int(predicted.classes[index]), float(suspicion))

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projects.Labels.detections import Finding
 from projects.Labels.labels import Labels
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.votes import Vote
@@ -44,7 +43,7 @@ def swapped(labels: Labels, vote: Vote) -> list[Suspect]:
     """Labels whose class has less support than another one."""
     others, suspicion = vote.others(labels.classes), vote.suspicion(labels.classes)
     indices = np.flatnonzero(suspicion > 0.5)
-    return [_of_label(labels, "swapped", n, suspicion[n], labels.class_names[others[n]]) for n in indices]
+    return [of_label(labels, "swapped", n, suspicion[n], labels.class_names[others[n]]) for n in indices]
 
 
 def odd(labels: Labels) -> list[Suspect]:
@@ -52,31 +51,17 @@ def odd(labels: Labels) -> list[Suspect]:
     sizes = np.array([size_of(record) for record in labels.records])[labels.images]
     suspicion = odd_suspicion(oddness(labels.boxes, labels.classes))
     suspicion[at_edge(labels.boxes, *sizes.T)] = 0
-    return [_of_label(labels, "odd", n, suspicion[n], "") for n in np.flatnonzero(suspicion)]
+    return [of_label(labels, "odd", n, suspicion[n], "") for n in np.flatnonzero(suspicion)]
 
 
-def of_shifted(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
-    """The labels of ``detections.shifted``, with the detections' boxes as suggestions."""
-    pairs = zip(labels.images.tolist(), labels.places.tolist(), strict=True)
-    index_of = {pair: index for index, pair in enumerate(pairs)}
-    suspects = []
-    for finding in findings:
-        index = index_of[finding.image, finding.place]
-        suspects.append(_of_label(labels, "shifted", index, finding.suspicion, box_text(finding.box)))
-    return suspects
+def of_place(labels: Labels, image: int, box: np.ndarray, suspicion: float, suggestion: str) -> Suspect:
+    """A box (4,) xyxy in a record's image that nobody has labelled, and its class."""
+    where = (NOT_A_LABEL, image, NOT_A_LABEL, labels.records[image]["file_name"], _rounded(box))
+    return Suspect("missing", round(float(suspicion), 6), *where, "", suggestion)
 
 
-def of_missing(labels: Labels, findings: Sequence[Finding]) -> list[Suspect]:
-    """The places of ``detections.missing``, with their classes as suggestions."""
-    suspects = []
-    for finding in findings:
-        name = labels.records[finding.image]["file_name"]
-        place = (NOT_A_LABEL, finding.image, NOT_A_LABEL, name, _rounded(finding.box))
-        suspects.append(Suspect("missing", round(finding.suspicion, 6), *place, "", labels.class_names[finding.number]))
-    return suspects
-
-
-def _of_label(labels: Labels, kind: str, index: int, suspicion: float, suggestion: str) -> Suspect:
+def of_label(labels: Labels, kind: str, index: int, suspicion: float, suggestion: str) -> Suspect:
+    """The label of this number."""
     image, place = int(labels.images[index]), int(labels.places[index])
     name = labels.records[image]["file_name"]
     label = labels.class_names[labels.classes[index]]

@@ -17,7 +17,7 @@ from commands import one_line_error, run
 from projects.Labels.detections import judged, missing, read_detections, shifted
 from projects.Labels.labels import read_labels_of
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
-from projects.Labels.suspects import of_missing, of_shifted, ordered
+from projects.Labels.suspects import ordered
 from projects.Labels.votes import TEMPERATURE, most_similar, vote
 from projects.Rows.leave_out import STRENGTH
 from revisit.errors import UserError
@@ -148,8 +148,8 @@ def test_missing_and_shifted_boxes_are_those_of_a_plain_reading(world, tmp_path)
     labels = read_labels_of(name_of(world))
     results = read_detections([found_in(world, labels, tmp_path)], labels.class_names)
     images = judged(labels, results)
-    assert missing(images) == [] and len(images) == 24
-    assert [finding for finding in shifted(images, labels) if finding.suspicion > 0.2] == []
+    assert missing(images, labels) == [] and len(images) == 24
+    assert [suspect for suspect in shifted(images, labels) if suspect.suspicion > 0.2] == []
     content = json.loads((world / "boxes.json").read_text())
     gone = content["annotations"].pop(7)
     x, y, width, height = content["annotations"][20]["bbox"]
@@ -157,13 +157,12 @@ def test_missing_and_shifted_boxes_are_those_of_a_plain_reading(world, tmp_path)
     (world / "spoiled.json").write_text(json.dumps(content))
     spoiled = read_labels_of(name_of(world, "spoiled.json"))
     images = judged(spoiled, results)
-    (lost,) = missing(images)
+    (lost,) = missing(images, spoiled)
     x0, y0, w, h = gone["bbox"]
-    assert (lost.image, lost.number) == (gone["image_id"], gone["category_id"] - 1) and lost.suspicion == 0.9
-    assert lost.box.tolist() == [x0 + 1, y0 - 1, x0 + 1 + w, y0 - 1 + h]
-    (suspect,) = of_missing(spoiled, [lost])
-    assert suspect.suggestion == list(COLOURS)[lost.number] and suspect.label == ""
-    by_suspicion = ordered(of_shifted(spoiled, shifted(images, spoiled)), 5)
+    assert lost.image == gone["image_id"] and lost.suspicion == 0.9
+    assert lost.box == [x0 + 1, y0 - 1, x0 + 1 + w, y0 - 1 + h]
+    assert lost.suggestion == list(COLOURS)[gone["category_id"] - 1] and lost.label == ""
+    by_suspicion = ordered(shifted(images, spoiled), 5)
     first = by_suspicion[0]
     across, down = width - 13, height - 1
     overlap = across * down / (2 * width * height - across * down)
@@ -178,8 +177,8 @@ def test_a_detection_of_two_classes_is_one_missing_box(world, tmp_path):
     again = {**twice, "bbox": [1.0, 1.0, 3.0, 3.5], "score": 0.2}
     objects = [{**twice, "category_id": 1}, {**again, "category_id": 2}, {**again, "category_id": 1, "score": 0.1}]
     path.write_text(json.dumps(objects))
-    findings = missing(judged(labels, read_detections([path], labels.class_names)))
-    assert [(suspect.number, suspect.suspicion) for suspect in findings] == [(0, pytest.approx(0.7))]
+    suspects = missing(judged(labels, read_detections([path], labels.class_names)), labels)
+    assert [(suspect.suggestion, suspect.suspicion) for suspect in suspects] == [("red", pytest.approx(0.7))]
 
 
 def checked(world, weights, folder, more="", expect=0):
