@@ -61,7 +61,7 @@ def main() -> None:
     count = write_data_set(data_set, images, folder=folder)
     save_found(args.output / "found.png", images)
     write_results(args.output / "proposals.json", images)
-    without = sum(not line["objects"] for _, line in images)
+    without = sum(not image["objects"] for image in images)
     empty = f", {without} of them without any" if without else ""
     of_all = f"{count} box{'es' * (count != 1)} in {len(images)} of {len(records)} images{empty}"
     print(f"{of_all}; at most {args.boxes} each, the best first: {args.output / 'found.png'}")

@@ -55,7 +55,7 @@ def main() -> None:
     resolve_auto_values(cfg, Facts(records=records))
     predictor = Predictor(cfg)
     labelled = self_labelled(records, predictor.read, predictor)
-    sure = sum("score" in each for _, line in labelled for each in line["objects"])
+    sure = sum("score" in each for image in labelled for each in image["objects"])
     expect(
         sure > 0, f"no box scores {threshold:g} in {len(labelled)} of {len(records)} images: lower --score-threshold"
     )

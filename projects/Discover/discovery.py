@@ -104,12 +104,13 @@ def find_objects(
 
 def discover(
     records: list[dict], features: Callable[[], Features], output: Path, count: int, runner: Runner = HERE
-) -> list[tuple[dict, dict[str, Any]]]:
+) -> list[dict[str, Any]]:
     """Write a line for every image to ``output``/FOUND: file name, size and objects.
 
-    Returns the records and their lines, without those of images that cannot be read, which are warned of. Ends with
-    UserError where none can be read, where none has an object, and where the lines that are there are of other images;
-    with SystemExit in a process that has made its share of the parts, where another one puts them together.
+    Returns the records with what their lines say, without those of images that cannot be read, which are warned of.
+    Ends with UserError where none can be read, where none has an object, and where the lines that are there are of
+    other images; with SystemExit in a process that has made its share of the parts, where another one puts them
+    together.
     """
     path = output / FOUND
     if not path.is_file():
@@ -125,14 +126,12 @@ def discover(
     content = path.read_bytes()
     lines = [json.loads(line) for line in content.splitlines()]
     of_name = {line["file_name"]: line for line in lines}
-    names = [record["file_name"] for record in records]
-    foreign = sorted(of_name.keys() - set(names))
+    foreign = sorted(of_name.keys() - {record["file_name"] for record in records})
     expect(not foreign, f"{path} has {foreign[:1]}, which is none of these images: give another --output")
     expect(lines, "none of the images can be read")
     has_objects = any(line["objects"] for line in lines)
     expect(has_objects, f"no object in any of {len(lines)} images, which look the same all over: give other --weights")
-    pairs = zip(records, names, strict=True)
-    return [(record, of_name[name]) for record, name in pairs if name in of_name]
+    return [record | of_name[record["file_name"]] for record in records if record["file_name"] in of_name]
 
 
 def _part(

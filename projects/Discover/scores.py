@@ -1,6 +1,6 @@
 """How good boxes are that know no classes, against boxes that somebody drew: COCO's AP50 and recall."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from revisit.boxes.boxes import in_coco
@@ -8,15 +8,15 @@ from revisit.boxes.coco_files import CATEGORY
 from revisit.evaluation.box_evaluators import evaluated
 
 
-def class_agnostic_scores(images: Sequence[tuple[dict, dict[str, Any]]]) -> dict[str, float]:
+def class_agnostic_scores(images: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """``AP50`` and ``recall50``, at IoU 0.5, in percent, of at most 100 boxes an image, whatever the classes.
 
     Args:
-        images: records with ``annotations``, and what was found: ``objects`` with ``bbox`` (x, y, w, h) px and
+        images: records with ``annotations``, and ``objects``, what was found, with ``bbox`` (x, y, w, h) px and
             ``score``.
     """
-    truth = [[in_coco(box) for box in record["annotations"]] for record, _ in images]
-    found = [line["objects"] for _, line in images]
+    truth = [[in_coco(box) for box in image["annotations"]] for image in images]
+    found = [image["objects"] for image in images]
     evaluation = evaluated(_of_one_class(truth), _of_one_class(found), "bbox")
     recall = evaluation.eval["recall"][0, 0, 0, -1]  # IoU 0.5, the one class, all sizes, 100 boxes
     return {"AP50": 100 * float(evaluation.stats[1]), "recall50": 100 * float(recall)}

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 def self_labelled(
     records: list[dict], read: Callable[[dict], np.ndarray], predict: Callable[[dict, np.ndarray], dict]
-) -> list[tuple[dict, dict[str, Any]]]:
+) -> list[dict[str, Any]]:
     """Each record with ``height``, ``width`` (px) and ``objects`` in COCO's format, classes numbered from 1.
 
     The detector's boxes are those that its own threshold lets through. Images that cannot be read are left out with a
@@ -43,8 +43,7 @@ def self_labelled(
         has_masks = instances.has("pred_masks")
         before = [_in_coco(box, has_masks) for box in record.get("annotations", [])]
         height, width = pixels.shape[:2]
-        line = {"height": height, "width": width, "objects": merged(before, detected)}
-        labelled.append((record, line))
+        labelled.append({**record, "height": height, "width": width, "objects": merged(before, detected)})
     return labelled
 
 

@@ -1,5 +1,6 @@
 """A sheet of images with the boxes and masks that were found."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,18 @@ SHOWN = 8  # objects of an image
 TINY = 1e-12  # a score that is none
 
 
-def save_found(path: Path, images: list[tuple[dict, dict[str, Any]]]) -> None:
+def save_found(path: Path, images: Sequence[dict[str, Any]]) -> None:
     """Draw the best objects of images from all over the data set."""
     spread = evenly_spread(len(images), IMAGES)
-    tiles = [_drawn(*images[index]) for index in spread]
+    tiles = [_drawn(images[index]) for index in spread]
     rows = gallery(tiles, (), min(COLUMNS, len(tiles)))
     save_sheet(path, rows, title="Found without labels", subtitle=f"the best {SHOWN}")
 
 
-def _drawn(record: dict, line: dict[str, Any]) -> np.ndarray:
-    objects = line["objects"][:SHOWN]
+def _drawn(image: dict[str, Any]) -> np.ndarray:
+    objects = image["objects"][:SHOWN]
     found = Boxes.of_results([{"category_id": 0, **each} for each in objects])
     masks = [run_lengths.decode(each["segmentation"]) for each in objects]
     relative = found.scores / found.scores.max(initial=TINY)
     drawn = replace(found, scores=relative, masks=np.array(masks) if masks else None)
-    return draw_objects(require_record(record), drawn, ["object"])
+    return draw_objects(require_record(image), drawn, ["object"])

@@ -120,7 +120,7 @@ def _box(text: str) -> list[float]:
     return sides if is_box else []
 
 
-def _corrected(labels: Labels, changes: Sequence[Change]) -> list[tuple[dict, dict[str, Any]]]:
+def _corrected(labels: Labels, changes: Sequence[Change]) -> list[dict[str, Any]]:
     """Every record with its objects as they were accepted, for ``write_data_set``."""
     of_place = defaultdict(list)
     for change in changes:
@@ -134,8 +134,7 @@ def _corrected(labels: Labels, changes: Sequence[Change]) -> list[tuple[dict, di
         ]
         objects += [_new(change) for change in of_place[image, NOT_A_LABEL]]
         height, width = size_of(record)
-        line = {"height": height, "width": width, "objects": objects}
-        images.append((with_whole_name(record), line))
+        images.append({**with_whole_name(record), "height": height, "width": width, "objects": objects})
     return images
 
 

@@ -18,10 +18,11 @@ STEP = 0.05  # thresholds are multiples of it
 def objects_in_words(cfg: CfgNode, predictor: FilePredictor, threshold: float) -> str:
     """How many objects score at least the threshold, and in how many images there is none."""
     count, scores = len(predictor.images), f"at least {threshold:g} (--score-threshold)"
-    if predictor.objects:
-        empty = count - len({box["image_id"] for box in predictor.objects})
+    counts = [len(image["objects"]) for image in predictor.images]
+    if total := sum(counts):
+        empty = counts.count(0)
         without = f"; {empty} of {count} images have none" if empty else ""
-        return f"{len(predictor.objects)} objects score {scores}{without}"
+        return f"{total} objects score {scores}{without}"
     none = f"none of {count} images has an object that scores {scores}"
     files = predictor.files
     return f"{none}; {advice(cfg, files)}" if files and threshold > LOWEST else none

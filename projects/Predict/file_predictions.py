@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from projects.Pictures.tiles import fit
-from projects.Predict.prediction_files import ALL, Predicted, write_images, write_objects
+from projects.Predict.prediction_files import ALL, write_images, write_objects
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Predict.predictions import Predictor
 from revisit.boxes.boxes import Boxes
@@ -108,8 +108,7 @@ class FilePredictor:
         self._predictor = PerProcess(partial(Predictor, cfg), Predictor(cfg))
         self._cfg, self._output = cfg, output
         self.is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
-        self.images: list[dict] = []
-        self.objects: list[dict] = []
+        self.images: list[dict] = []  # with their objects, as COCO's format has both
         self.files: list[str] = []  # of the first images; the others are frames of videos
         self.unreadable: list[str] = []
         self.data_set = ""  # the name of what was found in image files
@@ -144,9 +143,9 @@ class FilePredictor:
         self.unreadable += line["problems"]
         self.files += line["files"]
         for image in line["images"]:
-            image_id, objects = len(self.images) + 1, image.pop("objects")
-            self.images.append({"id": image_id, **image})
-            self.objects += [box | {"image_id": image_id} for box in objects]
+            number = len(self.images) + 1
+            numbered = [box | {"image_id": number, "category_id": box["category_id"] + 1} for box in image["objects"]]
+            self.images.append({"id": number, **image, "objects": numbered})
 
     def _line_of(self, source: Source) -> dict:
         """Write its pictures; its images, with their objects, and what cannot be read."""
@@ -203,11 +202,10 @@ class FilePredictor:
 
     def _write_json(self) -> None:
         """Write images.json after all that is read by it."""
-        objects = [{**box, "category_id": box["category_id"] + 1} for box in self.objects]
-        predicted = Predicted(self.images, objects, self._predictor().class_names)
+        predicted = self._output, self.images, self._predictor().class_names
         if self.is_detector:
-            self.data_set = write_objects(self._output, predicted, len(self.files), self._cfg.MODEL.WEIGHTS)
-        write_images(self._output, predicted)
+            self.data_set = write_objects(*predicted, len(self.files), self._cfg.MODEL.WEIGHTS)
+        write_images(*predicted)
 
 
 def _write_image(path: Path, image: np.ndarray) -> None:

@@ -25,7 +25,11 @@ def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequen
     label_studio.xml, an interface for boxes of these classes, or of ANY."""
     names = full_names(chosen).tolist()
     write_list(output / "selected.txt", names)
-    images = [_without_boxes(*image) for image in zip(names, chosen.boxes, strict=True)]
+    sizes = chosen.boxes[:, 2:].astype(int).tolist()  # of boxes as large as their images
+    images = [
+        {"file_name": name, "height": height, "width": width, "objects": []}
+        for name, (width, height) in zip(names, sizes, strict=True)
+    ]
     write_data_set(output / "to_label.json", images, classes=(), folder=folder_of(images))
     write_whole(output / "label_studio.json", json.dumps([task_of(name) for name in names]))
     write_whole(output / "label_studio.xml", interface_of(class_names or [ANY]))
@@ -33,9 +37,3 @@ def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequen
     captions = [f"{place + 1}  {Path(names[place]).name}" for place in shown]
     rows = gallery(list(thumbnails(chosen.of(np.array(shown)), TILE)), captions, COLUMNS)
     save_sheet(output / "selected.png", rows, title=title, subtitle=f"{len(shown)} of {len(names)} images")
-
-
-def _without_boxes(name: str, box: np.ndarray) -> tuple[dict, dict]:
-    """An image of the size of its box (4,), x0, y0, x1, y1 px, as ``write_data_set`` takes it."""
-    _, _, width, height = box.astype(int).tolist()
-    return {"file_name": name}, {"height": height, "width": width, "objects": []}

@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from revisit.errors import UserError
 from revisit.files import write_whole
 
 CATEGORY = {"id": 1, "name": "object"}
-Images = list[tuple[dict, dict[str, Any]]]  # records, and height and width (px) and objects of each
+Images = Sequence[Mapping[str, Any]]  # records with height and width, px, and objects in COCO's format
 
 
 def folder_of(images: Images, data_set: str = "") -> str:
@@ -20,45 +20,45 @@ def folder_of(images: Images, data_set: str = "") -> str:
     Args:
         data_set: such as ``folder:/data/photos``.
     """
-    folders = [os.path.dirname(os.path.abspath(record["file_name"])) for record, _ in images]
+    folders = [os.path.dirname(os.path.abspath(image["file_name"])) for image in images]
     deepest = os.path.commonpath(folders)
     named = [part for part in data_set.split(":") if part and Path(deepest).is_relative_to(os.path.abspath(part))]
     return named[0] if named else deepest
 
 
 def write_data_set(
-    path: Path, discovered: Images, classes: Sequence[str] = (CATEGORY["name"],), *, folder: str = ""
+    path: Path, images: Images, classes: Sequence[str] = (CATEGORY["name"],), *, folder: str = ""
 ) -> int:
     """Write images and annotations with masks in run lengths; returns how many objects there are.
 
     Objects with a ``category_id`` count ``classes`` from 1. Names of files are those below ``folder``, as annotation
     tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records.
     """
-    images, annotations = [], []
-    for number, (record, line) in enumerate(discovered, start=1):
-        size = {"height": line["height"], "width": line["width"]}
-        name = os.path.relpath(record["file_name"], folder) if folder else record["file_name"]
-        images.append({"id": number, "file_name": name, **size})
-        for each in line["objects"]:
+    pictures, annotations = [], []
+    for number, image in enumerate(images, start=1):
+        size = {"height": image["height"], "width": image["width"]}
+        name = os.path.relpath(image["file_name"], folder) if folder else image["file_name"]
+        pictures.append({"id": number, "file_name": name, **size})
+        for each in image["objects"]:
             identity = {"id": len(annotations) + 1, "image_id": number, "category_id": 1, "iscrowd": 0}
             annotations.append(identity | each)
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
-    write_whole(path, json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    write_whole(path, json.dumps({"images": pictures, "annotations": annotations, "categories": categories}))
     return len(annotations)
 
 
-def write_results(path: Path, discovered: Images) -> None:
+def write_results(path: Path, images: Images) -> None:
     """Write boxes and scores by image_id, or by the stem of the file's name, as OBJECTS.PROPOSALS reads them.
 
     Raises UserError where two images have the same.
     """
-    names = [str(record.get("image_id", Path(record["file_name"]).stem)) for record, _ in discovered]
+    names = [str(image.get("image_id", Path(image["file_name"]).stem)) for image in images]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UserError(f"{len(twice)} names of files stand for two images each, such as {min(twice)}: no {path.name}")
     results = [
         {"image_id": name, "category_id": 1, "bbox": each["bbox"], "score": each["score"]}
-        for name, (_, line) in zip(names, discovered, strict=True)
-        for each in line["objects"]
+        for name, image in zip(names, images, strict=True)
+        for each in image["objects"]
     ]
     write_whole(path, json.dumps(results))

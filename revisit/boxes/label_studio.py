@@ -20,16 +20,15 @@ def task_of(file_name: str) -> dict[str, Any]:
     return {"data": {IMAGE: f"{LOCAL_FILE}{quote(path.lstrip(b'/'))}"}}
 
 
-def task_with_boxes(
-    image: dict[str, Any], objects: Sequence[dict[str, Any]], names: Sequence[str], version: str
-) -> dict[str, Any]:
+def task_with_boxes(image: dict[str, Any], names: Sequence[str], version: str) -> dict[str, Any]:
     """An image with what a detector has found in it, to be corrected.
 
     Args:
-        image: ``file_name``, ``height`` and ``width`` in px.
-        objects: ``bbox`` (x, y, w, h) in px, ``category_id``, which counts ``names`` from 1, and ``score``, 0..1.
+        image: ``file_name``, ``height`` and ``width`` in px, and ``objects``: ``bbox`` (x, y, w, h) in px,
+            ``category_id``, which counts ``names`` from 1, and ``score``, 0..1.
         version: the detector's name; Label Studio tells predictions apart by it.
     """
+    objects = image["objects"]
     results = [_rectangle(image, box, names[box["category_id"] - 1]) for box in objects]
     scores = [box["score"] for box in objects]
     mean = sum(scores) / max(len(scores), 1)

@@ -57,15 +57,15 @@ def spoil(labels: Labels, share: float, seed: int, output: Path) -> list[Spoiled
             spoiled.append(Spoiled(kind, files[index], box.tolist(), labels.class_names[number], right))
         if kind != "missing":
             objects[image].append({"bbox": with_sides(box).tolist(), "category_id": number + 1})
-    images = [(with_whole_name(record), _line(record, objects[image])) for image, record in enumerate(labels.records)]
+    images = [_with_objects(record, objects[image]) for image, record in enumerate(labels.records)]
     write_data_set(output / DATA_SET, images, labels.class_names)
     write_whole(output / SPOILED, json.dumps([wrong._asdict() for wrong in spoiled]))
     return spoiled
 
 
-def _line(record: dict, objects: list[dict]) -> dict[str, Any]:
+def _with_objects(record: dict, objects: list[dict]) -> dict[str, Any]:
     height, width = size_of(record)
-    return {"height": height, "width": width, "objects": objects}
+    return {**with_whole_name(record), "height": height, "width": width, "objects": objects}
 
 
 def _another(number: int, count: int, rng: np.random.Generator) -> int:

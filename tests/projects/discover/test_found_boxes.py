@@ -184,14 +184,14 @@ def test_scores_without_classes_are_those_computed_by_hand(with_crowd):
     in_crowd = [{"bbox": [210, 210, 30, 30], "score": 0.95}] if with_crowd else []
     hits = [{"bbox": [8, 8, 32, 32], "score": 0.9}, {"bbox": [9, 8, 32, 32], "score": 0.6}]
     images = [
-        ({"annotations": [drawn(8, 8, 40, 40), *crowd]}, {"objects": hits + in_crowd}),
-        ({"annotations": [drawn(60, 8, 90, 40)]}, {"objects": [{"bbox": [0, 60, 9, 9], "score": 0.8}]}),
-        ({"annotations": [drawn(8, 60, 40, 90)]}, {"objects": [{"bbox": [8, 60, 32, 30], "score": 0.7}]}),
+        {"annotations": [drawn(8, 8, 40, 40), *crowd], "objects": hits + in_crowd},
+        {"annotations": [drawn(60, 8, 90, 40)], "objects": [{"bbox": [0, 60, 9, 9], "score": 0.8}]},
+        {"annotations": [drawn(8, 60, 40, 90)], "objects": [{"bbox": [8, 60, 32, 30], "score": 0.7}]},
     ]
     # At the recalls 0, 0.01, ..., 1: precision 1 up to 1/3, 2/3 up to 2/3, then 0.
     expected = {"AP50": 100 * (34 + 33 * 2 / 3) / 101, "recall50": 200 / 3}
     assert class_agnostic_scores(images) == pytest.approx(expected)
-    nothing = [(record, {"objects": []}) for record, _ in images]
+    nothing = [{**image, "objects": []} for image in images]
     assert class_agnostic_scores(nothing) == {"AP50": 0, "recall50": 0}
 
 
