@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as run_lengths
 
+from projects.Pictures.prediction_sheet import draw_objects
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
-from projects.Predict.prediction_sheet import draw_objects
 from revisit.boxes.boxes import Boxes
 from revisit.data.images.reader import require_record
 

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import cv2
 import numpy as np
 from PIL import Image
 
 from projects.Labels.suspects import Suspect
 from projects.Pictures.pages import data_uri, template
-from projects.Pictures.tiles import Color, SheetRow, fit, save_sheet
+from projects.Pictures.tiles import Color, SheetRow, fit, outline, save_sheet
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import BACKGROUND, square, surroundings, thumbnails
 from revisit.data.images.reader import require_record
@@ -79,7 +78,5 @@ def suspect_tile(suspect: Suspect) -> np.ndarray:
     if suspect.kind == "shifted":
         boxes[SUGGESTED] = [float(side) for side in suspect.suggestion.split()]
     for color, box in boxes.items():
-        corners = (np.array(box) - [left, top, left, top]) * scale
-        x0, y0, x1, y1 = corners.round().astype(int).tolist()
-        cv2.rectangle(enlarged, (x0, y0), (x1, y1), color, 2)
+        outline(enlarged, (np.array(box) - [left, top, left, top]) * scale, color, width=2)
     return square(enlarged, TILE)

@@ -4,13 +4,12 @@ import colorsys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from projects.Pictures.pretraining_sheets import NEIGHBOR, picture_path, pixels_of, save_gallery
-from projects.Pictures.tiles import BLACK, TILE, SheetRow, evenly_spread, framed
+from projects.Pictures.tiles import BLACK, TILE, SheetRow, evenly_spread, framed, outline
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
@@ -41,9 +40,7 @@ def draw_objects(tiles: list[np.ndarray], views: Mapping, num_large: int) -> Non
         color = [round(255 * value) for value in colorsys.hsv_to_rgb(hue, 1, 1)]
         view = 1 if n < num_large else 2 + (n - num_large) * num_small // of_small
         for index, box in ((0, keys[n]), (view, queries[n])):
-            in_tile = box * TILE / len(all_views[index])
-            x0, y0, x1, y1 = np.round(in_tile).astype(int).tolist()
-            cv2.rectangle(tiles[index], (x0, y0), (x1, y1), color, 1, cv2.LINE_AA)
+            outline(tiles[index], box * TILE / len(all_views[index]), color)
 
 
 @PRETRAINING_EVALUATION_REGISTRY.register()

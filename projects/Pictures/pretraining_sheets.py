@@ -5,12 +5,11 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from torch import nn
 
-from projects.Pictures.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, save_sheet
+from projects.Pictures.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, outline, save_sheet
 from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import UnreadableImageError, open_record
@@ -117,8 +116,7 @@ def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
     boxes = views["boxes"]
     last = np.array([tile.shape[1], tile.shape[0]] * 2) - 1
     for box, color in [(boxes.anchor, ANCHOR), (boxes.positive, POSITIVE), *((box, SMALL) for box in boxes.small)]:
-        corners = np.minimum(np.round(box * TILE / max(image.shape[:2])).astype(int), last).tolist()
-        cv2.rectangle(tile, corners[:2], corners[2:], color, 1, cv2.LINE_AA)
+        outline(tile, np.minimum(box * TILE / max(image.shape[:2]), last), color)
     return tile
 
 

@@ -67,6 +67,12 @@ def framed(image: np.ndarray, color: Color, size: int = TILE) -> np.ndarray:
     return cv2.rectangle(tile, (1, 1), (tile.shape[1] - 2, tile.shape[0] - 2), color, 3)
 
 
+def outline(tile: np.ndarray, box: np.ndarray, color: Sequence[int], width: int = 1) -> None:
+    """Draw a box (4,), x0, y0, x1, y1 px of the (h, w, 3) uint8 tile, in place, with lines of ``width`` px."""
+    x0, y0, x1, y1 = np.round(box).astype(int).tolist()
+    cv2.rectangle(tile, (x0, y0), (x1, y1), color, width, cv2.LINE_AA)
+
+
 def color_depth(depth: np.ndarray, depth_range: tuple[float, float]) -> np.ndarray:
     """(H, W) metres -> (H, W, 3) uint8 RGB: blue at the near end and before it, yellow at the far end and beyond.
 

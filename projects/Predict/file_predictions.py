@@ -8,9 +8,9 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from projects.Pictures.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Pictures.tiles import fit
 from projects.Predict.prediction_files import ALL, write_images, write_objects
-from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Predict.predictions import Predictor
 from revisit.boxes.boxes import Boxes
 from revisit.data.images.opening import SUFFIXES

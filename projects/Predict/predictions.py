@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from projects.Pictures.prediction_sheet import depth_row, draw_objects, segmentation_row
 from projects.Pictures.tiles import SheetRow, evenly_spread, fit
-from projects.Predict.prediction_sheet import depth_row, draw_objects, segmentation_row
 from revisit.boxes.boxes import Boxes
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network

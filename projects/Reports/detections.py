@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from projects.Pictures.prediction_sheet import draw_marked, texts_of
 from projects.Pictures.tiles import Color, SheetRow, evenly_spread, save_sheet
-from projects.Predict.prediction_sheet import draw_marked, texts_of
 from projects.Reports import charts
 from projects.Reports.collect import ReportedRun, files_below
 from projects.Reports.matching import Curve, JudgedImage, best_threshold, confusion, curve, judge

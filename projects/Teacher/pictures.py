@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from projects.Pictures.prediction_sheet import draw_objects
 from projects.Pictures.tiles import PANEL, SheetRow, evenly_spread, save_sheet
-from projects.Predict.prediction_sheet import draw_objects
 from projects.Teacher.samples import unlabelled_records
 from projects.Teacher.teacher_detector import TeacherDetector, above, boxes_alone
 from revisit.boxes.boxes import Boxes

@@ -18,9 +18,9 @@ from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
 from trees import refused
 
+from projects.Pictures.prediction_sheet import draw_objects
 from projects.Predict import amounts, file_predictions
 from projects.Predict.file_predictions import FilePredictor, find_sources
-from projects.Predict.prediction_sheet import draw_objects
 from projects.Predict.predictions import finetuned_config, set_score_threshold
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config

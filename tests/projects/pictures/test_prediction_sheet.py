@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from projects.Pictures import prediction_sheet as sheet
+from projects.Pictures.prediction_sheet import class_colors, depth_row, draw_objects
 from projects.Pictures.tiles import PANEL
-from projects.Predict import prediction_sheet as sheet
-from projects.Predict.prediction_sheet import class_colors, depth_row, draw_objects
 from revisit.boxes.boxes import Boxes
 
 NAMES = ["background", "cat", "dog", "a bird with a long name"]
