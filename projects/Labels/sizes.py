@@ -6,6 +6,8 @@ height. Beyond |z| = 3.5 a value is an outlier (Iglewicz and Hoaglin, 1993).
 
 import numpy as np
 
+from revisit.boxes.boxes import sides_of
+
 OUTLIER = 3.5
 FEWEST = 8  # boxes of a class of which a spread is known
 NARROWEST = 0.05  # spread of a logarithm: boxes that are drawn by hand differ by as much
@@ -23,7 +25,7 @@ def robust_z(values: np.ndarray) -> np.ndarray:
 def oddness(boxes: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """(N,) float64: the larger |z| of size and shape of boxes (N, 4) among those of their class; 0 in classes of fewer
     than FEWEST."""
-    sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 1e-3).astype(np.float64)
+    sides = np.maximum(sides_of(boxes), 1e-3).astype(np.float64)
     width, height = np.log(sides).T
     odd = np.zeros(len(boxes))
     for number in np.unique(classes):

@@ -6,6 +6,9 @@ Trees of Pascal VOC with its own classes are ``voc:FOLDER:SPLIT``, which Detectr
 import logging
 from pathlib import Path
 
+import numpy as np
+
+from revisit.boxes.boxes import with_sides
 from revisit.data.sources.coco_boxes import COCO_METADATA, load_box_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.voc_boxes import VOCObject, read_voc_annotation
@@ -38,8 +41,7 @@ def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "") -> L
 
 
 def _object(thing: VOCObject, *, ignore_difficult: bool) -> dict:
-    x0, y0, x1, y1 = thing.corners
-    box = [x0, y0, x1 - x0, y1 - y0]
+    box = with_sides(np.array(thing.corners)).tolist()
     return {"name": thing.label, "bbox": box, "iscrowd": int(thing.is_difficult and ignore_difficult)}
 
 

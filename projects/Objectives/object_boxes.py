@@ -8,6 +8,7 @@ import numpy as np
 
 from projects.Objectives.object_pictures import draw_objects
 from projects.Objectives.proposals import with_proposals
+from revisit.boxes.boxes import sides_of
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator
 from revisit.data.views.looks import Look
@@ -76,7 +77,7 @@ class ObjectBoxes(ViewAnnotator):
 
     def _drawn(self, region: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """(count, 4) boxes in a region of the image: of random scale, ratio and place, in this order."""
-        room = np.maximum(_sides(region), 0)
+        room = np.maximum(sides_of(region), 0)
         ratio = np.exp(rng.uniform(*LOG_RATIO, size=count))
         scale = rng.uniform(*self.scale, size=count)
         side = np.sqrt(room.prod()) * scale  # of a square of the same area
@@ -91,7 +92,7 @@ class ObjectBoxes(ViewAnnotator):
     ) -> np.ndarray:
         """Boxes of the image whose edges have moved, (n, 4) px of a view; see ``_placed``."""
         shares = rng.uniform(-self.jitter, self.jitter, boxes.shape)
-        moved = boxes + np.tile(_sides(boxes), 2) * shares
+        moved = boxes + np.tile(sides_of(boxes), 2) * shares
         visible = _clipped(moved, shared)
         return _placed(visible, image.crops[view], image.looks[view], image.sizes[view])
 
@@ -117,7 +118,7 @@ def proposed_boxes(image: DrawnImage) -> np.ndarray:
 def _placed(boxes: np.ndarray, crop: np.ndarray, look: Look, size: int) -> np.ndarray:
     """(n, 4) boxes of the image in px of a view with its look: around their moved corners, so that the centre is where
     the look has moved it. NaN where one is too small or does not lie whole in the view."""
-    scale = size / _sides(crop)
+    scale = size / sides_of(crop)
     in_crop = boxes - np.tile(crop[:2], 2)
     x0, y0, x1, y1 = (in_crop * np.tile(scale, 2)).T
     corners_x = [x0, x1, x0, x1]
@@ -130,7 +131,7 @@ def _placed(boxes: np.ndarray, crop: np.ndarray, look: Look, size: int) -> np.nd
     placed = np.array([*lowest, *highest]).T
     from_centre = np.abs(placed - size / 2)
     is_inside = from_centre <= size / 2 + 1e-6
-    is_large = np.tile(_sides(placed), 2) >= MIN_SIZE
+    is_large = np.tile(sides_of(placed), 2) >= MIN_SIZE
     is_shown = (is_inside & is_large).all(axis=1, keepdims=True)
     return np.where(is_shown, placed, np.nan)
 
@@ -148,10 +149,5 @@ def _clipped(boxes: np.ndarray, region: np.ndarray) -> np.ndarray:
     return np.clip(boxes, lowest, highest)
 
 
-def _sides(boxes: np.ndarray) -> np.ndarray:
-    """(..., 2) width and height of (..., 4) boxes."""
-    return boxes[..., 2:] - boxes[..., :2]
-
-
 def _area(boxes: np.ndarray) -> np.ndarray:
-    return np.prod(np.maximum(_sides(boxes), 0), axis=1)
+    return np.prod(np.maximum(sides_of(boxes), 0), axis=1)

@@ -16,6 +16,7 @@ from projects.Rows.image_lists import full_names, images_of, records_of
 from projects.Rows.pair_sheets import draw_leaks, draw_pairs
 from projects.Rows.regions import whole_images
 from projects.Rows.row_table import TABLE, RowTable
+from revisit.boxes.boxes import sides_of
 from revisit.command.markdown import csv_table
 from revisit.data.sources.image_folders import write_list
 from revisit.errors import expect
@@ -100,7 +101,7 @@ def find_leaks(images: Hashed, test: Hashed, rule: Rule, output: Path) -> tuple[
 def kept_of(groups: np.ndarray, table: RowTable, leaking: np.ndarray) -> np.ndarray:
     """The places of one image of each group, sorted: that with most pixels, of equals the first. Groups with a
     ``leaking`` image (N,) bool are left out."""
-    pixels = (table.boxes[:, 2:] - table.boxes[:, :2]).prod(axis=1)
+    pixels = sides_of(table.boxes).prod(axis=1)
     order = np.lexsort((-pixels, groups))
     _, first = np.unique(groups[order], return_index=True)
     kept = np.sort(order[first])

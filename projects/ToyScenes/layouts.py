@@ -22,6 +22,7 @@ from projects.Pictures.label_maps import palette_image
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
 from projects.ToyScenes.scene import Scene, draw_scene
+from revisit.boxes.boxes import with_sides
 
 from detectron2.data.datasets.builtin_meta import CITYSCAPES_CATEGORIES
 
@@ -149,12 +150,12 @@ def _coco_annotations(number: int, scene: Scene) -> list[dict]:
     encoded = pycocotools.mask.encode(np.asfortranarray(masks))
     _, most_objects = OBJECTS_PER_SCENE
     annotations = []
-    for rle, class_id, (x0, y0, x1, y1) in zip(encoded, scene.class_ids, scene.boxes.tolist(), strict=True):
+    for rle, class_id, box in zip(encoded, scene.class_ids, with_sides(scene.boxes).tolist(), strict=True):
         annotation = {
             "id": number * most_objects + len(annotations),
             "image_id": number,
             "category_id": class_id + 1,
-            "bbox": [x0, y0, x1 - x0, y1 - y0],
+            "bbox": box,
             "area": int(pycocotools.mask.area(rle)),
             "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
             "iscrowd": 0,
