@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, spawn
@@ -40,15 +41,21 @@ TIMEOUT = 300  # seconds
 
 def run(command: str, datasets: Path, expect: int = 0) -> str:
     """Run one command line in the repository; returns stdout and stderr together."""
-    environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return run_in(ROOT, environment, command, expect)
+    return run_in(ROOT, _environment(datasets), command, expect)
 
 
-def run_in(folder: Path, environment: dict[str, str], command: str, expect: int = 0) -> str:
+def _environment(datasets: Path) -> dict[str, str]:
+    return os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def run_in(
+    folder: Path, environment: dict[str, str], command: str, expect: int = 0, start: type | None = None
+) -> str:
+    """``start``: in place of ``popen``."""
     words = shlex.split(command)
     words[0] = sys.executable if words[0] == "python" else words[0]
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        process = popen(words, cwd=folder, env=environment, stdout=stdout, stderr=stderr)
+        process = (start or popen)(words, cwd=folder, env=environment, stdout=stdout, stderr=stderr)
         try:
             code = process.wait(TIMEOUT)
         finally:
@@ -59,7 +66,8 @@ def run_in(folder: Path, environment: dict[str, str], command: str, expect: int 
 
 
 def one_line_error(command: str, datasets: Path) -> str:
-    output = run(command, datasets, expect=2)
+    """What a command refuses, which it does before it computes anything."""
+    output = run_in(ROOT, _environment(datasets), command, expect=2, start=ScriptHere)
     assert "Traceback" not in output
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
     return line
@@ -137,6 +145,8 @@ def popen(args: Sequence[str], **options: object) -> subprocess.Popen | ForkedSc
 class ForkedScript:
     """What of ``subprocess.Popen`` this project uses, for a script or ``-m MODULE`` and its arguments."""
 
+    _parent = FORKS
+
     def __init__(self, words, *, stdout=None, stderr=None, env=None, cwd=None, start_new_session=False, **_):
         self.stdout = None
         if stdout == subprocess.PIPE:
@@ -148,7 +158,7 @@ class ForkedScript:
             Connection(file if isinstance(file, int) else file.fileno(), readable=False) for file in (stdout, stderr)
         ]
         place = (dict(os.environ) if env is None else env, str(cwd or os.getcwd()))
-        self._process = FORKS.Process(target=_be_script, args=(words[1:], *place, streams, start_new_session))
+        self._process = self._parent.Process(target=self._be_script, args=(words[1:], *place, streams, start_new_session))
         # Without this process's main script, whose imports would see another environment.
         preparation = {k: v for k, v in spawn.get_preparation_data("script").items() if not k.startswith("init_main")}
         with pytest.MonkeyPatch.context() as patch:
@@ -187,6 +197,30 @@ class ForkedScript:
         if self.returncode is None:
             raise subprocess.TimeoutExpired("fork", timeout)
         return self.returncode
+
+    @staticmethod
+    def _be_script(*args: object) -> None:
+        _be_script(*args)
+
+
+class ScriptHere(ForkedScript):
+    """A fork of this process, which has imported the project, too: for what ends before anything is computed."""
+
+    _parent = multiprocessing.get_context("fork")
+
+    def __init__(self, *args, **options):
+        import sklearn.cluster, sklearn.linear_model  # noqa: E401, F401  (a second, once and not in each fork)
+
+        super().__init__(*args, **options)
+
+    @staticmethod
+    def _be_script(*args: object) -> None:
+        import torch
+
+        torch.set_num_threads(1)  # it would wait for threads that only the process of the tests has
+        atexit._clear()  # what that one does at its end
+        warnings.simplefilter("default")  # there they are errors
+        _be_script(*args)
 
 
 def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Connection], new_session: bool) -> None:
