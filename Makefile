@@ -16,7 +16,7 @@ BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) 
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 SOURCES := $(wildcard revisit tools projects studies tests setup.py datasets)
 
-.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-wheel check-container detectron2-main fuzz weight
+.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-docs check-wheel check-container detectron2-main fuzz weight
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -70,6 +70,9 @@ demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 
 check-studies: $(STAMP)  ## the tests of our own experiments and benchmarks
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m studies tests/studies
+
+check-docs: $(STAMP)  ## run the commands of all pages, the notebook and the demo, on small data, for a few iterations
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m docs
 
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data

@@ -94,6 +94,7 @@ def test_labels_of_another_order_are_compared_by_name_in_every_process_and_share
     assert f"{images} of {images} images of {same} are in KNN_EVAL.BANK toy_objects_train too" in text
 
 
+@pytest.mark.docs
 def test_the_demo_runs_start_to_end(tmp_path):
     command = f"python tools/demo.py --quick --output {tmp_path}/demo"
     text = run(command, tmp_path)

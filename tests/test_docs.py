@@ -1,6 +1,7 @@
 """The commands of README.md and docs/, as they are typed, on small data and for a few iterations.
 
-Those that another test runs in its own form are only parsed, with their configs made, in test_readme.py.
+`make test` walks README.md's and parses the others, in test_readme.py, with their configs made; `make check-docs` runs
+these, too, but those that another test runs in its own form.
 """
 
 import contextlib
@@ -113,6 +114,7 @@ def run_python_of(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> s
 A_LINE = re.compile(r"^\S+\.jpg (crate|barrel) 0\.\d+ \(", re.MULTILINE)  # of a prediction
 
 
+@pytest.mark.docs
 @pytest.mark.usefixtures("photos", "imagenet")
 def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
     find, learn, *_ = documented("README.md")
@@ -141,6 +143,7 @@ def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
     assert "16 images of coco:" in text and "are among DATASETS.UNLABELLED" in text  # the page has other test images
 
 
+@pytest.mark.docs
 @pytest.mark.usefixtures("photos", "imagenet")
 def test_the_quick_start_from_photographs_to_an_exported_detector(tmp_path, monkeypatch):
     shutil.copy(tmp_path / "boxes.json", tmp_path / "test.json")
@@ -154,6 +157,7 @@ def test_the_quick_start_from_photographs_to_an_exported_detector(tmp_path, monk
     assert A_LINE.search(run_python_of("docs/quick-start.md", tmp_path, monkeypatch))
 
 
+@pytest.mark.docs
 @pytest.mark.usefixtures("imagenet")
 def test_own_images_begin_with_imagenet_weights(photos, tmp_path):
     commands = [each for each in documented(CHOICE) if "WEIGHTS imagenet:" in each]
@@ -172,6 +176,7 @@ def test_own_images_begin_with_imagenet_weights(photos, tmp_path):
     assert "nobody can say: DATASETS.TEST is empty" in text.splitlines()[-1]
 
 
+@pytest.mark.docs
 @pytest.mark.usefixtures("imagenet")
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     options = {"pretrain": OWN, "detection": DETECTION}
@@ -239,6 +244,7 @@ def test_extending_shows_what_runs(toy_root, tmp_path, monkeypatch):
     assert "VOC_SVM_mAP" in run(f"{column} --output {tmp_path}", toy_root)
 
 
+@pytest.mark.docs
 @pytest.mark.usefixtures("photos", "imagenet")
 def test_label_check_shows_what_runs(tmp_path):
     commands = [each.replace("/data", f"{tmp_path}") for each in documented("projects/Labels/check.md")]

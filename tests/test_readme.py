@@ -24,6 +24,7 @@ def found(*patterns: str) -> list[str]:
 READMES = found("projects/*/*.md", "studies/**/*.md", "revisit/**/*.md")
 PAGES = [*found("README.md", "docs/**/*.md", "datasets/README.md", "projects/README.md"), *READMES]
 NAMED = r"(?:revisit|tools|configs|datasets|docs|projects|tests)/[\w./-]+\.(?:py|yaml|md)"
+TRAINS = ("tools/train_net.py", "tools/compare_starts.py")  # by the recipe of --config-file
 TEACHER = ["DISTILLATION.TEACHER", __file__]  # any file
 
 
@@ -112,5 +113,5 @@ def test_every_command_has_options_and_keys_that_exist(page, monkeypatch):
         with pytest.raises(Parsed) as parsed:
             runpy.run_path(tool, run_name="__main__")
         (args,) = parsed.value.args
-        if tool == "tools/train_net.py" and args.config_file != "F" and "IMPORTS" not in args.opts:
+        if tool in TRAINS and args.config_file not in ("F", None) and "IMPORTS" not in args.opts:
             make_config(args.config_file, [*args.opts, "MODEL.WEIGHTS", ""], for_here=False)

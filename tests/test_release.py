@@ -188,6 +188,7 @@ def forked_kernel(*args: object, **options: object) -> ForkedScript:
     return kernel
 
 
+@pytest.mark.docs
 def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
     for name, value in {"OUT": tmp_path, "ITERATIONS": 2, "IMAGES": 80, "PYTHONPATH": ROOT}.items():
         monkeypatch.setenv(name, str(value))

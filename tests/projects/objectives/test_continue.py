@@ -330,6 +330,7 @@ def test_parts_of_a_batch_have_no_relations_between_all_images(start):
     assert "KEEP.RELATIONS images" in refusal(make_config, recipe, [*options, "DIET.NUM_IMAGES", "60"])
 
 
+@pytest.mark.docs
 def test_the_commands_of_the_readme_run(toy_root, start, tmp_path):
     for command in documented("projects/Objectives/continue.md"):
         command = command.replace("folder:/data/photos", "toy_scenes_train").replace("output/", f"{tmp_path}/")

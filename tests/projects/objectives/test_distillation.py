@@ -179,6 +179,7 @@ def test_memory_counts_the_teacher_and_the_scores_of_views_and_cells(teacher):
     assert cost.memory["buffers"] > 1e6
 
 
+@pytest.mark.docs
 def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):
     for command in documented("projects/Objectives/distillation.md"):
         command = command.replace("folder:/data/photos", "toy_scenes_train").replace("output/", f"{tmp_path}/")

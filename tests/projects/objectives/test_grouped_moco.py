@@ -182,6 +182,7 @@ def test_a_dry_run_counts_a_step(tmp_path, toy_datasets):
     assert recipe["architecture"] == "GroupedKNNMoCo" and recipe["keys"]["NEIGHBORS.GROUPS"] == "self"
 
 
+@pytest.mark.docs
 def test_the_readmes_command_trains(toy_root, tmp_path):
     command, *_ = documented("projects/Objectives/groups.md")
     run(f"{command} {TINY} NEIGHBORS.NUM_NEIGHBORS 5 SOLVER.MAX_ITER 3 OUTPUT_DIR {tmp_path}", toy_root)
