@@ -22,6 +22,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from multiprocessing import forkserver, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -48,9 +49,7 @@ def _environment(datasets: Path) -> dict[str, str]:
     return os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def run_in(
-    folder: Path, environment: dict[str, str], command: str, expect: int = 0, start: type | None = None
-) -> str:
+def run_in(folder: Path, environment: dict[str, str], command: str, expect: int = 0, start: type | None = None) -> str:
     """``start``: in place of ``popen``."""
     words = shlex.split(command)
     words[0] = sys.executable if words[0] == "python" else words[0]
@@ -158,7 +157,8 @@ class ForkedScript:
             Connection(file if isinstance(file, int) else file.fileno(), readable=False) for file in (stdout, stderr)
         ]
         place = (dict(os.environ) if env is None else env, str(cwd or os.getcwd()))
-        self._process = self._parent.Process(target=self._be_script, args=(words[1:], *place, streams, start_new_session))
+        args = (words[1:], *place, streams, start_new_session)
+        self._process = self._parent.Process(target=self._be_script, args=args)
         # Without this process's main script, whose imports would see another environment.
         preparation = {k: v for k, v in spawn.get_preparation_data("script").items() if not k.startswith("init_main")}
         with pytest.MonkeyPatch.context() as patch:
@@ -209,8 +209,7 @@ class ScriptHere(ForkedScript):
     _parent = multiprocessing.get_context("fork")
 
     def __init__(self, *args, **options):
-        import sklearn.cluster, sklearn.linear_model  # noqa: E401, F401  (a second, once and not in each fork)
-
+        import_module("sklearn.linear_model")  # a second of imports, once and not in each fork
         super().__init__(*args, **options)
 
     @staticmethod
