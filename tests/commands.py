@@ -23,7 +23,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from multiprocessing import forkserver, spawn
+from multiprocessing import forkserver, resource_tracker, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -131,6 +131,21 @@ FORKS.set_forkserver_preload([
     *("timm", "torch._dynamo", "torch.distributed.elastic.utils.distributed", "torch.utils.flop_counter"),
     *("torch.utils.tensorboard", "torchvision.models", "torchvision.transforms.v2", "yaml"),
 ])  # fmt: skip
+_SHARED = "REVISIT_TESTS_FORKS"  # where the process that all of pytest-xdist's fork from listens
+if _address := os.environ.pop(_SHARED, ""):
+    forkserver._forkserver._forkserver_address = _address
+    forkserver._forkserver._forkserver_alive_fd, _ = os.pipe()
+    forkserver._forkserver.ensure_running = resource_tracker.ensure_running  # its owner is pytest-xdist's first process
+
+
+def share_forks() -> None:
+    """Start the process that the others fork from, which takes 7 s of CPU, once for the processes that this starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        forkserver._forkserver.ensure_running()
+    os.environ[_SHARED] = forkserver._forkserver._forkserver_address
+
+
 _popen = subprocess.Popen
 
 

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import active_children, forkserver
@@ -8,7 +8,8 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from commands import ROOT, TINY, run
+from commands import ROOT, TINY, run, share_forks
+from filelock import FileLock
 from hypothesis import settings
 from PIL import Image
 
@@ -97,10 +98,24 @@ def toy_datasets(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy_root
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the first process of the suite makes that asks for it, and all read."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(f"{folder}.lock"):
+        if not Path(f"{folder}.made").exists():
+            make(folder)
+            Path(f"{folder}.made").touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def pretrained(toy_root, tmp_path_factory) -> Path:
-    """README: the first look, up to the converted weights, by 2 processes."""
-    output = tmp_path_factory.mktemp("run")
+    """README: the first look, up to the converted weights, by 2 processes. To read."""
+    return made_once(tmp_path_factory, "pretrained", partial(pretrain, toy_root))
+
+
+def pretrain(toy_root: Path, output: Path) -> None:
     text = run(
         "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 "
         f"SOLVER.MAX_ITER 10 OUTPUT_DIR {output} {TINY}",
@@ -108,13 +123,14 @@ def pretrained(toy_root, tmp_path_factory) -> Path:
     )
     assert "2 gloo processes" in text and "eta: " in text and not (output / "run.lock").exists()
     run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
-    return output
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """What the suite says of a machine without GPUs holds on one with them, but for the tests that ask for one."""
     if config.option.markexpr != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        share_forks()
 
 
 @pytest.hookimpl(optionalhook=True)
