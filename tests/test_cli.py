@@ -116,12 +116,6 @@ def test_bf16_accumulation_and_channels_last_in_pretraining(toy_root, tmp_path):
     assert all(w.dtype in (torch.float32, torch.int64) and w.is_contiguous() for w in weights)
 
 
-def test_docs_soak_kills_a_run_and_finds_it_bit_identical(tmp_path):
-    text = run(f"python studies/benchmarks/soak.py kill --runs 1 --output {tmp_path}", tmp_path)
-    assert "kill: 1 of 1 runs ended bit-identical" in text
-    assert json.loads((tmp_path / "kill.json").read_text())[0]["lost"] <= 4
-
-
 @pytest.mark.parametrize(("task", "options", "metric", "processes"), [(t, *v) for t, v in TASKS.items()], ids=TASKS)
 def test_eval_only_repeats_the_numbers_of_finetuning(task, options, metric, processes, pretrained, toy_root, tmp_path):
     train = f"{TRAIN} configs/toy/{task}.yaml --num-gpus {processes}"
