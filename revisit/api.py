@@ -15,12 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from revisit.boxes.predictions_file import RESULTS, read_predictions
-from revisit.checkpoint.backbone_file import load_backbone as read_backbone
-from revisit.checkpoint.convert import as_rgb
-from revisit.checkpoint.flags import flags_to_config
 from revisit.data.images.deep_images import depth_key, find_bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
@@ -28,9 +25,9 @@ from revisit.data.sources.image_folders import write_list
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
 from revisit.files import make_folder, output_path
+from revisit.network.network import Network as Backbone
+from revisit.network.network import load_network
 from revisit.plugins import PACKAGES
-
-from detectron2.layers import ShapeSpec
 
 __all__ = ["Backbone", "Prediction", "Run", "UserError", "embed", "finetune", "load_backbone", "predict", "pretrain"]
 
@@ -52,34 +49,6 @@ class Prediction(NamedTuple):
     label: str  # name of its class
     score: float  # 0 to 1
     box: tuple[float, float, float, float]  # x0, y0, x1, y1 in px
-
-
-class Backbone(nn.Module):
-    """A backbone in evaluation mode: (N, 3, H, W) uint8 RGB -> its maps by name, (N, C, h, w) float32.
-
-    ``flags`` are the config values that its weights are valid under, ``title`` says which network it is.
-    """
-
-    mean: Tensor
-    std: Tensor
-    network: Any  # one of Detectron2's backbones
-
-    def __init__(self, path: str | Path):
-        super().__init__()
-        weights = as_rgb(read_backbone(path))
-        self.flags, self.title = weights.flags, weights.title
-        self.network = weights.description.build(flags_to_config(weights.flags))
-        self.network.load_state_dict(weights.tensors, strict=False)  # older files have no num_batches_tracked
-        for name, key in (("mean", "MODEL.PIXEL_MEAN"), ("std", "MODEL.PIXEL_STD")):
-            self.register_buffer(name, torch.tensor(weights.flags[key]).view(3, 1, 1), persistent=False)
-        self.eval()
-
-    def output_shape(self) -> dict[str, ShapeSpec]:
-        """Channels and stride of every map by name, as Detectron2's backbones say them."""
-        return self.network.output_shape()
-
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return self.network((images.to(self.mean) - self.mean) / self.std)
 
 
 def pretrain(
@@ -172,7 +141,7 @@ def load_backbone(path: str | Path) -> Backbone:
     >>> backbone.title, backbone.output_shape()["res5"].stride
     ('ResNet-18', 32)
     """
-    return Backbone(path)
+    return load_network(str(path))
 
 
 @torch.no_grad()
@@ -196,15 +165,14 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
     else:
         records = [{"file_name": str(file)} for file in images]
         expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
-    device = backbone.mean.device
     rows = []
     bits: Any = backbone.flags.get(depth_key())
     if bits is None and (asked := find_bit_depth(records)):
         bits = asked[0]
     for start in range(0, len(records), BATCH):
         batch = np.stack([center_crop(require_record(record, bits), size) for record in records[start : start + BATCH]])
-        maps = backbone(torch.from_numpy(batch).permute(0, 3, 1, 2).to(device))
-        rows.append(nn.functional.normalize(list(maps.values())[-1].mean(dim=(2, 3))).cpu())
+        pooled = backbone.pooled(torch.from_numpy(batch).permute(0, 3, 1, 2))
+        rows.append(nn.functional.normalize(pooled).cpu())
     return torch.cat(rows).numpy()
 
 

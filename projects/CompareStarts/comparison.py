@@ -30,7 +30,7 @@ from revisit.jobs.commands import Job
 from revisit.keys import Facts, architecture_of, resolve_auto_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 from revisit.plugins import HOMES, TRAIN, find_config
 
 from detectron2.config import CfgNode
@@ -246,7 +246,7 @@ def loaded_network(
     file = weights_file(str(weights)) if weights else ""  # a name would bring its own network, which is no comparison
     cfg = task.load((*task.options, *options, "MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu"))
     if task.frozen:
-        return FrozenBackbone(cfg), cfg
+        return nn.ModuleDict({"backbone": Network.of_config(cfg).network}), cfg
     torch.manual_seed(seed)
     with translated("building the network"):
         model = build_model(cfg)

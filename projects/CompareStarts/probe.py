@@ -33,6 +33,7 @@ from projects.Rows.leave_out import (
 from projects.Rows.own_features import BACKBONE, Features, own_features
 from revisit.boxes.boxes import Boxes, iou
 from revisit.boxes.labelled_boxes import size_of
+from revisit.checkpoint.flags import flags_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of
 from revisit.data.sources.catalog import get_records
@@ -42,9 +43,9 @@ from revisit.data.sources.records import Records, fingerprint, sample
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
+from revisit.network.network import Network
 
 from detectron2.config import CfgNode
-from detectron2.structures import ImageList
 
 IMAGES = 300  # at most, spread evenly over the labelled ones
 REGIONS = 32  # labelled ones of an image at most
@@ -200,7 +201,7 @@ def regions_of(
     """
     mapper = (DetectionMapper if "annotations" in records[0] else pixel_mapper_of(cfg))(cfg, is_train=False)
     targets_of = _targets_of(cfg, records)
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    network = Network(backbone, flags_of(cfg, None))
     rows, targets, images = [], [], []
     for number, record in enumerate(records):
         if number and number % max(1, len(records) // REPORTS) == 0:
@@ -209,8 +210,7 @@ def regions_of(
         regions = targets_of(record, tuple(image.shape[1:]), np.random.default_rng((0, number)))
         if not len(regions.boxes):
             continue
-        padded = ImageList.from_tensors([(image - mean) / std], max(1, backbone.size_divisibility)).tensor
-        rows.append(features.rows(padded, regions.boxes))
+        rows.append(features.rows(network.padded(image), regions.boxes))
         targets.append(regions.targets)
         images.append(torch.full((len(regions.boxes),), len(images)))
     return torch.cat(rows), torch.cat(targets), torch.cat(images)

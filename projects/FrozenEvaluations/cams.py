@@ -37,7 +37,7 @@ from revisit.data.sources.class_names import index_by_name
 from revisit.errors import expect, translated
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged
 from revisit.keys import COUNT, Facts, declare, resolve_auto_values
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -50,11 +50,11 @@ declare("CAM.OTHER_CLASSIFIER", "", "And its classifier.")
 declare("CAM.NUM_IMAGES", 10, "Rows of cams.png, spread over the data set.", COUNT)
 
 
-class Network(NamedTuple):
+class Classifier(NamedTuple):
     """A backbone, and the content of projects/FrozenEvaluations's classifier.pth for it."""
 
     name: str
-    backbone: FrozenBackbone
+    backbone: Network
     weight: Tensor  # (classes, C)
     bias: Tensor  # (classes,)
     transform: str  # how the classifier sees an image, a key of TRANSFORMS
@@ -85,7 +85,7 @@ def class_of(record: dict) -> int:
     return next((label for label, shown in several if shown == PRESENT), record.get("label", -1))
 
 
-def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
+def load_networks(cfg: CfgNode, num_classes: int) -> list[Classifier]:
     """The network of --weights and, if there is one, the one to compare it with. Raises UserError where none fits."""
     options, own = cfg.CAM, cfg.clone()
     own.defrost()
@@ -96,17 +96,19 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
     networks = []
     for weights, path in pairs:
         own.MODEL.WEIGHTS = weights
-        backbone = FrozenBackbone(own)
+        backbone = Network.of_config(own)
         with translated(f"reading CAM.CLASSIFIER {path!r}, a classifier.pth of projects/FrozenEvaluations"):
             content = torch.load(path, map_location="cpu", weights_only=True)
-            networks.append(Network(weights or RANDOM, backbone, **content))
+            networks.append(Classifier(weights or RANDOM, backbone, **content))
         rows, width = networks[-1].weight.shape
-        fits, wanted = rows >= num_classes and width == backbone.channels, f"{num_classes} of {backbone.channels}"
-        expect(fits, f"{path} is for {rows} classes of {width} channels: expected {wanted}, or more classes")
+        channels = backbone.shape.channels
+        fits = rows >= num_classes and width == channels
+        wanted = f"{num_classes} of {channels}, or more classes"
+        expect(fits, f"{path} is for {rows} classes of {width} channels: expected {wanted}")
     return networks
 
 
-def in_order(network: Network, names: list[str], dataset: str) -> Network:
+def in_order(network: Classifier, names: list[str], dataset: str) -> Classifier:
     """The network, its classes in the order of the data set's. Raises UserError for other names."""
     if not (network.classes and names):
         return network
@@ -114,7 +116,7 @@ def in_order(network: Network, names: list[str], dataset: str) -> Network:
     return network._replace(weight=network.weight[rows], bias=network.bias[rows], classes=names)
 
 
-def draw(record: dict, depth: int | None, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:
+def draw(record: dict, depth: int | None, networks: list[Classifier], names: list[str]) -> tuple[SheetRow, dict]:
     """A row of cams.png, and what each network takes the image for."""
 
     def name_of(label: int) -> str:
@@ -130,7 +132,7 @@ def draw(record: dict, depth: int | None, networks: list[Network], names: list[s
         captions.append(f"classified as {taken[-1]}")
         cam = activation_map(features, network.weight[label]).numpy()
         shown = image if network.transform == "square" else view
-        over = enlarge_map(cam, view.shape[:2], network.backbone.stride, shown.shape[:2])
+        over = enlarge_map(cam, view.shape[:2], network.backbone.shape.stride, shown.shape[:2])
         tiles.append(fit(overlay(shown, over)))
     prediction = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
     return SheetRow(tiles, captions), prediction

@@ -23,7 +23,7 @@ from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import local_copy, make_folder, output_path, written_whole
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 from revisit.progress import progress
 
 from detectron2.config import CfgNode
@@ -83,7 +83,7 @@ def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarr
     return SignalSafeLoader(MapDataset(items, read), num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
 
 
-def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> Labelled:
+def cached_features(cfg: CfgNode, backbone: Network, data: LabelledSet) -> Labelled:
     """Average-pooled features of every image, (N, C) float32, and the targets.
 
     They are read from LINEAR.CACHE, as far as the same weights, network, images and transform have left them there.
@@ -92,7 +92,7 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     make_folder(folder, "LINEAR.CACHE")
     stem = "".join(letter if letter.isalnum() else "_" for letter in data.name)
     path = folder / f"{stem}-{_features_key(cfg, backbone, data)}"
-    kept = _KeptRows(path, (len(data.records), backbone.channels))
+    kept = _KeptRows(path, (len(data.records), backbone.shape.channels))
     if kept.done:
         logger.info(f"{kept.done} features of {data.name} read from {kept.rows_file}")
     if not kept.is_complete:
@@ -100,7 +100,7 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     return np.asarray(kept.rows), data.targets
 
 
-def _features_key(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> str:
+def _features_key(cfg: CfgNode, backbone: Network, data: LabelledSet) -> str:
     """A digest of all that decides the features of a data set."""
     family, model = describe(backbone), cfg.MODEL
     flags = family.FLAG_KEYS if family else ()
@@ -141,7 +141,7 @@ class _KeptRows:
             temporary.write_text(json.dumps(self.done))
 
 
-def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> None:
+def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: Network, data: LabelledSet) -> None:
     """Append the features of the images that have none."""
     transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
     missing = data.records[kept.done :]
@@ -156,7 +156,7 @@ def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: FrozenBackbone, da
 
 
 def weights_key(cfg: CfgNode) -> str:
-    """What determines the tensors of a FrozenBackbone: a digest of the file, and the seed where tensors are drawn."""
+    """What determines the tensors of a config's network: a digest of the file, and the seed where some are drawn."""
     drawn = f"SEED {cfg.SEED}" if not cfg.MODEL.WEIGHTS or cfg.MODEL.ALLOW_PARTIAL_BACKBONE else ""
     if not cfg.MODEL.WEIGHTS:
         return drawn

@@ -48,7 +48,7 @@ from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.files import written_whole
 from revisit.keys import PIXELS, POSITIVE, SWITCH, Facts, declare, integer, list_of, number, one_of, resolve_auto_values
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 from revisit.progress import progress
 
 from detectron2.config import CfgNode
@@ -74,9 +74,9 @@ def main(cfg: CfgNode) -> None:
     else:
         how_many, suited = "one class each", ("logistic", "knn", "sgd")
     expect(method in suited, f"LINEAR.METHOD {method}, but images show {how_many}: expected one of {', '.join(suited)}")
-    backbone = FrozenBackbone(cfg)
+    backbone = Network.of_config(cfg)
     results = METHODS[method](cfg, backbone, train, test)
-    how = protocol(cfg, backbone.map_name)
+    how = protocol(cfg, backbone.last)
     write_results(cfg, how, results)
     score = "mAP" if "mAP" in results else "top1"
     print(f"{score} of {test.name}: {results[score]:.2f} % ({how})")
@@ -100,7 +100,7 @@ def protocol(cfg: CfgNode, map_name: str) -> str:
     return f"{how}; pooled {map_name} of {shape} at {options.IMAGE_SIZE} px{left_out}"
 
 
-def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:
     """Choose lambda on validation images, fit all labelled ones again, score the test images."""
     options = cfg.LINEAR
     validation = read_set(cfg, options.VALIDATION) if options.VALIDATION else None
@@ -236,7 +236,7 @@ def plot_path(path: list[PathPoint], score: str, output: Path) -> None:
         axis.set(xscale="log", xlabel="lambda", ylabel=f"{score} on the validation images (%)")
 
 
-def svm(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+def svm(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:
     """VOC07 SVM, the VOC column of the paper's ablations: a support-vector machine for each class."""
     pairs = (cached_features(cfg, backbone, data) for data in (train, test))
     scores, weight, bias = svm_ap(*pairs, cfg.LINEAR)
@@ -305,7 +305,7 @@ def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndar
     return hits_so_far / images_so_far, hits_so_far / hits_so_far[-1]
 
 
-def knn(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+def knn(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:
     """The weighted vote of the nearest training images."""
     bank, queries = (_unit_features(*cached_features(cfg, backbone, data)) for data in (train, test))
     options = cfg.KNN_EVAL
@@ -318,7 +318,7 @@ def _unit_features(rows: np.ndarray, labels: np.ndarray) -> Features:
     return Features(unit_rows, torch.tensor(labels))
 
 
-def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+def sgd(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:
     """A layer trained on random crops, through the network."""
     training = LinearTraining(cfg, backbone, train, test)
     history = training.run(Path(cfg.OUTPUT_DIR))

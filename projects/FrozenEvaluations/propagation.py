@@ -36,7 +36,7 @@ from revisit.data.sources.catalog import datasets_root
 from revisit.data.sources.labels import VOID, check_size
 from revisit.files import written_whole
 from revisit.keys import COUNT, POSITIVE, declare, integer, one_of
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 from revisit.progress import progress
 
 from detectron2.config import CfgNode
@@ -66,7 +66,7 @@ def main(cfg: CfgNode) -> None:
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
     root = datasets_root() / options.DATA
     sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
-    backbone = FrozenBackbone(cfg)
+    backbone = Network.of_config(cfg)
     scores, seconds = [], {}
     for sequence in sequences:
         started = time.perf_counter()
@@ -80,7 +80,7 @@ def main(cfg: CfgNode) -> None:
     davis.write_csvs(output, scores, options.SPLIT)
     totals = {name: round(100 * value, 2) for name, value in davis.summarize(scores).items()}
     results = totals | {"seconds": seconds, "peak_memory_gb": round(peak_memory(), 2)}
-    write_results(cfg, protocol(cfg, backbone.map_name), results)
+    write_results(cfg, protocol(cfg, backbone.last), results)
     means = [f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F")]
     print(f"{', '.join(means)} over {len(scores)} objects")
 
@@ -103,7 +103,7 @@ def protocol(cfg: CfgNode, map_name: str) -> str:
     return f"video segmentation: DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
-def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, first_mask: np.ndarray) -> np.ndarray:
+def follow(backbone: Network, cfg: CfgNode, sequence: davis.Sequence, first_mask: np.ndarray) -> np.ndarray:
     """(T, H, W) uint8 ids of a video's objects, of which ``first_mask`` (H, W) is given; writes masks and pictures."""
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
     first_mask = np.where(first_mask == VOID, np.uint8(0), first_mask)

@@ -38,7 +38,7 @@ from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score
 from revisit.keys import COUNT, PIXELS, SWITCH, Facts, declare, integer, one_of, resolve_auto_values
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 from revisit.progress import progress
 
 from detectron2.config import CfgNode
@@ -68,8 +68,8 @@ def main(cfg: CfgNode) -> None:
     train, test = only_dataset(cfg, "TRAIN"), only_dataset(cfg, "TEST")
     records = [*get_records(train), *get_records(test)]
     resolve_auto_values(cfg, Facts(records=records))
-    backbone = FrozenBackbone(cfg)
-    check_size_of_cells(cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, backbone.stride)
+    backbone = Network.of_config(cfg)
+    check_size_of_cells(cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, backbone.shape.stride)
     labelled = describe_set(backbone, cfg, train)
     queries = describe_set(backbone, cfg, test)
     results, lines = {}, []
@@ -191,7 +191,7 @@ class Described(NamedTuple):
     pixels: np.ndarray  # (R, N + 1) int64: those of each class in a region, the void ones last
 
 
-def describe_set(backbone: FrozenBackbone, cfg: CfgNode, dataset: str) -> Described:
+def describe_set(backbone: Network, cfg: CfgNode, dataset: str) -> Described:
     """The regions of all images of a data set."""
     records = get_records(dataset)
     metadata = MetadataCatalog.get(dataset)
@@ -210,7 +210,7 @@ def describe_set(backbone: FrozenBackbone, cfg: CfgNode, dataset: str) -> Descri
     return Described(records, regions, places, descriptors, np.concatenate(pixels))
 
 
-def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np.ndarray, num_classes: int) -> Regions:
+def find_regions(backbone: Network, cfg: CfgNode, record: dict, truth: np.ndarray, num_classes: int) -> Regions:
     """The regions of one image, whose (H, W) mask has to have its size."""
     options = cfg.SEGMENT_RETRIEVAL
     if options.FEATURES == "oracle":

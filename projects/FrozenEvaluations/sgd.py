@@ -18,7 +18,7 @@ from revisit.data.views.boxes import random_resized_crop
 from revisit.data.views.resampling import crop_and_resize
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 from revisit.progress import progress
 
 from detectron2.config import CfgNode
@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 class LinearTraining:
     """Trains and scores the layer; its state is kept in FOLDER/sgd.pth after every epoch."""
 
-    def __init__(self, cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet):
+    def __init__(self, cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet):
         self._cfg, self._backbone, self._train, self._test = cfg, backbone, train, test
-        self.layer = nn.Linear(backbone.channels, int(train.targets.max()) + 1).to(cfg.MODEL.DEVICE)
+        self.layer = nn.Linear(backbone.shape.channels, int(train.targets.max()) + 1).to(cfg.MODEL.DEVICE)
         generator = torch.Generator().manual_seed(cfg.SEED)
         drawn = torch.randn(self.layer.weight.shape, generator=generator)
         with torch.no_grad():

@@ -15,7 +15,8 @@ from revisit.modeling.backbone.description import describe, undescribed
 from revisit.modeling.bn_groups import batch_norms
 from revisit.modeling.meta_arch.knn_moco import KNNMoCo
 from revisit.modeling.meta_arch.pretraining import Pretraining
-from revisit.network.frozen_network import FrozenNetwork, SameNetwork, load_frozen
+from revisit.network.frozen_network import SameNetwork, load_frozen
+from revisit.network.network import Network
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -92,7 +93,7 @@ class Continues(Pretraining):
         return self
 
     @property
-    def start(self) -> FrozenNetwork:
+    def start(self) -> Network:
         """On the model's device."""
         (start,) = self._start
         return start if start.mean.device == self.device else start.to(self.device)
@@ -104,7 +105,7 @@ class Continues(Pretraining):
     def give_back_start(self) -> None:
         """Put the start's values into all encoders."""
         for encoder in self.encoders():
-            encoder.load_state_dict(self.start.backbone.state_dict(), strict=False)  # counters may be missing
+            encoder.load_state_dict(self.start.network.state_dict(), strict=False)  # counters may be missing
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         maps = super().feature_map(backbone, images)
@@ -123,7 +124,7 @@ class Continues(Pretraining):
         """How far the relations of this step's views are from those that the start finds."""
         images, maps = zip(*self._seen, strict=True)
         self._seen = []
-        theirs = [self.start(each) for each in images]
+        theirs = [self.start.last_map(each) for each in images]
         with torch.autocast(self.device.type, enabled=False):
             return self.difference(list(maps), theirs)
 

@@ -17,7 +17,8 @@ from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
 from revisit.modeling.monitors import feature_std
-from revisit.network.frozen_network import FrozenNetwork, SameNetwork, load_frozen, pooled_rows
+from revisit.network.frozen_network import SameNetwork, load_frozen, pooled_rows
+from revisit.network.network import Network
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -98,7 +99,7 @@ class Distillation(Pretraining):
         return [SameNetwork(self.teacher, TEACHER)]
 
     @property
-    def teacher(self) -> FrozenNetwork:
+    def teacher(self) -> Network:
         """On the model's device."""
         (teacher,) = self._teacher
         return teacher if teacher.mean.device == self.device else teacher.to(self.device)
@@ -108,7 +109,7 @@ class Distillation(Pretraining):
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         views = all_passes(batch)
-        targets = [self.teacher(each.flatten(0, 1)) for each in views]  # first: what it needs is free again
+        targets = [self.teacher.last_map(each.flatten(0, 1)) for each in views]  # first: what it needs is free again
         maps = [each.flatten(0, 1) for each in self._maps(views)]
         with torch.autocast(self.device.type, enabled=False):
             rows, theirs = pooled_rows(maps), pooled_rows(targets)

@@ -11,25 +11,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from projects.Predict.predictions import finetuned_config, load_finetuned
-from projects.Rows.own_features import head_features, of_maps
-from revisit.api import load_backbone
+from projects.Rows.own_features import features_of, head_features
+from revisit.checkpoint.flags import flags_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.engine.command import in_shell
 from revisit.errors import expect
 from revisit.evaluation.features import center_crop
 from revisit.modeling.losses.queue_scores import at_least_float32
-from revisit.network.frozen_network import digest_of, pooled_rows
-from revisit.network.network_maps import NetworkMaps, resized
+from revisit.network.frozen_network import pooled_rows
+from revisit.network.network import Network, digest_of, load_network
+from revisit.network.network_maps import network_maps, resized
 
 from detectron2.config import CfgNode
-from detectron2.structures import ImageList
 
 MAPS = 3  # of a backbone, from its finest that is asked for
-MULTIPLE = 32  # px
 
 
 class Sample(NamedTuple):
@@ -44,58 +43,53 @@ class WholeImages:
     """The mean of a backbone's last map over the middle of an image, as ``revisit.embed``."""
 
     def __init__(self, weights: str, size: int, device: str):
-        self._network = load_backbone(weights).to(device)
-        self._device = device
+        self._network = load_network(weights).to(device)
         self.prepare = partial(_middle, size)
-        self.about = _about("image", self._network, self._network.title, self._network.flags)
+        self.about = _about("image", self._network.title, self._network.digest(), self._network.flags)
 
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
         pixels = torch.from_numpy(np.stack([sample.image for sample in batch])).permute(0, 3, 1, 2)
-        *_, last = self._network(pixels.to(self._device)).values()
-        return pooled_rows([last])
+        return pooled_rows([self._network.last_map(pixels)])
 
 
 class BoxesOfMaps:
     """Means over a box by RoIAlign of a backbone's maps of ``stride`` and coarser, or of its pyramid's."""
 
     def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str):
-        self._network = NetworkMaps(weights, stride, pyramid, MAPS).to(device)
-        self._device = device
-        cell = self._network.strides[0]
-        self.prepare = partial(_to_short_side, short_side, cell if MULTIPLE % cell else MULTIPLE)
-        self.about = _about("box", self._network, self._network.title, self._network.flags)
+        self._network = network_maps(weights, stride, pyramid, MAPS).to(device)
+        finest, *_ = self._network.output_shape().values()
+        self.prepare = partial(_to_short_side, short_side, finest.stride)
+        digest = self._network.digest("_network", pixels=True)
+        self.about = _about("box", self._network.title, digest, self._network.flags)
 
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
         return torch.cat([self._of_image(sample) for sample in batch])
 
     def _of_image(self, sample: Sample) -> Tensor:
-        pixels = torch.from_numpy(sample.image).permute(2, 0, 1)[None].to(self._device)
-        maps = dict(enumerate(self._network(pixels)))
-        strides = dict(enumerate(self._network.strides))
-        boxes = _scaled(sample, pixels.shape[2:]).to(self._device)
-        return normalize(at_least_float32(of_maps(maps, strides, boxes)))
+        pixels = torch.from_numpy(sample.image).permute(2, 0, 1)[None]
+        boxes = _scaled(sample, pixels.shape[2:]).to(self._network.mean)
+        return normalize(at_least_float32(features_of(self._network, pixels, boxes)))
 
 
 class BoxesOfHead:
     """What the classifier of a finetuned two-stage detector gets for a box."""
 
     def __init__(self, cfg: CfgNode):
-        self._model, _ = load_finetuned(cfg)
-        self._features = head_features(self._model)
+        model, _ = load_finetuned(cfg)
+        self._network = Network(model.backbone, flags_of(cfg, None)).to(model.device)
+        self._features = head_features(model)
         self.prepare = partial(_as_when_tested, DetectionMapper(cfg, is_train=False))
-        self.about = _about("box", self._model, f"box head of {cfg.MODEL.META_ARCHITECTURE}", {})
+        self.about = _about("box", f"box head of {cfg.MODEL.META_ARCHITECTURE}", digest_of(model.state_dict()), {})
 
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
         return torch.cat([self._of_image(sample) for sample in batch])
 
     def _of_image(self, sample: Sample) -> Tensor:
-        model = self._model
-        pixels = (sample.image.to(model.device) - model.pixel_mean) / model.pixel_std
-        padded = ImageList.from_tensors([pixels], max(1, model.backbone.size_divisibility)).tensor
-        boxes = _scaled(sample, sample.image.shape[1:]).to(model.device)
+        padded = self._network.padded(sample.image)
+        boxes = _scaled(sample, sample.image.shape[1:]).to(padded)
         return normalize(at_least_float32(self._features.rows(padded, boxes)))
 
 
@@ -103,8 +97,8 @@ def _middle(size: int, record: dict, image: np.ndarray) -> np.ndarray:
     return center_crop(image, size)
 
 
-def _to_short_side(side: int, multiple: int, record: dict, image: np.ndarray) -> np.ndarray:
-    return resized(image, side, multiple)
+def _to_short_side(side: int, stride: int, record: dict, image: np.ndarray) -> np.ndarray:
+    return resized(image, side, stride)
 
 
 def _as_when_tested(mapper: DetectionMapper, record: dict, image: np.ndarray) -> Tensor:
@@ -191,8 +185,8 @@ def _pairs_in(stated: Mapping[str, Any]) -> list[str]:
     return list(map(str, pairs)) if isinstance(pairs, list) else []
 
 
-def _about(of: str, network: nn.Module, title: str, flags: dict[str, Any]) -> dict[str, Any]:
-    return {"of": of, "network": title, "digest": digest_of(network.state_dict()), "flags": flags}
+def _about(of: str, title: str, digest: str, flags: dict[str, Any]) -> dict[str, Any]:
+    return {"of": of, "network": title, "digest": digest, "flags": flags}
 
 
 def _scaled(sample: Sample, size: tuple[int, int]) -> Tensor:

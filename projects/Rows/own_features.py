@@ -45,8 +45,8 @@ def own_features(model: nn.Module, drawn: nn.Module) -> Features:
         title = "neck and box head" if has_neck else "box head"
         return Features(title, partial(_of_head, model))
     if has_neck:
-        return Features("neck", partial(_of_network, whole))
-    return Features(BACKBONE, partial(_of_network, network))
+        return Features("neck", partial(features_of, whole))
+    return Features(BACKBONE, partial(features_of, network))
 
 
 def head_features(model: nn.Module) -> Features:
@@ -56,7 +56,8 @@ def head_features(model: nn.Module) -> Features:
     return Features("box head", partial(_of_head, model))
 
 
-def _of_network(network: nn.Module, images: Tensor, boxes: Tensor) -> Tensor:
+def features_of(network: nn.Module, images: Tensor, boxes: Tensor) -> Tensor:
+    """(n, C): ``of_maps`` of all maps of a backbone, or of a network that also normalises its images."""
     shapes = network.output_shape()
     strides = {name: shape.stride for name, shape in shapes.items()}
     return of_maps(network(images), strides, boxes)

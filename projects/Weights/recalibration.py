@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from revisit.checkpoint.convert import BackboneWeights
-from revisit.checkpoint.flags import flags_to_config
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
 from revisit.errors import expect
 from revisit.evaluation.features import CenterCropDataset, check_not_enlarged
+from revisit.network.network import Network
 from revisit.progress import progress
 
 IMAGE_SIZE = 224  # px
@@ -41,19 +41,13 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
 @torch.no_grad()
 def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> dict[str, Tensor]:
     """The tensors with statistics over ``batches`` of (N, 3, H, W) uint8 RGB images."""
-    cfg = flags_to_config(weights.flags)
-    model = weights.description.build(cfg).eval()
-    model.load_state_dict(weights.tensors, strict=False)  # counters may be missing
-    norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    model = Network.of(weights)
+    norms = {name: module for name, module in model.network.named_modules() if isinstance(module, nn.BatchNorm2d)}
     sums = {name: torch.zeros(3, module.num_features, dtype=torch.float64) for name, module in norms.items()}
     for name, module in norms.items():
         module.register_forward_pre_hook(partial(_add_moments, sums[name]))
-    mean = torch.tensor(cfg.MODEL.PIXEL_MEAN).view(3, 1, 1)
-    std = torch.tensor(cfg.MODEL.PIXEL_STD).view(3, 1, 1)
     for images in batches:
-        if cfg.INPUT.FORMAT == "BGR":
-            images = images.flip(1)
-        model((images.float() - mean) / std)
+        model(images if weights.flags["INPUT.FORMAT"] == "RGB" else images.flip(1))
     tensors = dict(weights.tensors)
     for name, module in norms.items():
         tensors |= {f"{name}.{key}": value for key, value in _with_statistics(module, sums[name]).items()}

@@ -1,15 +1,13 @@
 """Features of an image's cells, by the maps of a start's network: what a part of an image has in common."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from revisit.network.frozen_network import digest_of
-from revisit.network.network_maps import NetworkMaps, resized
-
-MULTIPLE = 32  # px: both sides of an image, so that every map covers it whole
+from revisit.network.network_maps import network_maps, resized
 
 
 class DenseFeatures:
@@ -17,7 +15,7 @@ class DenseFeatures:
     image, of length 1.
 
     Args:
-        weights: as of ``NetworkMaps``, and so are ``stride``, px of a cell, of the image as it is resized, and
+        weights: as of ``network_maps``, and so are ``stride``, px of a cell, of the image as it is resized, and
             ``pyramid``.
         short_side: px, of the image as it is resized.
 
@@ -27,20 +25,19 @@ class DenseFeatures:
 
     def __init__(self, weights: str | Path, stride: int = 8, short_side: int = 480, pyramid: bool = False):
         self._settings = {"stride": stride, "short side": short_side, "pyramid": pyramid}
-        self._network = NetworkMaps(weights, stride, pyramid)
-        cell = self._network.strides[0]
-        self._multiple = cell if MULTIPLE % cell else MULTIPLE
-        self._short_side = short_side
+        self._network = network_maps(weights, stride, pyramid)
+        finest, *_ = self._network.output_shape().values()
+        self._resized = partial(resized, short_side=short_side, stride=finest.stride)
 
     @property
     def settings(self) -> dict[str, Any]:
         """What the features depend on."""
-        return {"weights": digest_of(self._network.state_dict()), **self._settings}
+        return {"weights": self._network.digest("_network", pixels=True), **self._settings}
 
     @torch.no_grad()
     def __call__(self, image: np.ndarray) -> list[np.ndarray]:
-        pixels = torch.from_numpy(resized(image, self._short_side, self._multiple)).permute(2, 0, 1)
-        return [_unit(features[0]) for features in self._network(pixels[None])]
+        pixels = torch.from_numpy(self._resized(image)).permute(2, 0, 1)
+        return [_unit(features[0]) for features in self._network(pixels[None]).values()]
 
 
 def _unit(features: torch.Tensor) -> np.ndarray:

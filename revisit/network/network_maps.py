@@ -5,12 +5,11 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import numpy as np
 import torch
-from torch import Tensor
+from torch import nn
 
 from revisit.checkpoint.backbone_file import load_backbone
 from revisit.checkpoint.convert import BackboneWeights, as_rgb
@@ -22,15 +21,19 @@ from revisit.errors import UserError, expect, translated
 from revisit.keys import with_values
 from revisit.modeling.backbone.description import Tensors
 from revisit.modeling.backbone.fpn import fpn_over
+from revisit.network.network import Network
 
 from detectron2.config import CfgNode
-from detectron2.modeling import Backbone, build_backbone
+from detectron2.modeling import build_backbone
 
 LATERAL = re.compile(r"fpn_lateral(\d)\.weight")
+MULTIPLE = 32  # px: both sides of an image, so that every map covers it whole
+
+Built = tuple[nn.Module, Tensors, list[str]]  # a network, the tensors that it has to have, its maps, the finer first
 
 
-class NetworkMaps(torch.nn.Module):
-    """(N, 3, H, W) RGB, 0 to 255 -> maps (N, C, h, w) of the stride and, where there are any, of the next levels.
+def network_maps(weights: str | Path, stride: int, pyramid: bool = False, count: int = 2) -> Network:
+    """A frozen network with a map of this stride and, where there are any, of the next levels.
 
     Args:
         weights: a converted file, a run's checkpoint or a name (docs/weights.md).
@@ -41,50 +44,28 @@ class NetworkMaps(torch.nn.Module):
     Raises:
         UserError: weights of no backbone, or of one without a map of this stride, or without a pyramid.
     """
-
-    def __init__(self, weights: str | Path, stride: int, pyramid: bool = False, count: int = 2):
-        super().__init__()
-        backbone = as_rgb(load_backbone(weights))
-        levels = [round(math.log2(stride)) + more for more in range(count)]
-        make = _pyramid_of(weights) if pyramid else partial(_backbone, weights)
-        with translated(f"{weights}: a map of stride {stride}"):
-            built = make(backbone, levels)
-        self._network, self._names = built.network, built.names
-        missing = built.network.load_state_dict(built.tensors, strict=False).missing_keys
-        lacking = [name for name in missing if not name.endswith("num_batches_tracked")]
-        expect(not lacking, f"{weights} lacks {len(lacking)} tensors of its map of stride {stride}")
-        for name in ("MEAN", "STD"):
-            values = torch.tensor(backbone.flags[f"MODEL.PIXEL_{name}"])
-            self.register_buffer(name.lower(), values.view(3, 1, 1))
-        self.flags, self.title = backbone.flags, backbone.title
-        self.eval().requires_grad_(False)
-
-    @property
-    def strides(self) -> list[int]:
-        """px of a cell of each map."""
-        shapes = self._network.output_shape()
-        return [shapes[name].stride for name in self._names]
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        maps = self._network((images - self.mean) / self.std)
-        return [maps[name] for name in self._names]
+    backbone = as_rgb(load_backbone(weights))
+    levels = [round(math.log2(stride)) + more for more in range(count)]
+    make = _pyramid_of(weights) if pyramid else partial(_backbone, weights)
+    with translated(f"{weights}: a map of stride {stride}"):
+        network, tensors, names = make(backbone, levels)
+    missing = network.load_state_dict(tensors, strict=False).missing_keys
+    lacking = [name for name in missing if not name.endswith("num_batches_tracked")]
+    expect(not lacking, f"{weights} lacks {len(lacking)} tensors of its map of stride {stride}")
+    return Network(network, backbone.flags, backbone.title, names).requires_grad_(False)
 
 
-def resized(image: np.ndarray, short_side: int, multiple: int) -> np.ndarray:
-    """(H, W, 3) uint8 with about ``short_side`` px, and sides that are multiples, so that every map covers it whole."""
+def resized(image: np.ndarray, short_side: int, stride: int) -> np.ndarray:
+    """(H, W, 3) uint8 with about ``short_side`` px, and sides that are multiples of 32 px, or else of ``stride``, that
+    of the finest map."""
+    multiple = stride if MULTIPLE % stride else MULTIPLE
     scale = short_side / min(image.shape[:2])
     height, width = (max(1, round(side * scale / multiple)) * multiple for side in image.shape[:2])
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     return cv2.resize(image, (width, height), interpolation=method)
 
 
-class _Built(NamedTuple):
-    network: Backbone
-    tensors: Tensors  # that it has to have
-    names: list[str]  # of its maps, the finer one first
-
-
-def _backbone(weights: str | Path, backbone: BackboneWeights, levels: list[int]) -> _Built:
+def _backbone(weights: str | Path, backbone: BackboneWeights, levels: list[int]) -> Built:
     """Without levels above that of the backbone's last map."""
     with torch.device("meta"):
         *_, last = backbone.description.build(flags_to_config(backbone.flags)).output_shape().values()
@@ -94,10 +75,10 @@ def _backbone(weights: str | Path, backbone: BackboneWeights, levels: list[int])
         network = build_backbone(_config(backbone, names))
     except UserError as error:
         raise UserError(f"{weights} has no map of stride {2 ** levels[0]}, give another --stride: {error}") from error
-    return _Built(network, backbone.tensors, names)
+    return network, backbone.tensors, names
 
 
-def _pyramid_of(weights: str | Path) -> Callable[[BackboneWeights, list[int]], _Built]:
+def _pyramid_of(weights: str | Path) -> Callable[[BackboneWeights, list[int]], Built]:
     """What makes the FPN in a file. Raises UserError where there is none."""
     learned = PYRAMID.of(tensors_of(read_checkpoint(weights_file(str(weights), "checkpoint"))))
     laterals = sorted(key for key in learned if LATERAL.fullmatch(key))
@@ -108,7 +89,7 @@ def _pyramid_of(weights: str | Path) -> Callable[[BackboneWeights, list[int]], _
 
 def _pyramid(
     weights: str | Path, learned: Tensors, laterals: list[str], backbone: BackboneWeights, levels: list[int]
-) -> _Built:
+) -> Built:
     """An FPN whose maps are summed, of the levels, the channels and the norm that its tensors show."""
     has = [int(LATERAL.fullmatch(key)[1]) for key in laterals]
     expect(levels[0] in has, f"{weights} has maps of the strides {[2**level for level in has]} in its pyramid")
@@ -120,7 +101,7 @@ def _pyramid(
     cfg = with_values(_config(backbone, maps), {f"MODEL.FPN.{key}": value for key, value in form.items()})
     network = fpn_over(build_backbone(cfg), cfg)
     below = {f"bottom_up.{key}": value for key, value in backbone.tensors.items()}
-    return _Built(network, learned | below, [f"p{level}" for level in levels if level in has])
+    return network, learned | below, [f"p{level}" for level in levels if level in has]
 
 
 def _config(backbone: BackboneWeights, maps: list[str]) -> CfgNode:

@@ -40,7 +40,7 @@ def difference(weights: str, original: str) -> float:
     images = torch.randint(0, 256, (4, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator)
     with torch.no_grad():
         maps = list(backbone(images).values())
-        expected = network.forward_intermediates((images - backbone.mean) / backbone.std, intermediates_only=True)
+        expected = network.forward_intermediates(backbone.normalized(images), intermediates_only=True)
     return float((maps[-1] - expected[-1]).abs().max())
 
 

@@ -1,13 +1,18 @@
 """Maps of ResNets, pyramids and ViTs, as the network itself has them; one line for weights without such maps."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
 from checkpoints import run_checkpoint, write_converted
-from tiny import OBJECTS, tiny_model
+from tiny import OBJECTS, tiny_config, tiny_model
 
 from revisit.errors import UserError
 from revisit.network.dense_features import DenseFeatures
+from revisit.network.frozen_network import SameNetwork, load_frozen
+from revisit.network.network import Network, load_network
+from revisit.network.network_maps import network_maps
 
 VIT = ("MODEL.BACKBONE.NAME", "build_timm_backbone", "MODEL.TIMM.NAME", "vit_small_patch14_dinov2")
 SMALL = ("MODEL.TIMM.OPTIONS", ["img_size", 28, "embed_dim", 32, "depth", 2, "num_heads", 2])
@@ -52,6 +57,24 @@ def test_the_pyramid_of_objects_is_that_of_their_network(file_of, make_picture, 
         theirs = maps[name][0].permute(1, 2, 0).double().numpy()
         centred = theirs - theirs.mean(axis=(0, 1))
         assert ours == pytest.approx(centred / np.linalg.norm(centred, axis=2, keepdims=True), abs=1e-4)
+
+
+def test_records_of_older_versions_still_have_its_digests(file_of):
+    """Tables of images, tables of boxes with the settings of discover, and checkpoints of a distillation."""
+    weights = file_of()
+    network, last = load_network(weights), network_maps(weights, 32)
+    flags = run_checkpoint()["flags"]
+    pixels = {name: torch.tensor(flags[f"MODEL.PIXEL_{name.upper()}"]) for name in ("mean", "std")}
+
+    def sha256(of: Network, name: str, more: dict) -> str:
+        content = {f"{name}.{key}": value for key, value in of.network.state_dict().items()} | more
+        parts = (key.encode() + content[key].numpy().tobytes() for key in sorted(content))
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+    assert network.digest() == sha256(network, "network", {})
+    assert DenseFeatures(weights, 32).settings["weights"] == sha256(last, "_network", pixels)
+    same = SameNetwork(load_frozen(tiny_config("MODEL.WEIGHTS", str(weights)), "MODEL.WEIGHTS"), "MODEL.WEIGHTS")
+    assert same.state_dict() == {"digest": sha256(network, "backbone", pixels)}
 
 
 def test_a_vit_has_one_map(file_of, make_picture):

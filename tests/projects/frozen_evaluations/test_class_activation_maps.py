@@ -8,14 +8,14 @@ import torch
 from tiny import tiny_config
 from trees import refused
 
-from projects.FrozenEvaluations.cams import Network, activation_map, class_of, in_order, overlay
+from projects.FrozenEvaluations.cams import Classifier, activation_map, class_of, in_order, overlay
 from projects.Pictures import tiles
 from projects.Pictures.label_maps import enlarge_map
 from projects.Pictures.tiles import fit
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.images.reader import read_image
 from revisit.evaluation.features import whole_image
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 
 
 def test_the_map_is_the_weighted_sum_between_its_extremes_and_dark_where_it_is_flat():
@@ -59,10 +59,10 @@ def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_
     output, results = run_project("FrozenEvaluations/cams", options, weights)
     images = results["images"]
     assert [image["taken_for"] for image in images] == [[CLASS_NAMES[4], CLASS_NAMES[7]]] * 3
-    backbone = FrozenBackbone(tiny_config("MODEL.WEIGHTS", str(weights)))
+    backbone = Network.of_config(tiny_config("MODEL.WEIGHTS", str(weights)))
     for row, image in zip(sheet.call_args.args[1], images, strict=True):
         pixels = read_image(image["file_name"])
-        features = backbone(torch.from_numpy(whole_image(pixels, 64)).permute(2, 0, 1)[None])[0]
+        features = backbone.last_map(torch.from_numpy(whole_image(pixels, 64)).permute(2, 0, 1)[None])[0]
         own = features[CLASS_NAMES.index(image["truth"])].numpy()
         span = own.max() - own.min()
         for panel, cam in zip(row.tiles[1:], (own - own.min(), own.max() - own), strict=True):
@@ -77,7 +77,7 @@ def test_images_of_several_classes_show_their_first():
 
 
 def test_a_classifier_of_another_order_of_classes_is_turned_to_that_of_the_images():
-    network = Network("one", None, torch.eye(3), torch.arange(3.0), "square", 64, ["auk", "kite", "owl"])
+    network = Classifier("one", None, torch.eye(3), torch.arange(3.0), "square", 64, ["auk", "kite", "owl"])
     turned = in_order(network, ["owl", "auk", "kite"], "birds")
     assert turned.bias.tolist() == [2, 0, 1] and turned.weight.argmax(dim=1).tolist() == [2, 0, 1]
     assert in_order(network._replace(classes=[]), ["bat"], "bats").bias.tolist() == [0, 1, 2]  # of an older version

@@ -12,7 +12,7 @@ import projects.FrozenEvaluations.linear  # noqa: F401  (declares LINEAR)
 from projects.FrozenEvaluations import labelled_sets
 from projects.FrozenEvaluations.labelled_sets import LabelledSet
 from revisit.evaluation.features import TRANSFORMS
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 
 RECORDS = [{"image": image} for image in np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)]
 
@@ -29,7 +29,7 @@ def make(tmp_path, monkeypatch):
         cfg = tiny_config()
         cfg.merge_from_list(["LINEAR.IMAGE_SIZE", 32, "LINEAR.CACHE", str(tmp_path / "cache")])
         cfg.merge_from_list([word for pair in options.items() for word in pair])
-        backbone = FrozenBackbone(cfg)
+        backbone = Network.of_config(cfg)
         backbone.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
         calls.clear()
         rows, _ = labelled_sets.cached_features(cfg, backbone, LabelledSet("data", RECORDS[::order], np.arange(10)))
@@ -51,7 +51,7 @@ def make(tmp_path, monkeypatch):
 def test_features_are_the_pooled_map_computed_once_for_each_cause(changed, make):
     first, computed, backbone = make()
     images = torch.stack([torch.from_numpy(record["image"]).permute(2, 0, 1) for record in RECORDS])
-    assert computed == 10 and np.allclose(first, backbone(images).mean(dim=(2, 3)), atol=1e-5)
+    assert computed == 10 and np.allclose(first, backbone.last_map(images).mean(dim=(2, 3)), atol=1e-5)
     second, computed, _ = make(**changed)
     assert computed == 10 and not np.array_equal(first, second)
     for options, expected in (({}, first), (changed, second)):  # both are kept

@@ -20,7 +20,7 @@ from revisit.data.images.reader import read_record
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 from revisit.evaluation.features import center_crop
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 
 from detectron2.config import CfgNode
 
@@ -184,7 +184,7 @@ def train_layer():
         cfg.SOLVER.EPOCHS = epochs
         cfg.merge_from_list(list(options))
         data = LabelledSet("noise", records, targets)
-        return LinearTraining(cfg, FrozenBackbone(cfg), data, data)
+        return LinearTraining(cfg, Network.of_config(cfg), data, data)
 
     return make
 
@@ -217,10 +217,10 @@ def test_a_layer_is_trained_by_the_command(pretrained, run_project):
     output, results = run_project("FrozenEvaluations/linear", options, pretrained / "backbone.pth")
     assert len(results["history"]) == 2 and (output / "curves.png").is_file()
     layer = torch.load(output / "classifier.pth", weights_only=True)
-    backbone = FrozenBackbone(tiny_config("MODEL.WEIGHTS", str(pretrained / "backbone.pth")))
+    backbone = Network.of_config(tiny_config("MODEL.WEIGHTS", str(pretrained / "backbone.pth")))
     records = get_records("toy_classification_test")
     crops = torch.stack([torch.from_numpy(center_crop(read_record(r), 32)).permute(2, 0, 1) for r in records])
-    logits = backbone(crops).mean(dim=(2, 3)) @ layer["weight"].T + layer["bias"]
+    logits = backbone.last_map(crops).mean(dim=(2, 3)) @ layer["weight"].T + layer["bias"]
     right = logits.topk(5, dim=1).indices == torch.tensor([record["label"] for record in records])[:, None]
     expected = [round(100 * hits.sum().item() / len(records), 2) for hits in (right[:, 0], right.any(dim=1))]
     assert [results["top1"], results["top5"]] == expected

@@ -20,7 +20,8 @@ from revisit.checkpoint.named_weights import NAMED_WEIGHTS_REGISTRY
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import describe
-from revisit.network.frozen_network import FrozenNetwork, load_frozen
+from revisit.network.frozen_network import load_frozen
+from revisit.network.network import Network
 from revisit.plugins import load_plugins
 
 DISTILLATION = ("MODEL.META_ARCHITECTURE", "Distillation", "VIEWS.NUM_SMALL", 2, "DISTILLATION.CELL_WEIGHT", 0.5)
@@ -50,7 +51,7 @@ def teacher(tmp_path) -> Path:
     return write_teacher(tmp_path / "teacher.pth")
 
 
-def teacher_of(path: Path, *options: object) -> FrozenNetwork:
+def teacher_of(path: Path, *options: object) -> Network:
     return load_frozen(tiny_config(TEACHER, str(path), *options), TEACHER)
 
 
@@ -106,7 +107,7 @@ def test_a_teacher_of_torchvision_computes_as_it_does_there(tmp_path):
     teacher = teacher_of(tmp_path / "resnet18.pth")
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     with torch.no_grad():
-        assert torch.allclose(teacher(images), maps_of(resnet, (images / 255 - mean) / std), atol=1e-3)
+        assert torch.allclose(teacher.last_map(images), maps_of(resnet, (images / 255 - mean) / std), atol=1e-3)
 
 
 @pytest.mark.parametrize(("options", "shape"), [(CONVNEXT, (2, 32, 2, 2)), (VIT, (2, 64, 8, 8))])
@@ -114,7 +115,7 @@ def test_of_a_teacher_of_another_family_the_last_map_is_taken(options, shape, tm
     model, images = tiny_model(*options).eval(), random_views(2, large=64)["anchor"]
     torch.save({"model": model.backbone.state_dict()}, tmp_path / "teacher.pth")
     write_flags(tmp_path / "teacher.pth", flags_of(tiny_config(*options), describe(model)), "a test")
-    found = teacher_of(tmp_path / "teacher.pth")(images)
+    found = teacher_of(tmp_path / "teacher.pth").last_map(images)
     assert found.shape == shape
     with torch.no_grad():
         assert torch.allclose(found, model.feature_map(model.backbone, images), atol=1e-5)

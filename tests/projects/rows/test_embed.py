@@ -28,7 +28,7 @@ from revisit.api import load_backbone
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.images.reader import read_image
 from revisit.jobs import parts
-from revisit.network.network_maps import NetworkMaps, resized
+from revisit.network.network_maps import network_maps, resized
 
 from detectron2.modeling import build_model
 
@@ -96,10 +96,11 @@ def test_rows_of_boxes_are_those_of_a_probe(weights, boxes_file, tmp_path):
     assert table.boxes.tolist() == [[10, 20, 40, 60], [60, 5, 110, 55], [0, 0, 120, 90]]
     image = resized(read_image(table.files[0]), 96, 32)
     assert image.shape == (96, 128, 3)
-    network = NetworkMaps(weights, 8, count=3)
-    maps = dict(enumerate(network(torch.from_numpy(image).permute(2, 0, 1)[None])))
+    network = network_maps(weights, 8, count=3)
+    maps = network(torch.from_numpy(image).permute(2, 0, 1)[None])
     boxes = torch.from_numpy(table.boxes[:2]) * torch.tensor([128 / 120, 96 / 90] * 2)
-    expected = normalize(of_maps(maps, {0: 8, 1: 16, 2: 32}, boxes))  # what projects/CompareStarts probes
+    strides = {"res3": 8, "res4": 16, "res5": 32}
+    expected = normalize(of_maps(maps, strides, boxes))  # what projects/CompareStarts probes
     assert table.rows[:2] == pytest.approx(expected.numpy(), abs=1e-6)
 
 

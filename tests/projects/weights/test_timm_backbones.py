@@ -33,7 +33,7 @@ from revisit.modeling.backbone.description import describe
 from revisit.modeling.backbone.resnet import ResNetDescription
 from revisit.modeling.bn_groups import BNGroups
 from revisit.modeling.grouped_batch_norm import group_batch_norm
-from revisit.network.frozen_backbone import FrozenBackbone
+from revisit.network.network import Network
 
 from detectron2.modeling import build_backbone, build_model
 from detectron2.structures import Boxes, Instances
@@ -291,7 +291,7 @@ def test_frozen_features_are_those_of_the_converted_run(name, tmp_path):
     model, cfg = tiny_model(*keys_of(name)), tiny_config(*keys_of(name))
     run_of_it = {"model": model.state_dict(), "flags": flags_of(cfg, describe(model))}
     cfg.MODEL.WEIGHTS = str(write_converted(run_of_it, tmp_path / "backbone.pth"))
-    frozen, x = FrozenBackbone(cfg), torch.randint(0, 256, (2, 3, 40, 32), dtype=torch.uint8)
+    frozen, x = Network.of_config(cfg), torch.randint(0, 256, (2, 3, 40, 32), dtype=torch.uint8)
     expected = [output["feature"] for output in model.eval()([{"image": image} for image in x])]
     assert torch.allclose(F.normalize(frozen.pooled(x), dim=1), torch.stack(expected), atol=1e-5)
 

@@ -1,0 +1,48 @@
+"""One door for each thing: what several places once did in their own way is defined once, and by nobody again."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from test_house import trees
+
+
+def nodes(kind: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
+    """Of the core and of projects, with their files."""
+    for path, tree in trees().items():
+        if path.parts[0] in ("revisit", "projects"):
+            yield from ((path, node) for node in ast.walk(tree) if isinstance(node, kind))
+
+
+def test_pixels_are_normalised_by_the_network_alone():
+    """But a meta-architecture of Detectron2's kind normalises its own batch, on its own device, as Detectron2's do."""
+    divided = [
+        str(path)
+        for path, node in nodes(ast.BinOp)
+        if isinstance(node.op, ast.Div) and isinstance(node.left, ast.BinOp) and is_less_a_mean(node.left)
+    ]
+    assert sorted(divided) == [
+        "projects/FrozenEvaluations/while_pretraining.py",  # rows of features, as the next
+        "projects/Rows/leave_out.py",
+        "revisit/modeling/meta_arch/depth_estimator.py",
+        "revisit/modeling/meta_arch/pretraining.py",
+        "revisit/network/network.py",
+    ]
+
+
+def is_less_a_mean(node: ast.BinOp) -> bool:
+    return isinstance(node.op, ast.Sub) and "mean" in ast.unparse(node.right).lower()
+
+
+def test_what_weights_describe_is_built_with_its_pixels_alone():
+    """Elsewhere a network is built on the meta device, to see its tensors or its maps."""
+    built = [f"{path}: {ast.unparse(node)}" for path, node in nodes(ast.Call) if is_build(node)]
+    assert sorted(built) == [
+        "revisit/checkpoint/convert.py: description.build(cfg)",
+        "revisit/network/network.py: weights.description.build(flags_to_config(weights.flags))",
+        "revisit/network/network_maps.py: backbone.description.build(flags_to_config(backbone.flags))",
+    ]
+
+
+def is_build(node: ast.Call) -> bool:
+    return ast.unparse(node.func).endswith("description.build")
