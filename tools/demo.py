@@ -24,6 +24,7 @@ from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 from revisit.jobs.with_parent import with_parent
+from revisit.markdown import markdown_table
 from revisit.plugins import find_file, name_from_here
 
 PRETRAIN, DETECT = "configs/toy/demo.yaml", "configs/toy/detection.yaml"
@@ -147,12 +148,13 @@ def write_summary(demo: Demo, minutes: float) -> None:
         "masks followed through videos, J&F (%)": [scores["J&F-Mean"] for scores in videos],
         "detection AP50, held-out appearance (%)": [curves[f"detect_{start}"][-1][1] for start in STARTS],
     }
-    lines = [f"| {name} | {random:.1f} | {pretrained:.1f} |" for name, (random, pretrained) in rows.items()]
-    table = "\n".join(["| | random init | SimCLR |", "|---|---|---|", *lines])
+    cells = [[name, *(f"{value:.1f}" for value in values)] for name, values in rows.items()]
+    table = markdown_table(["", "random init", "SimCLR"], cells)
+    steps = markdown_table(["step", ""], [(title, f"{seconds:.0f} s") for title, seconds in demo.timings])
     facts = {
         "warning": "\n**A quick check: these numbers mean nothing.**\n" if demo.quick else "",
         "table": table, "seed": demo.seed, "cores": os.cpu_count(), "minutes": minutes, "pretrain": PRETRAIN,
-        "detect": DETECT, "steps": "\n".join(f"| {title} | {seconds:.0f} s |" for title, seconds in demo.timings),
+        "detect": DETECT, "steps": steps,
     }  # fmt: skip
     (demo.output / "summary.md").write_text(SUMMARY.read_text().format(**facts))
     print(f"\n{table}\n\n{minutes:.1f} minutes. Pictures and this table: {demo.output / 'summary.md'}")

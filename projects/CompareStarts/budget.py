@@ -21,13 +21,13 @@ from projects.CompareStarts.starts import RANDOM, Start
 from projects.Paper.cells import Cell
 from projects.Paper.paper_tables import GivenBackbone
 from projects.Reports.main_score import direction
-from revisit.command.markdown import markdown_table
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
 from revisit.files import strict_json, written_whole
 from revisit.jobs.commands import Job
 from revisit.keys import Facts, resolve_auto_values
+from revisit.markdown import markdown_table
 
 from detectron2.config import CfgNode
 

@@ -12,11 +12,11 @@ from projects.CompareStarts.write_comparison import plot_scores, write_texts
 from projects.Paper.cells import read_score
 from projects.Rows.leave_out import Interval
 from projects.Rows.own_features import BACKBONE
-from revisit.command.markdown import markdown_table
 from revisit.errors import UserError, expect
 from revisit.files import make_folder, strict_json
 from revisit.jobs.command_options import show_jobs
 from revisit.jobs.commands import Job, run_jobs, with_needs
+from revisit.markdown import markdown_table
 
 WHOLE = (
     "more than a backbone, so the probe looks at what its own neck (pyramid) or box head makes of a box; features of a "

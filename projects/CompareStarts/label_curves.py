@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from revisit.command.markdown import deviation
+from revisit.markdown import deviation
 
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference"
 

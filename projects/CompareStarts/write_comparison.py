@@ -14,9 +14,9 @@ from projects.Paper.cells import Cell
 from projects.Paper.result_table import NONE, ours
 from projects.Pictures.curves import saved_plot
 from projects.Reports.main_score import direction
-from revisit.command.markdown import csv_table, markdown_table
 from revisit.errors import without_secrets
 from revisit.files import strict_json, write_whole
+from revisit.markdown import csv_table, markdown_table
 
 
 def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder: Path) -> str:

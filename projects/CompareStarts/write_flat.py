@@ -14,8 +14,8 @@ from projects.CompareStarts.until_flat import Curve, UntilFlat, training_of
 from projects.CompareStarts.write_comparison import write_texts
 from projects.Pictures.curves import saved_plot
 from projects.Reports.main_score import direction
-from revisit.command.markdown import csv_table, deviation, markdown_table, mean_and_spread
 from revisit.files import strict_json
+from revisit.markdown import csv_table, deviation, markdown_table, mean_and_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

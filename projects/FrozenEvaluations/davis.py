@@ -13,11 +13,11 @@ from PIL import Image
 
 from projects.Pictures.label_maps import voc_colours
 from projects.Pictures.tiles import fit
-from revisit.command.markdown import csv_table
 from revisit.data.sources.labels import VOID, check_size, read_labels
 from revisit.data.sources.split_files import read_split
 from revisit.errors import expect
 from revisit.files import write_whole, written_whole
+from revisit.markdown import csv_table
 
 OPACITY = 0.6  # of an object over the frame
 LEAST_FRAMES = 3  # the first is given and the last does not count

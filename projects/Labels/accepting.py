@@ -14,8 +14,8 @@ from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, re
 from revisit.boxes.boxes import in_coco, with_sides
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.labelled_boxes import size_of, with_whole_name
-from revisit.command.markdown import CsvDicts
 from revisit.errors import UserError, expect, first_line
+from revisit.markdown import CsvDicts
 
 REMOVE = "remove"
 KEY = ("kind", "file_name", "box", "label")  # by which a row is recognised; its suggestion may be edited

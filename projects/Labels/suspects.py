@@ -11,9 +11,9 @@ from projects.Labels.labels import Labels
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.votes import Vote
 from revisit.boxes.labelled_boxes import size_of
-from revisit.command.markdown import csv_table
 from revisit.errors import UserError, first_line
 from revisit.files import write_whole
+from revisit.markdown import csv_table
 
 NOT_A_LABEL = -1  # instead of the number of a label, and of the place of an annotation
 COLUMNS = ("id", "kind", "suspicion", "file_name", "box", "label", "suggestion")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from revisit.command.markdown import CsvDicts
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
 from revisit.data.sources.records import Records
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator
 from revisit.errors import UserError, expect, first_few, translated
 from revisit.keys import is_read
+from revisit.markdown import CsvDicts
 
 from detectron2.config import CfgNode
 

@@ -22,13 +22,13 @@ import numpy as np
 from projects.Pictures.curves import saved_plot
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.command.evaluation_config import write_results
-from revisit.command.markdown import score_in
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.boxes import intersection_over_union
 from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.errors import translated
 from revisit.files import read_yaml
 from revisit.keys import COUNT, PIXELS, SHARE, declare, list_of, one_of
+from revisit.markdown import score_in
 from revisit.progress import progress
 
 from detectron2.config import CfgNode

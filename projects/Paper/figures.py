@@ -11,9 +11,9 @@ from pathlib import Path
 
 from projects.Paper.cells import JobBuilder
 from projects.Paper.paper_tables import COLUMNS, DATA_SETS, ROWS, PretrainingRun, Snapshot, study
-from revisit.command.markdown import markdown_table
 from revisit.data.sources.catalog import datasets_root
 from revisit.jobs.commands import Job, data_facts, with_needs
+from revisit.markdown import markdown_table
 
 LIMITS = ("0.6", "0.4", "0.2", "0.0")
 PARTS = 4  # of a training, after each of which it is judged

@@ -7,7 +7,7 @@ from pathlib import Path
 from projects.Paper.cells import Cell
 from projects.Paper.paper_tables import COLUMNS
 from projects.Pictures.curves import saved_plot
-from revisit.command.markdown import csv_table, deviation, markdown_table, mean_and_spread
+from revisit.markdown import csv_table, deviation, markdown_table, mean_and_spread
 
 NONE = "–"
 

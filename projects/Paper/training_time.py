@@ -14,10 +14,10 @@ import json
 from pathlib import Path
 
 from projects.Pictures.curves import saved_plot
-from revisit.command.markdown import score_in
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 from revisit.files import make_folder, output_path, written_whole
+from revisit.markdown import score_in
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from projects.Paper.cells import JobBuilder, read_score
 from projects.Paper.paper_tables import GivenBackbone
 from projects.Paper.published import TIMM_DIFFERENCE, PublishedFile, PublishedScore, check_hash
 from projects.Weights.zoo_options import zoo_options
-from revisit.command.markdown import markdown_table
 from revisit.engine.environment import describe_environment
 from revisit.engine.setup import make_config
 from revisit.errors import UserError, expect
 from revisit.files import write_whole
 from revisit.jobs.commands import Job, missing_inputs, run_jobs
+from revisit.markdown import markdown_table
 from revisit.plugins import TRAIN
 
 

@@ -13,9 +13,9 @@ from math import ceil
 from typing import NamedTuple
 
 from projects.Planning import scale_formulas as formulas
-from revisit.command.markdown import markdown_table
 from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
+from revisit.markdown import markdown_table
 from revisit.progress import progress
 
 GIB, GB, DAY, HOUR = 2**30, 1e9, 86400, 3600

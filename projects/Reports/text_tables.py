@@ -6,9 +6,9 @@ from typing import NamedTuple
 import yaml
 
 from projects.Reports.collect import ReportedRun
-from revisit.command.markdown import CsvLines
 from revisit.config import add_revisit_config
 from revisit.keys import dotted_keys
+from revisit.markdown import CsvLines
 
 from detectron2.config import get_cfg
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.Rows.row_table import RowTable
-from revisit.command.markdown import CsvDicts
 from revisit.errors import UserError, expect
+from revisit.markdown import CsvDicts
 
 CLUSTERS = 12
 SEED = 0

@@ -17,12 +17,12 @@ from projects.Rows.pair_sheets import draw_leaks, draw_pairs
 from projects.Rows.regions import whole_images
 from projects.Rows.row_table import TABLE, RowTable
 from revisit.boxes.boxes import sides_of
-from revisit.command.markdown import csv_table
 from revisit.data.sources.image_folders import write_list
 from revisit.errors import expect
 from revisit.files import make_folder, write_whole
 from revisit.jobs.job import Runner
 from revisit.jobs.processes import HERE
+from revisit.markdown import csv_table
 
 
 class Hashed(NamedTuple):

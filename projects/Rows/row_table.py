@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from revisit.arrays import read_arrays
-from revisit.command.markdown import write_csv
 from revisit.errors import UserError, expect, translated
 from revisit.files import is_url, written_whole
 from revisit.jobs.parts import save_arrays
 from revisit.keys import short_repr
+from revisit.markdown import write_csv
 
 TABLE = "embeddings.npz"
 ABOUT = {"of": str, "network": str, "digest": str, "flags": dict, "options": dict}  # types of what it says

@@ -4,26 +4,27 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from revisit.keys.declarations import Key
+from revisit.markdown import markdown_table
 
 
 def reference(keys: Iterable[Key]) -> str:
     """The page docs/config.md: a table for each section of our keys."""
-    lines, ordered = [_HEADER], sorted(keys, key=lambda key: key.name.rpartition(".")[::2])
+    parts, ordered = [_HEADER], sorted(keys, key=lambda key: key.name.rpartition(".")[::2])
     for section, of_section in groupby(ordered, key=lambda key: key.name.rpartition(".")[0]):
-        lines.append(
-            f"\n## {section or 'Others'}\n\n| key | default | meaning | values | paper |\n|---|---|---|---|---|"
-        )
-        for key in of_section:
-            default, paper = (f"`{value!r}`".replace("|", "\\|") for value in (key.default, key.paper))
-            change = " A resumed run may change it." if key.may_change else ""
-            readers = f" Read by {', '.join(key.read_by)}." if key.read_by else ""
-            expected = key.rule.expected if key.rule else f"of type {type(key.default).__name__}"
-            meaning, paper = f"{key.meaning}{readers}{change}", "" if key.paper is None else paper
-            cells = (f"`{key.name}`", default, meaning, expected, paper)
-            lines.append("| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        parts.append(f"## {section or 'Others'}\n\n{markdown_table(_COLUMNS, map(_row, of_section))}")
+    return "\n\n".join(parts) + "\n"
 
 
+def _row(key: Key) -> list[str]:
+    default, paper = (f"`{value!r}`".replace("|", "\\|") for value in (key.default, key.paper))
+    change = " A resumed run may change it." if key.may_change else ""
+    readers = f" Read by {', '.join(key.read_by)}." if key.read_by else ""
+    expected = key.rule.expected if key.rule else f"of type {type(key.default).__name__}"
+    meaning, paper = f"{key.meaning}{readers}{change}", "" if key.paper is None else paper
+    return [f"`{key.name}`", default, meaning, expected, paper]
+
+
+_COLUMNS = ("key", "default", "meaning", "values", "paper")
 _HEADER = """\
 # Config keys
 

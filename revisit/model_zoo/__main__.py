@@ -6,6 +6,7 @@ python -m revisit.model_zoo > MODEL_ZOO.md      # after a change of a recipe's h
 import re
 from pathlib import Path
 
+from revisit.markdown import markdown_table
 from revisit.model_zoo import get_config_file, names
 
 _HEAD = """\
@@ -18,6 +19,7 @@ config. No weights of ours are published; `MODEL.WEIGHTS` takes some of others [
 ResNet-50 by the same recipe: the same data, the same epochs. Written from the headers of the recipes by `python -m
 revisit.model_zoo`.
 """
+_HEADERS = ("recipe", "what", "data", "cost", "paper", "ours")
 _NOT_MEASURED = "Ours at this scale: not measured."
 _TABLE = f"#{' ' * 13}"  # how lines of a header begin that are set as a table
 _IN_HEADER = "(a table, in the recipe)"
@@ -54,15 +56,17 @@ def table() -> str:
     """MODEL_ZOO.md."""
     parts = [_HEAD]
     for folder, title in _TITLES.items():
-        parts.append(f"## {title}\n\n| recipe | what | data | cost | paper | ours |\n|---|---|---|---|---|---|")
-        for name in (name for name in names() if name.startswith(f"{folder}/")):
-            facts = header_of(name)
-            paper = facts.get("Paper", "").replace(_NOT_MEASURED, "")
-            link, ours = f"[{name}](configs/{name})", facts.get("Ours") or "not run"
-            cells = (link, facts["Title"], facts.get("Data", ""), facts.get("Cost", ""), paper, ours)
-            parts.append(f"| {' | '.join(cell.strip().replace('|', '/') for cell in cells)} |")
-        parts.append("")
-    return "\n".join(parts).rstrip() + "\n"
+        rows = [_row(name) for name in names() if name.startswith(f"{folder}/")]
+        parts.append(f"## {title}\n\n{markdown_table(_HEADERS, rows)}\n")
+    return "\n".join(parts)
+
+
+def _row(name: str) -> list[str]:
+    facts = header_of(name)
+    paper = facts.get("Paper", "").replace(_NOT_MEASURED, "")
+    link, ours = f"[{name}](configs/{name})", facts.get("Ours") or "not run"
+    cells = (link, facts["Title"], facts.get("Data", ""), facts.get("Cost", ""), paper, ours)
+    return [cell.strip().replace("|", "/") for cell in cells]
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import torch
 
-from revisit.command.markdown import markdown_table
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
+from revisit.markdown import markdown_table
 
 LIMIT = 600  # seconds of one item
 TRAIN = ["tools/train_net.py", "--config-file"]

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
-from revisit.command.markdown import CsvDicts, markdown_table
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 from revisit.files import output_path
+from revisit.markdown import CsvDicts, markdown_table
 
 DRAWS = 2000  # of the bootstrap
 

@@ -25,10 +25,10 @@ def main() -> None:
     args = parser.parse_args()
     import numpy as np
 
-    from revisit.command.markdown import csv_table
     from revisit.data.images.reader import require_record
     from revisit.data.sources.catalog import get_records
     from revisit.data.sources.records import sample
+    from revisit.markdown import csv_table
     from revisit.progress import progress
     from studies.curation.jitter import BEST, jittered, save_jpeg
 

@@ -10,9 +10,9 @@ are in one group.
 import argparse
 from pathlib import Path
 
-from revisit.command.markdown import CsvDicts
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
+from revisit.markdown import CsvDicts
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ import statistics
 from pathlib import Path
 
 from projects.Rows.row_table import RowTable, load_table
-from revisit.command.markdown import markdown_table, mean_and_spread
 from revisit.engine.command import natural, run_command, whole
 from revisit.errors import expect
+from revisit.markdown import markdown_table, mean_and_spread
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from projects.Rows.row_table import RowTable, load_table
-from revisit.command.markdown import markdown_table
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
+from revisit.markdown import markdown_table
 
 
 def main() -> None:

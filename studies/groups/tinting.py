@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from revisit.command.markdown import csv_table
 from revisit.data.images.reader import read_image
 from revisit.data.sources.catalog import get_records
 from revisit.errors import expect
 from revisit.files import write_whole
+from revisit.markdown import csv_table
 
 DARKEST = 0.3  # of a channel of a lamp
 

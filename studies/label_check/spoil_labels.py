@@ -38,7 +38,7 @@ def main() -> None:
     expect(0 < args.share <= 0.25, f"--share {args.share:g}: expected up to 0.25, as there are four ways")
     from projects.Labels.labels import read_labels_of
     from projects.Labels.suspects import COLUMNS, read_suspects
-    from revisit.command.markdown import csv_table, markdown_table
+    from revisit.markdown import csv_table, markdown_table
     from studies.label_check.spoiling import KINDS, accepted, precision, read_spoiled, spoil
 
     if args.labels:

@@ -9,12 +9,12 @@ from commands import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from revisit.command.markdown import CsvDicts, CsvLines, csv_table
 from revisit.errors import on_one_line
+from revisit.markdown import CsvDicts, CsvLines, csv_table
 
 FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\uff1d1", "-", "-1 -2")
 LINE_ENDS = ("\t=1", "\r=1", "\n=1", "a\n=1", "a\u2028b")
-OTHERS = {"revisit/command/markdown.py", "datasets/prepare_openimages_subsets.py"}  # the second reads OpenImages' lists
+OTHERS = {"revisit/markdown.py", "datasets/prepare_openimages_subsets.py"}  # the second reads OpenImages' lists
 
 
 @pytest.mark.parametrize("text", FORMULAS)

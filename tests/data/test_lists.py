@@ -6,10 +6,10 @@ import io
 import pytest
 from trees import blank_image, refused, write
 
-from revisit.command.markdown import csv_table, markdown_table
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.image_folders import load_list, write_list
 from revisit.data.sources.split_files import read_class_names, read_split, text_of_names
+from revisit.markdown import csv_table, markdown_table
 
 ENDS = ["\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r\n"]
 

@@ -26,12 +26,12 @@ from projects.Rows.atlas import write_atlas
 from projects.Rows.image_lists import images_of
 from projects.Rows.row_table import RowTable, load_table, save_csv, save_table
 from projects.Weights import sharing
-from revisit.command.markdown import csv_table, markdown_table
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.image_folders import write_list
 from revisit.data.sources.split_files import read_names_of_images, read_split
 from revisit.errors import UserError
 from revisit.files import below, plain_name
+from revisit.markdown import csv_table, markdown_table
 
 CASES = int(os.environ.get("FUZZ_CASES", 100))  # names; of mutated lists of runs a quarter
 PIECES = (

@@ -1,4 +1,4 @@
-"""One door for each thing: what several places once did in their own way is defined once, and by nobody again."""
+"""Boxes of images have one door."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""One door for each thing: what several places once did in their own way is defined once, and by nobody again."""
+"""A network with its pixels, and what weights ask for, have one door."""
 
 import ast
 from collections.abc import Iterator
