@@ -44,6 +44,7 @@ from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.network.network import Network
+from revisit.progress import progress
 
 from detectron2.config import CfgNode
 
@@ -52,7 +53,6 @@ REGIONS = 32  # labelled ones of an image at most
 SURROUNDINGS = 32  # px of the network's input around a pixel
 OVERLAP = 0.3  # IoU of a box of background with an object, less than
 TRIES = 10  # boxes that are drawn for each one of background
-REPORTS = 4  # lines of progress for each start
 
 
 class Regions(NamedTuple):
@@ -193,7 +193,7 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
 
 @torch.no_grad()
 def regions_of(
-    backbone: nn.Module, features: Features, cfg: CfgNode, records: Records, place: str = ""
+    backbone: nn.Module, features: Features, cfg: CfgNode, records: Records, title: str = ""
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows (M, C), targets (M,) and images' numbers (M,) of the regions of all records, as score_regions takes them.
 
@@ -203,9 +203,7 @@ def regions_of(
     targets_of = _targets_of(cfg, records)
     network = Network(backbone, flags_of(cfg, None))
     rows, targets, images = [], [], []
-    for number, record in enumerate(records):
-        if number and number % max(1, len(records) // REPORTS) == 0:
-            print(f"{place}: {number} of {len(records)} images", flush=True)
+    for number, record in enumerate(progress(title, "image", records)):
         image = mapper(record)["image"]
         regions = targets_of(record, tuple(image.shape[1:]), np.random.default_rng((0, number)))
         if not len(regions.boxes):

@@ -33,3 +33,7 @@ def test_one_function_writes_markdown_tables():
     card = "projects/Weights/export.py"  # a text with a table in it, whose rows as_card_says reads
     assert files_with(r"\|-{3}|\| -{3}|\"---\"") == {"revisit/markdown.py", card}
     assert files_with(r"""["'] \| ["']\.join|\{' \| '""") == {"revisit/markdown.py", "studies/benchmarks/check_gpu.py"}
+
+
+def test_one_function_draws_bars_of_progress():
+    assert files_with(r"\btqdm\(|\{number\} of \{len") == {"revisit/progress.py"}

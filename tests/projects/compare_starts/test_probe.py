@@ -100,12 +100,13 @@ def test_boxes_masks_and_depth_are_probed_alike_twice(config, columns, toy_datas
     assert list(one.scores) == columns and one[:3] == other[:3]
 
 
-def test_a_probe_is_computed_once_for_the_same_weights_images_and_labels(toy_datasets, tmp_path, capsys):
+def test_a_probe_is_computed_once_for_the_same_weights_images_and_labels(toy_datasets, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("revisit.progress.IN_A_LOG", {})
     task = read_task("configs/toy/depth.yaml", NARROW.split(), frozen=False)
     starts = {"random weights": Start(GivenBackbone("random"))}
     (one,) = probe_starts(task, starts, 8, 1, tmp_path)
-    shown = capsys.readouterr().out
-    assert "probe [1/1] random weights: 2 of 8 images" in shown and "as before" not in shown
+    shown = capsys.readouterr()
+    assert "probe [1/1] random weights: 100%" in shown.err and "8/8" in shown.err and "as before" not in shown.out
     assert probe_starts(task, starts, 8, 1, tmp_path) == [one] and "as before" in capsys.readouterr().out
     for other in ((9, 1), (8, 2)):
         probe_starts(task, starts, *other, tmp_path)
