@@ -42,7 +42,7 @@ def main() -> None:
     from revisit.data.sources.records import fingerprint
     from revisit.engine.freed_memory import keep_freed_memory
     from revisit.jobs.job import PerProcess
-    from revisit.jobs.output_settings import claim
+    from revisit.jobs.record import Record
     from revisit.network.dense_features import DenseFeatures
 
     runner = runner_of(args)
@@ -55,7 +55,7 @@ def main() -> None:
     settings = {**features().settings, "boxes": args.boxes, "images": looked_at}
     make_folder(args.output, "--output")
     with runner.alone(args.output):
-        claim(args.output, settings)
+        Record(args.output, settings).claim()
     images = discover(records, features, args.output, args.boxes, runner)
     folder, data_set = folder_of(images, args.images), args.output / "data_set.json"
     count = write_data_set(data_set, images, folder=folder)

@@ -22,9 +22,9 @@ from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
 from revisit.jobs.job import PerProcess, Runner
-from revisit.jobs.output_settings import claim
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines
 from revisit.jobs.processes import HERE
+from revisit.jobs.record import Record
 from revisit.keys import DETECTORS, is_read
 
 from detectron2.config import CfgNode
@@ -126,7 +126,8 @@ class FilePredictor:
         with runner.alone(self._output):
             of_files = {"files": fingerprint(files), "weights": fingerprint(weights)}
             settings = {key: value for key, value in plain_config(self._cfg).items() if is_read(self._cfg, key)}
-            claim(parts, of_files | settings, "give those again to continue, or delete this folder")
+            record = Record(parts, of_files | settings)
+            record.claim("give those again to continue, or delete this folder")
         work = Work("predicting", len(sources), PART, partial(self._part, sources))
         with in_parts(work, parts, runner) as arrays:
             for line in of_lines(arrays["lines"]):

@@ -20,9 +20,9 @@ from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.records import fingerprint
 from revisit.errors import UserError, expect
 from revisit.jobs.job import PerProcess, Runner
-from revisit.jobs.output_settings import claim
 from revisit.jobs.parts import Arrays, Work, in_parts
 from revisit.jobs.processes import HERE
+from revisit.jobs.record import Record
 from revisit.keys import declaration
 
 PART = 256  # images
@@ -77,7 +77,8 @@ def embed(
     """
     records = [each.record for each in places]
     with runner.alone(output):
-        claim(output, embedder.about | {"images": fingerprint(records, labels=False), "boxes": _digest(places)})
+        of_places = {"images": fingerprint(records, labels=False), "boxes": _digest(places)}
+        Record(output, embedder.about | of_places).claim()
     if (output / TABLE).is_file():
         print(f"{output / TABLE} is there already", flush=True)
         return load_table(output)

@@ -21,9 +21,9 @@ from revisit.data.sources.records import Records, ask_each, fingerprint
 from revisit.errors import UserError, expect
 from revisit.files import make_folder
 from revisit.jobs.job import Runner
-from revisit.jobs.output_settings import claim
 from revisit.jobs.parts import Arrays, Work, in_parts, save_arrays
 from revisit.jobs.processes import HERE
+from revisit.jobs.record import Record
 
 PART = 1024  # images
 SIDE = 32  # px
@@ -49,7 +49,7 @@ def digests_of(records: Records, folder: Path, bit_depth: int | None = None, run
     """
     make_folder(folder, "the folder of digests")
     with runner.alone(folder):
-        claim(folder, {"images": fingerprint(records, labels=False)})
+        Record(folder, {"images": fingerprint(records, labels=False)}).claim()
     path = folder / "digests.npz"
     if not path.is_file():
         work = Work("hashing", len(records), PART, partial(_of_part, records, bit_depth))

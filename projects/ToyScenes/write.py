@@ -19,7 +19,8 @@ from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import GENERATOR_VERSION, NUM_FRAMES, Split, num_videos, plan_image
 from projects.ToyScenes.scene import draw_scene
-from revisit.errors import expect, first_few, translated
+from revisit.errors import expect, first_few
+from revisit.jobs.record import Record
 from revisit.progress import progress
 
 LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
@@ -61,7 +62,9 @@ def make_toy_scenes(
     output = Path(output).expanduser().resolve()
     is_empty = output.is_dir() and not any(output.iterdir())
     if output.exists() and not is_empty:
-        change = _change_from(output, record)
+        unlike = f"{output} is there and is not ToyScenes, of which it would have {RECORD}"
+        expect((output / RECORD).is_file(), unlike)
+        change = first_few(Record(output, record, RECORD).differences())
         if not change and not overwrite:
             return False
         expect(overwrite, f"{output} holds ToyScenes with {change}: choose another --output, or give --overwrite")
@@ -77,18 +80,6 @@ def make_toy_scenes(
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
     expect(low <= value <= high, f"--{name} is {value}, expected {low} to {high}: choose another value")
-
-
-def _change_from(folder: Path, record: dict) -> str:
-    """What ``record`` asks for that the ToyScenes in a folder do not have, in words; "" where they are the same.
-
-    Raises:
-        UserError: the folder holds no ToyScenes.
-    """
-    with translated(f"{folder} is there and is not ToyScenes, of which it would have {RECORD}"):
-        present = json.loads((folder / RECORD).read_text())
-        differing = [key for key in record if present[key] != record[key]]
-    return ", ".join(f"{key} {present[key]} (asked for: {record[key]})" for key in differing)
 
 
 def _check_nothing_else(folder: Path) -> None:

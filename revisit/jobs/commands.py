@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import functools
 import itertools
-import json
 import os
 import shlex
 import signal
@@ -20,18 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
-from revisit.compat.moved import now_at
 from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
-from revisit.errors import UserError, translated, without_secrets
-from revisit.files import write_whole
+from revisit.errors import UserError, expect, first_few
+from revisit.jobs.record import Record
 from revisit.jobs.sbatch import BatchJob
 from revisit.jobs.with_parent import with_parent
 from revisit.keys import Facts, resolve_auto_values
 from revisit.plugins import PACKAGES, TRAIN, find_config, find_file
 
+RECORD = "job.json"
 LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process holds it
 
 
@@ -78,35 +77,29 @@ class Job:
     @property
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
-        try:
-            before = json.loads((self.result.parent / "job.json").read_text())
-            before["commands"] = [[now_at(word) for word in command] for command in before["commands"]]
-            return before == self._identity
-        except (OSError, ValueError, TypeError, KeyError):
-            return False
+        with contextlib.suppress(UserError):
+            return not self._record.differences()
+        return False
 
     @property
-    def _identity(self) -> dict:
-        commands = [list(map(without_secrets, command)) for command in self.commands]
-        return {"commands": commands, "facts": list(self.facts)}
+    def _record(self) -> Record:
+        facts = {"commands": self.commands, "facts": self.facts}
+        return Record(self.result.parent, facts, RECORD)
 
     def claim(self) -> None:
-        """Write ``job.json``. Raises UserError where it is there and says otherwise."""
-        folder, record = self.result.parent, self.result.parent / "job.json"
-        if not record.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(record, json.dumps(self._identity, indent=2))
-        if not self.owns_result:
-            with translated(f"reading {record}"):
-                before = json.loads(record.read_text())["facts"]
-            others = [fact.rpartition(":")[0] for fact in self.facts if fact not in before]
-            other = f"from other data ({', '.join(others)})" if others else f"by other commands ({record})"
-            raise UserError(f"{folder} was made {other}: give another --output, or remove it")
+        """Write the record. Raises UserError where it is there and says otherwise."""
+        record = self._record
+        record.folder.mkdir(parents=True, exist_ok=True)
+        record.write()
+        before = record.before().get("facts", ())
+        others = [fact.rpartition(":")[0] for fact in self.facts if fact not in before]
+        other = f"from other data ({first_few(others)})" if others else f"by other commands ({record.folder / RECORD})"
+        expect(self.owns_result, f"{record.folder} was made {other}: give another --output, or remove it")
 
     def give_up(self) -> None:
-        """Forget ``job.json`` of a job that failed before its first checkpoint, so that it can be corrected."""
+        """Forget the record of a job that failed before its first checkpoint, so that it can be corrected."""
         if not checkpoints_of_run(self.result.parent):
-            (self.result.parent / "job.json").unlink(missing_ok=True)
+            (self.result.parent / RECORD).unlink(missing_ok=True)
 
 
 def with_needs(jobs: Iterable[Job]) -> list[Job]:

@@ -12,7 +12,7 @@ from revisit.engine.run_log import Shown
 from revisit.engine.same_experiment import check_same_experiment, config_text, plain_config
 from revisit.errors import UserError, without_secrets
 from revisit.jobs.commands import Job
-from revisit.jobs.output_settings import claim
+from revisit.jobs.record import Record
 
 from detectron2.config import CfgNode
 
@@ -68,6 +68,6 @@ def test_records_of_jobs_and_outputs_have_no_secrets_and_continue_with_another_s
     for secret in ("SECRET", "NEW"):
         signed = SIGNED.replace("SECRET", secret)
         Job("a", (("tools/train_net.py", signed),), tmp_path / "job/result.json").claim()
-        claim(tmp_path, {"weights": signed, "size": (1, 2)})
+        Record(tmp_path, {"weights": signed, "size": (1, 2)}).claim()
     assert PLACE in (text := (tmp_path / "job/job.json").read_text() + (tmp_path / "settings.json").read_text())
     assert "SECRET" not in text and "NEW" not in text

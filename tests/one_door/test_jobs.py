@@ -37,3 +37,12 @@ def test_one_function_writes_markdown_tables():
 
 def test_one_function_draws_bars_of_progress():
     assert files_with(r"\btqdm\(|\{number\} of \{len") == {"revisit/progress.py"}
+
+
+def test_one_class_says_whether_a_folder_is_of_the_same_facts():
+    """Of a run's checkpoint engine/same_experiment.py says it, of shards at a URL their own manifest."""
+    assert files_with(r"was made with other settings|def differences\(self|def claim\(output") == {
+        "revisit/jobs/record.py"
+    }
+    readers = files_with(r"""json\.loads\(.*(RECORD|SETTINGS|"job.json"|"settings.json")""")
+    assert readers == set()

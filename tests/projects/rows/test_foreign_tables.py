@@ -13,7 +13,7 @@ from trees import refused
 from projects.Rows.embedders import Named, embedder_of_table
 from projects.Rows.row_table import load_table, save_table
 from revisit.arrays import read_arrays
-from revisit.jobs.output_settings import claim
+from revisit.jobs.record import Record
 
 
 @pytest.fixture
@@ -78,4 +78,4 @@ def test_arrays_of_objects_are_refused(tmp_path):
 @pytest.mark.parametrize("content", ["", "[1]", "{", "[" * 100_000, "null"])
 def test_settings_that_are_none_are_one_line(content, tmp_path):
     (tmp_path / "settings.json").write_text(content)
-    refused("settings.json", claim, Path(tmp_path), json.loads('{"a": 1}'))
+    refused("settings.json", Record(Path(tmp_path), json.loads('{"a": 1}')).claim)

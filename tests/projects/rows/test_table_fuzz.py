@@ -18,7 +18,7 @@ from projects.Rows.embedders import Named
 from projects.Rows.row_table import load_table
 from projects.Rows.similar import similar_to
 from revisit.errors import UserError
-from revisit.jobs.output_settings import claim
+from revisit.jobs.record import Record
 
 CASES = int(os.environ.get("FUZZ_CASES", 500))
 SHARE = 40  # of them, in every run of the suite
@@ -150,7 +150,7 @@ def try_cases(cases: range, folder: Path, query: Path) -> None:
         in_one_line(load_shards, str(folder))
         text = json.dumps(changed(SETTINGS, rng))
         (folder / "settings.json").write_text(text[: rng.randrange(len(text))] if rng.random() < 0.3 else text)
-        in_one_line(claim, folder, SETTINGS)
+        in_one_line(Record(folder, SETTINGS).claim)
 
 
 def test_hostile_tables_indexes_and_settings_are_data(write_pictures, tmp_path):

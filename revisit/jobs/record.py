@@ -1,0 +1,57 @@
+"""What an output was made from, kept in its folder, so that a command that continues never mixes two."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from revisit.compat.moved import now_at
+from revisit.errors import expect, first_few, without_secrets
+from revisit.files import read_json, write_whole
+
+_OWN_FILE = re.compile('"(projects/[^"]*)"')
+
+
+class Record(NamedTuple):
+    """The facts that results in a folder follow from, as JSON has them."""
+
+    folder: Path
+    facts: dict[str, Any]
+    name: str = "settings.json"  # of the file
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / self.name
+
+    def claim(self, way_out: str = "give another --output") -> None:
+        """Write the facts. Raises UserError where others are there, because results would be of both."""
+        self.write()
+        other = self.differences()
+        expect(not other, f"{self.folder} was made with other settings ({first_few(other)}): {way_out}")
+
+    def write(self) -> None:
+        """Where there are none."""
+        if not self._file.is_file():
+            write_whole(self._file, json.dumps(_comparable(self.facts), indent=2))
+
+    def before(self) -> dict[str, Any]:
+        """Those in the folder. Raises UserError where there are none."""
+        before = _comparable(read_json(self._file))
+        expect(isinstance(before, dict), f"{self._file} has no settings: give another folder, or remove it")
+        return before
+
+    def differences(self) -> list[str]:
+        """Which facts are others in the folder, in words."""
+        before, now = self.before(), _comparable(self.facts)
+        return [_change(name, before.get(name), value) for name, value in now.items() if before.get(name) != value]
+
+
+def _comparable(facts: Any) -> Any:
+    """As a file has them: without secrets, and with the present names of our own files."""
+    text = without_secrets(json.dumps(facts))
+    return json.loads(_OWN_FILE.sub(lambda found: f'"{now_at(found[1])}"', text))
+
+
+def _change(name: str, before: Any, now: Any) -> str:
+    """A fact that differs, with its values where they are numbers: others are long, or digests."""
+    return f"{name} {before}, now {now}" if isinstance(before, int | float) else name
