@@ -14,6 +14,7 @@ from revisit.engine.hooks import write_checkpoint
 from revisit.errors import expect
 from revisit.evaluation.classifiers import BankEvaluation, percent
 from revisit.evaluation.judged import why_not_judged
+from revisit.keys import network_of
 from revisit.modeling.distributed import unwrap
 
 from detectron2.engine import DefaultTrainer, HookBase
@@ -135,4 +136,4 @@ class AgainstStart(HookBase):
 @EVALUATION_HOOK_REGISTRY.register()
 def against_start(trainer: DefaultTrainer) -> AgainstStart | None:
     """Of a method that continues."""
-    return AgainstStart(trainer.folder) if getattr(unwrap(trainer.model), "continues", False) else None
+    return AgainstStart(trainer.folder) if network_of(trainer.cfg).continues else None

@@ -18,7 +18,7 @@ from revisit.compat.private_names import BatchNorm
 from revisit.data.sources.inspection import num_classes
 from revisit.engine.writers import Writers
 from revisit.errors import UserError, expect
-from revisit.keys import with_values
+from revisit.keys import Architecture, with_values
 from revisit.modeling.momentum import ema_update, momentum_copy
 
 from detectron2.config import CfgNode
@@ -47,7 +47,7 @@ def detector_of(cfg: CfgNode) -> nn.Module:
 
 
 @META_ARCH_REGISTRY.register()
-class TeacherDetector(nn.Module):
+class TeacherDetector(nn.Module, Architecture):
     """A student of the meta-architecture TEACHER.DETECTOR, and its average over the iterations, the teacher.
 
     The teacher's parts have the names that they have in a plain detector: a checkpoint is that detector's, and has the
@@ -86,10 +86,10 @@ class TeacherDetector(nn.Module):
         (teacher,) = self._teacher
         return teacher if teacher.device == self.student.device else teacher.to(self.student.device)
 
-    @property
-    def evaluated(self) -> nn.Module:
+    @classmethod
+    def evaluated(cls, model: nn.Module) -> nn.Module:
         """The teacher."""
-        return self.teacher
+        return model.teacher
 
     def train(self, mode: bool = True) -> nn.Module:
         """Also of the teacher, whose statistics Detectron2's PreciseBN measures in training mode."""

@@ -24,7 +24,7 @@ from revisit.checkpoint.sources import origin_of, recognised
 from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
-from revisit.keys import SWITCH, declare, value_of
+from revisit.keys import SWITCH, declare, network_of, value_of
 from revisit.modeling.backbone.description import Flags, backbone_keys, describe, description_of, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -72,7 +72,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             content["classes"] = names  # of the first, which the others follow
         if self._start:
             content["start"] = self._start
-        if prefixes := getattr(self.model, "training_only", ()):  # such as a copy that learns
+        if prefixes := network_of(self._cfg).training_only:  # such as a copy that learns
             content["training_only"] = list(prefixes)
         content = {**content, "flags": self._flags(content["model"]), **kwargs}
         with written_whole(path) as temporary, open(temporary, "wb") as file:  # torch writes the name of a path into it
@@ -148,7 +148,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def _named_plainly(self, checkpoint: dict) -> dict:
         """A file whose tensors Detectron2 gives to all names that end as theirs: of a network that has a copy for its
         training, under the names in the network without it. Detectron2 refuses two such names."""
-        prefixes = getattr(self.model, "training_only", ())
+        prefixes = network_of(self._cfg).training_only
         if not (prefixes and checkpoint.get("matching_heuristics")):
             return checkpoint
         plain = for_prediction({"model": self.model.state_dict(), "training_only": prefixes})

@@ -13,7 +13,7 @@ from revisit.engine.hooks import FreshPreciseBN, LossNormalizers
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
-from revisit.keys import PIXELWISE, with_values
+from revisit.keys import PIXELWISE, network_of, with_values
 from revisit.modeling.distributed import share_state, unwrap
 
 from detectron2.config import CfgNode
@@ -51,7 +51,7 @@ class FinetuneTrainer(RevisitTrainer):
     def _precise_bn(self) -> FreshPreciseBN | None:
         """TEST.PRECISE_BN of what is evaluated, on batches of a loader of its own, whose workers only take memory."""
         cfg = with_values(self.cfg, {"DATALOADER.NUM_WORKERS": 0})
-        network = getattr(unwrap(self.model), "evaluated", self.model)  # one that trains another says which
+        network = network_of(cfg).evaluated(unwrap(self.model))
         if not cfg.TEST.PRECISE_BN.ENABLED or not get_bn_modules(network):
             return None
         loader = self.build_train_loader(cfg)

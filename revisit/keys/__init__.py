@@ -1,5 +1,6 @@
 """Config keys: what a value may be, declarations, and keys that decide themselves."""
 
+from revisit.keys.architectures import Architecture
 from revisit.keys.auto import counted, is_free, is_open, resolve_auto_values
 from revisit.keys.declarations import (
     DETECTORS,
@@ -45,6 +46,7 @@ from revisit.keys.values import (
 )
 
 __all__ = [
+    "Architecture",
     "COUNT",
     "DETECTORS",
     "Decision",

@@ -11,6 +11,7 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from revisit.errors import UserError
+from revisit.keys.architectures import Architecture, architecture_named
 from revisit.keys.facts import Decision, Facts, Resolve
 from revisit.keys.values import Rule, short_repr
 
@@ -208,9 +209,9 @@ def alternatives() -> dict[str, list[Key]]:
     return groups
 
 
-def network_of(cfg: CfgNode) -> Any:
+def network_of(cfg: CfgNode) -> type[Architecture]:
     """The meta-architecture that MODEL.META_ARCHITECTURE names. Raises KeyError, which says the name."""
-    return META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    return architecture_named(cfg.MODEL.META_ARCHITECTURE)
 
 
 def architecture_of(cfg: CfgNode) -> str:
@@ -219,10 +220,8 @@ def architecture_of(cfg: CfgNode) -> str:
 
 
 def predictor_of(architecture: str, value: Callable[[str], Any]) -> str:
-    """The meta-architecture that predicts; ``value`` gives a full key's. One that only trains another has an attribute
-    ``around``, the key that names that one."""
-    network = META_ARCH_REGISTRY.get(architecture) if architecture in META_ARCH_REGISTRY else None
-    key = getattr(network, "around", "")
+    """The name of the meta-architecture that predicts; ``value`` gives a full key's."""
+    key = architecture_named(architecture).around if architecture in META_ARCH_REGISTRY else ""
     return value(key) if key else architecture
 
 
@@ -233,10 +232,9 @@ def is_read(cfg: CfgNode, name: str) -> bool:
     if not readers:
         return True
     network = network_of(cfg)
-    if is_among(name, getattr(network, "also_reads", ())):
+    if is_among(name, network.also_reads):
         return True
-    if is_among(name, getattr(network, "unread", ())):
+    if is_among(name, network.unread):
         return False
-    lineage = {cls.__name__ for cls in network.__mro__} if isinstance(network, type) else set()
-    lineage |= {architecture_of(cfg)} & {*FINETUNING}
+    lineage = {cls.__name__ for cls in network.__mro__} | {architecture_of(cfg)} & {*FINETUNING}
     return bool(lineage & set(readers)) or (name not in KEYS and not lineage & {PRETRAINING, *FINETUNING})

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 def default_queue_size(cfg: CfgNode, images: int) -> int:
     """Rows of the queue that half the training images fill, in whole batches, and at most the paper's number."""
-    batch, keys = cfg.SOLVER.IMS_PER_BATCH, keys_of_image(cfg)
+    batch, keys = cfg.SOLVER.IMS_PER_BATCH, network_of(cfg).keys_of_image(cfg)
     half = images // 2 // batch * batch
     return min(PAPERS_QUEUE // keys, max(batch, half)) * keys
 
@@ -38,15 +38,9 @@ moco(
 )
 
 
-def keys_of_image(cfg: CfgNode) -> int:
-    """How many rows an image leaves in the queue, by the method of the config."""
-    method = network_of(cfg)
-    return method.keys_of_image(cfg) if hasattr(method, "keys_of_image") else 1
-
-
 def check_queue_size(cfg: CfgNode) -> None:
     """Raise UserError for a queue that does not hold a batch."""
-    keys, size = cfg.SOLVER.IMS_PER_BATCH * keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
+    keys, size = cfg.SOLVER.IMS_PER_BATCH * network_of(cfg).keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
     expect(keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
 
 
@@ -54,7 +48,7 @@ def iterations_to_fill(cfg: CfgNode) -> int:
     """Iterations with a learning rate of 0: those that fill the queue, with MOCO.FILL_QUEUE_FIRST."""
     if not cfg.MOCO.FILL_QUEUE_FIRST:
         return 0
-    return math.ceil(cfg.MOCO.QUEUE_SIZE / (cfg.SOLVER.IMS_PER_BATCH * keys_of_image(cfg)))
+    return math.ceil(cfg.MOCO.QUEUE_SIZE / (cfg.SOLVER.IMS_PER_BATCH * network_of(cfg).keys_of_image(cfg)))
 
 
 def warn_of_queue_size(cfg: CfgNode, num_images: int) -> None:
@@ -66,7 +60,7 @@ def warn_of_queue_size(cfg: CfgNode, num_images: int) -> None:
     wait, length = iterations_to_fill(cfg), cfg.SOLVER.MAX_ITER
     never = f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}"
     expect(wait < length, f"{never}: expected a longer run, or a smaller MOCO.QUEUE_SIZE")
-    size, keys = cfg.MOCO.QUEUE_SIZE, num_images * keys_of_image(cfg)
+    size, keys = cfg.MOCO.QUEUE_SIZE, num_images * network_of(cfg).keys_of_image(cfg)
     if size >= keys:
         long = f"MOCO.QUEUE_SIZE {size} is {size / keys:.1f} times the {num_images} images"
         better = f"take about {default_queue_size(cfg, num_images)}"

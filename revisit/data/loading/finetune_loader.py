@@ -65,9 +65,7 @@ class FinetuneLoader:
         # Masks and depth name no size, and are cut to one.
         grouping = cfg.DATALOADER.ASPECT_RATIO_GROUPING and all("width" in record for record in records)
         self._wide = [grouping and record["width"] > record["height"] for record in records]
-        dataset = MappedRecords(records, mapper, cfg.SEED)
-        more = getattr(network_of(cfg), "training_samples", None)  # of a meta-architecture that learns from others too
-        self._dataset = more(cfg, dataset) if more else dataset
+        self._dataset = network_of(cfg).training_samples(cfg, MappedRecords(records, mapper, cfg.SEED))
         self._cfg = cfg
         self.start_iteration = 0
 

@@ -100,7 +100,7 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
     count = len(MetadataCatalog.get(name).get(classes, ())) if classes else None
     if count != num_classes(cfg):
         problem = f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} class{'es' * (count != 1)}"
-        around = getattr(network_of(cfg), "around", "")
+        around = network_of(cfg).around
         other = f", or {around} of another network than {architecture}" if around else ""
         remedy = f": add {key} {count} to the command{other}" if count else ""
         raise UserError(problem + remedy)

@@ -45,5 +45,4 @@ class ViewAnnotator:
 
 def annotator_of(cfg: CfgNode) -> ViewAnnotator:
     """The annotator of the method that MODEL.META_ARCHITECTURE names."""
-    method = network_of(cfg)
-    return method.view_annotator(cfg) if hasattr(method, "view_annotator") else ViewAnnotator()
+    return network_of(cfg).view_annotator(cfg) or ViewAnnotator()

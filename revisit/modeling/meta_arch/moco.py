@@ -97,11 +97,6 @@ class MoCo(KeepsKeys, Pretraining):
     def iterations_before_learning(cls, cfg: CfgNode) -> int:
         return iterations_to_fill(cfg)
 
-    @classmethod
-    def keys_of_image(cls, cfg: CfgNode) -> int:
-        """How many rows an image leaves in the queue."""
-        return 1
-
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [MomentumUpdate(), QueueUpdate()]
 

@@ -14,7 +14,7 @@ from revisit.compat.private_names import BatchNorm
 from revisit.data.to_device import to_device
 from revisit.data.views.annotation import ViewAnnotator
 from revisit.errors import UserError
-from revisit.keys import declare, integer
+from revisit.keys import Architecture, declare, integer
 from revisit.modeling.losses.queue_scores import at_least_float32
 
 from detectron2.config import CfgNode
@@ -39,7 +39,7 @@ def metrics_period(cfg: CfgNode) -> int:
     return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
 
 
-class Pretraining(nn.Module):
+class Pretraining(nn.Module, Architecture):
     """An encoder g, the ``backbone``, that learns from views; subclasses say by which losses.
 
     A part named ``...backbone`` starts from the backbone of MODEL.WEIGHTS; converted weights are those of ``backbone``.
@@ -51,10 +51,6 @@ class Pretraining(nn.Module):
     In evaluation it takes Detectron2's list of dicts with ``image``, (3, H, W) uint8 RGB of one size, and returns for
     each the ``feature`` g(x), (Cg,) float32, a unit row.
     """
-
-    continues = False  # whether it is made for weights that know something already
-    also_reads: tuple[str, ...] = ()  # Detectron2's keys of other networks that it reads; a name may have *
-    unread: tuple[str, ...] = ()  # keys of the method that it extends which it does not read; a name may have *
 
     def __init__(self, cfg: CfgNode):
         super().__init__()

@@ -232,7 +232,7 @@ def test_a_plain_detectors_tensors_start_both_and_a_checkpoint_is_a_plain_detect
     assert not any(model.load_state_dict(others))
     assert all(torch.equal(value, others[key.removeprefix("student.")]) for key, value in model.state_dict().items())
     model.follow(0)
-    assert model.evaluated is model.teacher and model.teacher.training and not model.eval().teacher.training
+    assert model.evaluated(model) is model.teacher and model.teacher.training and not model.eval().teacher.training
 
 
 def test_it_reads_the_keys_of_its_detector_and_of_looks():

@@ -1,0 +1,33 @@
+"""One door for each thing: a second copy of what has a place of its own does not come back silently."""
+
+import ast
+from collections.abc import Iterator
+
+from test_house import trees
+
+from revisit.keys.architectures import Architecture, with_answers
+
+from detectron2.modeling import GeneralizedRCNN
+
+
+def names_of_text(node: ast.AST) -> Iterator[str]:
+    """What getattr and hasattr ask for by a text."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+        yield from (argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant))
+
+
+def test_what_a_meta_architecture_answers_has_its_default_in_the_base_class():
+    answers = {name for name in vars(Architecture) if not name.startswith("_")}
+    assert {"around", "also_reads", "unread", "continues", "training_only", "evaluated"} <= answers
+    asked = [
+        f"{path}: {name}" for path, tree in trees().items() for node in ast.walk(tree) for name in names_of_text(node)
+    ]
+    assert asked and [line for line in asked if line.partition(": ")[2] in answers] == []
+
+
+def test_a_meta_architecture_of_others_answers_by_the_defaults():
+    class Around(GeneralizedRCNN):
+        around = "MINE.DETECTOR"
+
+    assert with_answers(GeneralizedRCNN).training_only == () and with_answers(len) is Architecture
+    assert with_answers(Around).around == "MINE.DETECTOR" and issubclass(with_answers(Around), GeneralizedRCNN)
