@@ -8,8 +8,13 @@ import pytest
 from commands import ROOT, run
 
 from revisit.compat.moved import EVALUATIONS, now_at, warn_once
+from revisit.data.loading.upcoming import register_reader
+from revisit.data.views.mapper import register_mapper
+from revisit.engine.run_copies import register_copy
 from revisit.jobs.commands import Job
 from revisit.plugins import find_config, find_file
+
+from fvcore.common.registry import Registry
 
 OLD = [f"projects/{name}/run.py" for name in EVALUATIONS]
 OLD += ["projects/LinearClassification/configs/voc07_svm.yaml", "projects/LabelPropagation/configs/toy.yaml"]
@@ -54,3 +59,26 @@ def test_a_job_begun_by_the_old_commands_is_still_its_own(tmp_path):
     assert job.owns_result
     (tmp_path / "job.json").write_text(json.dumps({"commands": [[*before, "SEED", "2"]], "facts": []}))
     assert not job.owns_result
+
+
+class Elsewhere:
+    """A copy that an old plug-in keeps."""
+
+
+@pytest.mark.parametrize(
+    ("register", "registry", "entry"),
+    [
+        (register_reader, "READ_AHEAD_REGISTRY", len),
+        (register_mapper, "VIEW_MAPPER_REGISTRY", len),
+        (register_copy, "RUN_COPY_REGISTRY", Elsewhere()),
+    ],
+)
+def test_an_old_way_to_plug_in_is_an_entry_of_the_registry(register, registry, entry, monkeypatch, caplog):
+    warn_once.cache_clear()
+    entries = Registry("TEST")
+    monkeypatch.setitem(register.__globals__, registry, entries)
+    register(entry)
+    ((_, found),) = entries
+    assert (found() if registry == "RUN_COPY_REGISTRY" else found) is entry
+    line = f"{register.__name__} is now {registry}.register; the old name works until version 0.3"
+    assert [record.message for record in caplog.records] == [line]

@@ -31,3 +31,18 @@ def test_a_meta_architecture_of_others_answers_by_the_defaults():
 
     assert with_answers(GeneralizedRCNN).training_only == () and with_answers(len) is Architecture
     assert with_answers(Around).around == "MINE.DETECTOR" and issubclass(with_answers(Around), GeneralizedRCNN)
+
+
+def test_what_plugs_in_is_an_entry_of_a_registry():
+    """No function ``register_...`` keeps it in a list or a dict of its module."""
+    kept, doors = [], 0
+    for path, tree in trees().items():
+        assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+        literals = [node for node in assigned if isinstance(node.value, ast.List | ast.Dict | ast.Set)]
+        own = {ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0]) for node in literals}
+        for door in ast.walk(tree):
+            if isinstance(door, ast.FunctionDef) and door.name.startswith("register"):
+                doors += 1
+                named = {node.id for node in ast.walk(door) if isinstance(node, ast.Name)}
+                kept += [f"{path}: {door.name} {name}" for name in sorted(named & own)]
+    assert doors > 3 and kept == []

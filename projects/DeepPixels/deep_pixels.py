@@ -14,11 +14,11 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from revisit.data.images.deep_images import (
     BITS_TAG,
+    DEEP_IMAGES_REGISTRY,
     DeepImageError,
     DeepImages,
     is_deep,
     open_deep,
-    register_deep_images,
 )
 from revisit.data.images.image_bytes import read_bytes
 from revisit.data.images.opening import (
@@ -42,6 +42,7 @@ _WIDTH, _HEIGHT, _PHOTOMETRIC, _SAMPLES = 256, 257, 262, 277
 _WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
 
 
+@DEEP_IMAGES_REGISTRY.register()
 class GreyLevels(DeepImages):
     """Reads images with more than 8 bits a sample as INPUT.BIT_DEPTH says."""
 
@@ -60,9 +61,6 @@ class GreyLevels(DeepImages):
 
     def decode(self, data: bytes, image: Image.Image | None, bit_depth: int | None) -> np.ndarray:
         return decode_deep(data, image, bit_depth)
-
-
-register_deep_images(GreyLevels())
 
 
 def _check_values(data: bytes, image: Image.Image | None) -> None:

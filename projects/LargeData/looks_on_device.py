@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional as F
 
 from revisit.data.to_device import to_device
 from revisit.data.views.looks import AutoAugmentLook, Look, StandardLook
-from revisit.data.views.mapper import ViewMapper, Views, register_mapper
+from revisit.data.views.mapper import VIEW_MAPPER_REGISTRY, ViewMapper, Views
 from revisit.data.views.operations import MOVES
 from revisit.errors import expect
 from revisit.keys import SWITCH, declare
@@ -95,7 +95,8 @@ class LooksToApply:
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")  # of VIEWS.POLICY, that RECORD can hold
 
 
-def choose_mapper(cfg: CfgNode) -> type[ViewMapper] | None:
+@VIEW_MAPPER_REGISTRY.register()
+def looks_on_device(cfg: CfgNode) -> type[ViewMapper] | None:
     """MapperWithoutLooks with DATALOADER.AUGMENT_ON_DEVICE. Raises UserError for a policy that the device lacks."""
     if not cfg.DATALOADER.AUGMENT_ON_DEVICE:
         return None
@@ -103,9 +104,6 @@ def choose_mapper(cfg: CfgNode) -> type[ViewMapper] | None:
     wrong = f"DATALOADER.AUGMENT_ON_DEVICE True does not know VIEWS.POLICY {policy}"
     expect(policy in POLICIES, f"{wrong}: expected one of {', '.join(POLICIES)}, or False")
     return MapperWithoutLooks
-
-
-register_mapper(choose_mapper)
 
 
 def record_of(look: AutoAugmentLook | StandardLook, size: int) -> np.ndarray:

@@ -25,7 +25,7 @@ from projects.LargeData.run_store import HALF, OWNER, Entry, Listing, Owner, Run
 from projects.LargeData.threads import quiet_thread
 from revisit.checkpoint.run_folder import FINAL, OF_RUN, checkpoints_of_run, iteration_of, outdated
 from revisit.engine.data_checks import evaluation_sets
-from revisit.engine.run_copies import register_copy
+from revisit.engine.run_copies import RUN_COPY_REGISTRY
 from revisit.errors import UserError, expect, first_line, without_secrets
 from revisit.files import is_url, make_folder, write_whole
 from revisit.keys import RUN, Rule, declare
@@ -56,6 +56,7 @@ class TakenOverError(Exception):
     """The place in the store is another run's now."""
 
 
+@RUN_COPY_REGISTRY.register()
 class OutputSync:
     """The copy of a run at OUTPUT_SYNC."""
 
@@ -356,6 +357,3 @@ def is_same(path: Path, entry: Entry) -> bool:
         return False
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
-
-
-register_copy(OutputSync())

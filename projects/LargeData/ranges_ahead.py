@@ -17,7 +17,7 @@ from torch.utils.data import get_worker_info
 from projects.LargeData.cache import Cache, Fetch
 from projects.LargeData.threads import quiet_thread
 from revisit.data.images.image_bytes import Range, filesystem_of, hold, range_of
-from revisit.data.loading.upcoming import Batches, register_reader
+from revisit.data.loading.upcoming import READ_AHEAD_REGISTRY, Batches
 from revisit.errors import LostContactError, expect, first_line
 from revisit.files import is_url, user_cache
 from revisit.keys import declare, integer, number
@@ -182,7 +182,8 @@ def _parts(span: list[Range], reply: bytes | Exception) -> Iterator[tuple[Range,
             yield (name, start, end), b"" if isinstance(reply, bytes) else reply
 
 
-def make_reader(cfg: CfgNode, batches: Batches) -> BatchesAhead | None:
+@READ_AHEAD_REGISTRY.register()
+def batches_ahead(cfg: CfgNode, batches: Batches) -> BatchesAhead | None:
     """None with DATALOADER.BATCHES_AHEAD 0, and where no data set lies at a URL."""
     options = cfg.DATALOADER
     if not options.BATCHES_AHEAD:
@@ -198,6 +199,3 @@ def _cache_of(gigabytes: float) -> Cache:
     """One of a process's workers warns for all."""
     worker = get_worker_info()
     return Cache(user_cache() / "images", int(gigabytes * 1e9), warns=worker is None or worker.id == 0)
-
-
-register_reader(make_reader)

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Protocol
 
+from revisit.compat.moved import warn_of_moved
+
 from detectron2.config import CfgNode
+from fvcore.common.registry import Registry
 
 
 class RunCopy(Protocol):
@@ -23,24 +26,34 @@ class RunCopy(Protocol):
         """While a training runs, on its main process, which has locked OUTPUT_DIR and written config.yaml."""
 
 
-_COPIES: list[RunCopy] = []
+RUN_COPY_REGISTRY = Registry("RUN_COPY")
+RUN_COPY_REGISTRY.__doc__ = """
+Copies of every training: classes, or functions without arguments, that make a ``RunCopy``. The config says whether it
+does anything.
+"""
 
 
 def register_copy(copy: RunCopy) -> None:
-    """Let every training have this copy; the config says whether it does anything."""
-    _COPIES.append(copy)
+    """The door of version 0.1."""
+    warn_of_moved("register_copy", "RUN_COPY_REGISTRY.register")
+
+    def made() -> RunCopy:
+        return copy
+
+    made.__name__ = type(copy).__name__
+    RUN_COPY_REGISTRY.register(made)
 
 
 def prepare_copies(cfg: CfgNode, *, resume: bool) -> None:
     """``prepare`` of all."""
-    for copy in _COPIES:
-        copy.prepare(cfg, resume=resume)
+    for _, copy in RUN_COPY_REGISTRY:
+        copy().prepare(cfg, resume=resume)
 
 
 @contextmanager
 def copies_kept(cfg: CfgNode, *, resume: bool) -> Iterator[None]:
     """``kept`` of all."""
     with ExitStack() as stack:
-        for copy in _COPIES:
-            stack.enter_context(copy.kept(cfg, resume=resume))
+        for _, copy in RUN_COPY_REGISTRY:
+            stack.enter_context(copy().kept(cfg, resume=resume))
         yield

@@ -7,7 +7,7 @@ import torch
 from revisit.data.images.reader import Picture
 from revisit.data.randomness import counter_rng
 from revisit.data.views.boxes import random_resized_crop
-from revisit.data.views.mapper import ViewMapper, Views, register_mapper
+from revisit.data.views.mapper import VIEW_MAPPER_REGISTRY, ViewMapper, Views
 from revisit.modeling.meta_arch.knn_moco import KNNMoCo
 from revisit.modeling.meta_arch.moco import Encoded
 
@@ -45,8 +45,6 @@ class ThreeLarge(KNNMoCo):
         return Encoded(*self.rows_of(passes, self.projection_head))
 
 
-def choose_mapper(cfg: CfgNode) -> type[ViewMapper] | None:
+@VIEW_MAPPER_REGISTRY.register()
+def three_large(cfg: CfgNode) -> type[ViewMapper] | None:
     return ThreeLargeMapper if cfg.MODEL.META_ARCHITECTURE == "ThreeLarge" else None
-
-
-register_mapper(choose_mapper)

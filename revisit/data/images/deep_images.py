@@ -13,6 +13,7 @@ from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
 from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode
+from fvcore.common.registry import Registry
 
 BITS_TAG = 258  # of TIFF
 _COLORS = ("RGB", "RGBA", "RGBX")
@@ -22,6 +23,13 @@ class DeepImageError(UnreadableImageError):
     """An image with more than 8 bits a sample that cannot become grey levels."""
 
 
+DEEP_IMAGES_REGISTRY = Registry("DEEP_IMAGES")
+DEEP_IMAGES_REGISTRY.__doc__ = """
+What reads images with more than 8 bits a sample: ``DeepImages`` and its subclasses, of which the last counts.
+"""
+
+
+@DEEP_IMAGES_REGISTRY.register()
 class DeepImages:
     """Refuses images with more than 8 bits a sample. A plug-in registers a subclass that reads them."""
 
@@ -52,18 +60,11 @@ class DeepImages:
         raise DeepImageError("more than 8 bits a sample: expected 8, or projects/DeepPixels")
 
 
-_registered: list[DeepImages] = [DeepImages()]
-
-
-def register_deep_images(images: DeepImages) -> None:
-    """Let ``images`` read what has more than 8 bits a sample."""
-    _registered.append(images)
-
-
 def deep_images() -> DeepImages:
     """Who reads images with more than 8 bits a sample: the last that was registered."""
     load_plugins()
-    return _registered[-1]
+    *_, (_, images) = DEEP_IMAGES_REGISTRY
+    return images()
 
 
 def bit_depth(cfg: CfgNode) -> int | None:

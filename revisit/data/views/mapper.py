@@ -7,6 +7,7 @@ from typing import NamedTuple, Self, TypedDict
 
 import numpy as np
 
+from revisit.compat.moved import warn_of_moved
 from revisit.data.images.reader import Picture
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator, annotator_of
@@ -16,6 +17,7 @@ from revisit.data.views.resampling import RESAMPLERS
 from revisit.errors import expect
 
 from detectron2.config import CfgNode
+from fvcore.common.registry import Registry
 
 
 class Views(TypedDict, total=False):
@@ -123,15 +125,17 @@ class ViewMapper:
         return None
 
 
-_CHOICES: list[Callable[[CfgNode], type[ViewMapper] | None]] = []
+VIEW_MAPPER_REGISTRY = Registry("VIEW_MAPPER")
+VIEW_MAPPER_REGISTRY.__doc__ = """
+What replaces the mapper of trainings: functions of the config, which return a subclass of ``ViewMapper``, or None to
+leave it as it is. Views of further names in its ``shapes`` are in the batch, the plan of a step and the pictures.
+"""
 
 
 def register_mapper(choose: Callable[[CfgNode], type[ViewMapper] | None]) -> None:
-    """Let a plug-in replace the mapper of trainings: ``choose`` returns a subclass, or None to leave it as it is.
-
-    Views of further names in its ``shapes`` are in the batch, the plan of a step and the pictures.
-    """
-    _CHOICES.append(choose)
+    """The door of version 0.1."""
+    warn_of_moved("register_mapper", "VIEW_MAPPER_REGISTRY.register")
+    VIEW_MAPPER_REGISTRY.register(choose)
 
 
 def training_mapper(cfg: CfgNode) -> ViewMapper:
@@ -141,7 +145,7 @@ def training_mapper(cfg: CfgNode) -> ViewMapper:
     Raises:
         UserError: plug-ins replace it by several.
     """
-    chosen = [mapper for choose in _CHOICES if (mapper := choose(cfg))]
+    chosen = [mapper for _, choose in VIEW_MAPPER_REGISTRY if (mapper := choose(cfg))]
     names = " and ".join(sorted(mapper.__name__ for mapper in chosen))
     expect(len(chosen) < 2, f"{names} replace the mapper of views: expected one of them, so switch off the others")
     (mapper,) = chosen or [ViewMapper]

@@ -17,7 +17,7 @@ from trees import logged, refused
 
 from projects.LargeData import cache as caching
 from projects.LargeData.cache import Cache
-from projects.LargeData.ranges_ahead import fetch, make_reader
+from projects.LargeData.ranges_ahead import batches_ahead, fetch
 
 NUM_IMAGES, SIZE = 12, 3000  # bytes, of which a file takes one block
 BLOCK = 4096
@@ -167,6 +167,6 @@ def test_a_full_disk_is_one_warning_and_the_images_come_from_the_store(store, tm
 def test_a_run_says_what_it_needs_of_a_cache(store, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     options = ("DATASETS.TRAIN", ("shards:memory://cached",), "DATALOADER.CACHE_GB", 0.1, "DATALOADER.BATCHES_AHEAD")
-    refused("BATCHES_AHEAD above 0", make_reader, tiny_config(*options, 0), iter([]))
+    refused("BATCHES_AHEAD above 0", batches_ahead, tiny_config(*options, 0), iter([]))
     (tmp_path / "revisit").write_text("a file")
-    refused("the cache of images .*cannot be a folder", make_reader, tiny_config(*options, 1), iter([]))
+    refused("the cache of images .*cannot be a folder", batches_ahead, tiny_config(*options, 1), iter([]))

@@ -15,7 +15,7 @@ from projects.LargeData.looks_on_device import (
     OPERATIONS,
     MapperWithoutLooks,
     apply_looks,
-    choose_mapper,
+    looks_on_device,
     record_of,
 )
 from projects.Pictures.pretraining_sheets import finished
@@ -137,4 +137,4 @@ def test_the_key_chooses_the_mapper_and_refuses_other_looks():
     assert type(training_mapper(tiny_config(*ON_DEVICE))) is MapperWithoutLooks
     assert type(training_mapper(tiny_config())) is not MapperWithoutLooks
     cfg = tiny_config(*ON_DEVICE, "VIEWS.POLICY", "grain")
-    refused("AUGMENT_ON_DEVICE True does not know VIEWS.POLICY grain: expected one of standard, ", choose_mapper, cfg)
+    refused("AUGMENT_ON_DEVICE True does not know VIEWS.POLICY grain: expected one of standard, ", looks_on_device, cfg)

@@ -19,7 +19,7 @@ from commands import run
 from tiny import tiny_config
 
 from projects.LargeData import ranges_ahead
-from projects.LargeData.ranges_ahead import BatchesAhead, fetch, make_reader, spans_of
+from projects.LargeData.ranges_ahead import BatchesAhead, batches_ahead, fetch, spans_of
 from projects.LargeData.shards import load_shards
 from revisit.data.images.image_bytes import range_of, read_sample
 from revisit.data.loading.loader import ResumableLoader
@@ -151,12 +151,12 @@ def test_batches_without_images_at_a_url_are_between_others(store):
     (record, *_) = load_shards(store.url).records
     cfg = tiny_config("DATASETS.TRAIN", ("folder:photos", f"shards:{store.url}"))
     batches = [[{"file_name": "photos/1.jpg"}], [record]]
-    ahead = make_reader(cfg, iter(batches))
+    ahead = batches_ahead(cfg, iter(batches))
     for batch in batches:
         ahead.begin(batch)
     before = store.asked["GET range"]
     assert len(read_sample(record)) == record["size"] and store.asked["GET range"] == before
-    assert make_reader(tiny_config("DATASETS.TRAIN", ("folder:photos",)), iter(batches)) is None
+    assert batches_ahead(tiny_config("DATASETS.TRAIN", ("folder:photos",)), iter(batches)) is None
 
 
 def test_what_goes_wrong_before_a_batch_is_asked_for_is_raised_where_it_is_waited_for():
