@@ -14,9 +14,10 @@ from hypothesis import settings
 from PIL import Image
 
 from projects.ToyScenes.write import make_toy_scenes
-from revisit.data.sources.catalog import drop_records
-from revisit.data.sources.class_names import forget_orders
+from revisit.data.sources.catalog import DataSet, drop_records
 from revisit.jobs import commands as jobs
+
+from detectron2.data import DatasetCatalog
 
 # How fast a machine is does not decide whether a test passes.
 settings.register_profile("data", deadline=None)
@@ -79,8 +80,11 @@ def _run_from_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 def _own_classes() -> Iterator[None]:
     """What a test has made data sets follow ends with it, and so does what was remembered of their sizes."""
     yield
-    forget_orders()
     drop_records()
+    for data_set in DatasetCatalog.values():
+        if isinstance(data_set, DataSet):
+            data_set.order = None
+            data_set.let_metadata_say(data_set.own_classes, data_set.own_classes)
     jobs._size.cache_clear()
 
 

@@ -1,6 +1,7 @@
 """One door for each thing: a second copy of what has a place of its own does not come back silently."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from test_house import trees
@@ -46,3 +47,19 @@ def test_what_plugs_in_is_an_entry_of_a_registry():
                 named = {node.id for node in ast.walk(door) if isinstance(node, ast.Name)}
                 kept += [f"{path}: {door.name} {name}" for name in sorted(named & own)]
     assert doors > 3 and kept == []
+
+
+def test_whose_classes_a_data_set_counts_by_is_known_to_that_data_set_alone():
+    """Detectron2's metadata of classes change in ``DataSet``, and no module keeps them by name."""
+    core = {path: tree for path, tree in trees().items() if path.parts[0] == "revisit"}
+    by_name = [
+        f"{path}: {ast.unparse(node.target)}"
+        for path, tree in core.items()
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and re.search("ClassOrder|LabelledSet", ast.unparse(node.annotation))
+    ]
+    assert by_name == []
+    writers = {str(path) for path, tree in trees().items() if "vars(MetadataCatalog.get(" in ast.unparse(tree)}
+    reads_alone = {"revisit/data/sources/class_names.py", "projects/CompareStarts/held_out.py"}
+    of_truth = "revisit/evaluation/box_evaluators.py"  # the file of a data set, not its classes
+    assert writers - reads_alone == {"revisit/data/sources/catalog.py", of_truth}

@@ -41,7 +41,7 @@ from projects.FrozenEvaluations.labelled_sets import (
 from projects.FrozenEvaluations.sgd import LinearTraining, plot_history
 from projects.Pictures.curves import saved_plot
 from revisit.command.evaluation_config import only_dataset, write_results
-from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.catalog import share_classes
 from revisit.engine.data_checks import look_at_images
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1

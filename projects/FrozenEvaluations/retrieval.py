@@ -31,8 +31,7 @@ from projects.Pictures.tiles import TILE, SheetRow, evenly_spread, fit, save_she
 from revisit.command.evaluation_config import only_dataset, write_results
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
-from revisit.data.sources.catalog import get_records
-from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.labels import VOID, check_size, read_labels
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
-from revisit.data.sources.catalog import MissingDataError, get_records
-from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.catalog import MissingDataError, get_records, share_classes
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, inspect, num_classes
 from revisit.data.sources.records import Records
 from revisit.data.sources.rows import joined

@@ -11,8 +11,8 @@ from PIL import Image
 from trees import one_line_error, refused
 
 from revisit.data.sources import records as sharing
-from revisit.data.sources.catalog import drop_records, get_records, keep_records
-from revisit.data.sources.class_names import index_by_name, share_classes
+from revisit.data.sources.catalog import drop_records, get_records, keep_records, share_classes
+from revisit.data.sources.class_names import index_by_name
 from revisit.data.sources.records import shared_images
 
 from detectron2.data import DatasetCatalog, MetadataCatalog, get_detection_dataset_dicts

@@ -9,8 +9,7 @@ import pytest
 from trees import one_line_error, refusal
 
 from projects.ToyScenes import CLASS_NAMES
-from revisit.data.sources.catalog import get_records, subset_name
-from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.catalog import get_records, share_classes, subset_name
 from revisit.data.sources.subsets import nested_subset
 
 from detectron2.data import MetadataCatalog

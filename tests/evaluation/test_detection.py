@@ -17,8 +17,7 @@ from trees import logged, refused, write
 
 from projects.Labels.truth import check_voc_truth
 from revisit.config import add_revisit_config
-from revisit.data.sources.catalog import get_records
-from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.inspection import inspect
 from revisit.engine.finetune_trainer import FinetuneTrainer
 

@@ -8,8 +8,7 @@ others.
 
 import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +19,6 @@ from revisit.data.sources.class_names import (
     classes_of,
     counted_by,
     key_of_classes,
-    let_metadata_say,
-    order_of,
-    own_metadata,
-    set_class_metadata,
 )
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelledSet
 from revisit.data.sources.named_sets import DETECTION_SIZES, SOURCES, DataSource
@@ -36,10 +31,6 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 
 SUBSET = "subset"
 
-
-# By name: records as the data set itself counts classes, and its class metadata; None while nothing is kept.
-_KEPT: dict[str, LabelledSet] | None = None
-
 logger = logging.getLogger(__name__)
 
 
@@ -47,16 +38,69 @@ class MissingDataError(UserError):
     """A data set that is known, but not on disk."""
 
 
-@dataclass(frozen=True)
-class _Catalogued:
-    """An entry of DatasetCatalog, through which Detectron2's functions also get what ``get_records`` gives."""
+class DataSet:
+    """An entry of DatasetCatalog, through which Detectron2's functions also get what ``get_records`` gives.
 
-    name: str
-    load: Callable[[], Records | LabelledSet]  # classes counted as the data set does
-    places: Callable[[], dict] = dict  # metadata that name files, which lie in the folder of all data sets
+    Args:
+        load: reads the records, classes counted as the data set does.
+        places: metadata that name files, which lie in the folder of all data sets.
+
+    Attributes:
+        order: whose classes it counts by in this process; None: it counts by itself.
+        kept: its own records while ``keeps``, where they have been read.
+    """
+
+    keeps = False  # whether the files of each data set are read once in this process
+
+    def __init__(self, name: str, load: Callable[[], Records | LabelledSet], places: Callable[[], dict] = dict):
+        self.name, self.load, self.places = name, load, places
+        self.order: ClassOrder | None = None
+        self.kept: LabelledSet | None = None
+        self._counts_by: dict | None = None  # its own class metadata, while MetadataCatalog has those of another order
 
     def __call__(self) -> Records:
         return get_records(self.name)
+
+    @property
+    def metadata(self) -> dict:
+        """Those of MetadataCatalog, whose ``set`` refuses changes."""
+        return vars(MetadataCatalog.get(self.name))
+
+    @property
+    def own_classes(self) -> dict:
+        """Its class metadata as it counts by itself."""
+        return class_metadata(self.name) if self._counts_by is None else self._counts_by
+
+    def let_metadata_say(self, counted: dict, own: dict) -> None:
+        """Let MetadataCatalog have these class metadata, and no others; ``own`` are those of ``own_classes``."""
+        self._counts_by = None if counted == own else own
+        for key in BY_NUMBER:
+            self.metadata.pop(key, None)
+        self.metadata.update(counted)
+
+    def own(self) -> LabelledSet:
+        """Its records as it counts classes itself, and its class metadata."""
+        own = self.kept or self._read()
+        if self.keeps:
+            self.kept = own
+        return own
+
+    def _read(self) -> LabelledSet:
+        counted, own = class_metadata(self.name), self.own_classes
+        follows = counted != own
+        self.let_metadata_say(own, own)  # Detectron2's readers refuse metadata that say something else than the files
+        with translated(f"reading data set {self.name!r}"):
+            try:
+                loaded = self.load()
+            except (FileNotFoundError, NotADirectoryError) as error:  # by Detectron2's own readers
+                raise _missing(self.name, error.filename) from error
+        if isinstance(loaded, LabelledSet):
+            self.metadata.update(loaded.metadata)
+            loaded = loaded.records
+        expect(loaded, f"data set {self.name!r} is empty")
+        own = class_metadata(self.name)
+        self.let_metadata_say(counted if follows else own, own)
+        return LabelledSet(loaded, own)
 
 
 def datasets_root() -> Path:
@@ -100,8 +144,8 @@ def register_source(name: str, source: DataSource) -> None:
     _register(name, load, metadata, source.places)
 
 
-def register(name: str) -> None:
-    """Make sure that ``name`` is in DatasetCatalog, adding a ``KIND:PATH`` entry where it is not.
+def register(name: str) -> DataSet:
+    """The data set of DatasetCatalog that is called ``name``, a ``KIND:PATH`` added where it is not there.
 
     Of an entry that other code has registered, Detectron2's functions get from now on what ``get_records`` gives.
 
@@ -111,19 +155,18 @@ def register(name: str) -> None:
     load_plugins()  # which register names and kinds
     if name in DatasetCatalog.list():
         entry = DatasetCatalog[name]
-        if not isinstance(entry, _Catalogued):
-            DatasetCatalog[name] = entry = _Catalogued(name, entry)
-        vars(MetadataCatalog.get(name)).update(entry.places())  # its set() refuses another folder
-        return
+        if not isinstance(entry, DataSet):
+            DatasetCatalog[name] = entry = DataSet(name, entry)
+        entry.metadata.update(entry.places())
+        return entry
     kind, _, rest = name.partition(":")
     if kind == SUBSET:
-        _register_subset(name, rest)
-        return
+        return _register_subset(name, rest)
     if kind not in LABEL_LAYOUT_REGISTRY or not rest:
         raise _unknown(name, kind, rest)
     layout = LABEL_LAYOUT_REGISTRY.get(kind)
     parts = layout.parts_of(name)
-    _register(name, partial(layout.load, *parts), layout.metadata_of(parts))
+    return _register(name, partial(layout.load, *parts), layout.metadata_of(parts))
 
 
 def _unknown(name: str, kind: str, rest: str) -> UserError:
@@ -149,54 +192,50 @@ def get_records(name: str, class_names: Sequence[str] = ()) -> Records:
     Raises:
         UserError: unknown name, missing folder, a data set without images, or with other classes.
     """
-    register(name)
-    own = _own_set(name)
-    order = ClassOrder("the names asked for", names=class_names) if class_names else order_of(name)
+    data_set = register(name)
+    own = data_set.own()
+    order = ClassOrder("the names asked for", names=class_names) if class_names else data_set.order
     counted = own
     if order and key_of_classes(own.records):
         counted = counted_by(own, _wanted(order, name, own), name, order.leader)
-    let_metadata_say(name, counted.metadata, own.metadata)
+    data_set.let_metadata_say(counted.metadata, own.metadata)
     return counted.records[:]  # of a list a copy
+
+
+def share_classes(
+    leader: str, followers: Iterable[str], num_classes: int | None = None, *, names: Sequence[str] = ()
+) -> None:
+    """In this process, let all ``followers`` count their classes as ``leader`` does, from their next loading on.
+
+    The same names in another order are mapped, in the records and in what Detectron2's evaluators use. Boxes and masks
+    may lack some of the leader's classes. Other names are a UserError when the follower is loaded, and for masks, whose
+    ids stand in files, so is another order. Data sets without names are compared by how many classes they have. If the
+    leader is missing, or its number of classes is not ``num_classes``, nothing is compared.
+
+    Args:
+        leader: a data set, or with ``names``, its classes by their numbers, whatever has these, such as a checkpoint.
+
+    Raises:
+        UserError: the name of a data set that is neither registered nor of a known kind.
+    """
+    if not names:
+        register(leader).order = None
+    for name in followers:
+        if name != leader:
+            register(name).order = ClassOrder(leader, num_classes, tuple(names))
 
 
 def keep_records() -> None:
     """From now on read the files of each data set once in this process, and keep its records."""
-    global _KEPT
-    _KEPT = {} if _KEPT is None else _KEPT
+    DataSet.keeps = True
 
 
 def drop_records() -> None:
     """Forget what is kept, which takes memory, and from now on read the files whenever records are asked for."""
-    global _KEPT
-    _KEPT = None
-
-
-def _own_set(name: str) -> LabelledSet:
-    """The records of a registered data set as it counts its classes, and its class metadata."""
-    if _KEPT is None:
-        return _read(name)
-    if name not in _KEPT:
-        _KEPT[name] = _read(name)
-    return _KEPT[name]
-
-
-def _read(name: str) -> LabelledSet:
-    counted = class_metadata(name)
-    follows = counted != own_metadata(name)
-    # Detectron2's readers refuse metadata that say something else than the files.
-    set_class_metadata(name, own_metadata(name))
-    with translated(f"reading data set {name!r}"):
-        try:
-            loaded = DatasetCatalog[name].load()
-        except (FileNotFoundError, NotADirectoryError) as error:  # by Detectron2's own readers
-            raise _missing(name, error.filename) from error
-    if isinstance(loaded, LabelledSet):
-        vars(MetadataCatalog.get(name)).update(loaded.metadata)  # its set() refuses changes
-        loaded = loaded.records
-    expect(loaded, f"data set {name!r} is empty")
-    own = class_metadata(name)
-    let_metadata_say(name, counted if follows else own, own)
-    return LabelledSet(loaded, own)
+    DataSet.keeps = False
+    for entry in DatasetCatalog.values():
+        if isinstance(entry, DataSet):
+            entry.kept = None
 
 
 def _wanted(order: ClassOrder, name: str, own: LabelledSet) -> list:
@@ -204,10 +243,8 @@ def _wanted(order: ClassOrder, name: str, own: LabelledSet) -> list:
     if order.names:
         return list(order.names)
     try:
-        wanted = own_metadata(order.leader).get(key_of_classes(own.records))
-        if not wanted:
-            register(order.leader)
-            wanted = classes_of(_own_set(order.leader))
+        leader = register(order.leader)
+        wanted = leader.own_classes.get(key_of_classes(own.records)) or classes_of(leader.own())
     except UserError as error:
         if order.num_classes is None:
             raise
@@ -226,30 +263,32 @@ def subset_name(name: str, count: int, seed: int) -> str:
     return f"{SUBSET}:{count}:{seed}:{name}"
 
 
-def _register_subset(name: str, rest: str) -> None:
+def _register_subset(name: str, rest: str) -> DataSet:
     count, seed, whole = (*rest.split(":", 2), "", "")[:3]
     are_numbers = (count + seed).isascii() and count.isdecimal() and seed.isdecimal()
     is_sound = are_numbers and int(count) > 0 and whole != ""
     expect(is_sound, f"data set {name!r}: expected {SUBSET}:N:SEED:NAME, N labelled images of the data set NAME")
-    register(whole)
+    data_set = register(whole)
 
     def metadata() -> dict:
-        of_whole = vars(MetadataCatalog.get(whole)) | {key: None for key in BY_NUMBER} | own_metadata(whole)
+        of_whole = data_set.metadata | {key: None for key in BY_NUMBER} | data_set.own_classes
         stated = {key: value for key, value in of_whole.items() if value is not None}
         return stated | {"name": name, "subset_of": whole, "expected_images": int(count)}
 
     def load() -> LabelledSet:
-        records = nested_subset(_own_set(whole).records, int(count), int(seed), whole)
+        records = nested_subset(data_set.own().records, int(count), int(seed), whole)
         return LabelledSet(records, metadata())  # as it is now: some classes are read with the records
 
-    _register(name, load, metadata())
+    return _register(name, load, metadata())
 
 
 def _register(
     name: str, load: Callable[[], Records | LabelledSet], metadata: dict, places: Callable[[], dict] = dict
-) -> None:
-    DatasetCatalog.register(name, _Catalogued(name, load, places))
+) -> DataSet:
+    data_set = DataSet(name, load, places)
+    DatasetCatalog.register(name, data_set)
     MetadataCatalog.get(name).set(**metadata)
+    return data_set
 
 
 def _missing(name: str, expected: object) -> MissingDataError:

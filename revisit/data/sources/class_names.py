@@ -1,7 +1,7 @@
 """Classes by name: data sets that are scored against each other count them alike, or are refused."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from revisit.data.sources.layouts import LabelledSet
@@ -31,44 +31,6 @@ class ClassOrder(NamedTuple):
     names: Sequence[str] = ()
 
 
-_ORDERS: dict[str, ClassOrder] = {}  # by data set: what it follows in this process
-_OWN_METADATA: dict[str, dict] = {}  # by data set whose class metadata say another order than its own: its own
-
-
-def share_classes(
-    leader: str, followers: Iterable[str], num_classes: int | None = None, *, names: Sequence[str] = ()
-) -> None:
-    """In this process, let all ``followers`` count their classes as ``leader`` does, from their next loading on.
-
-    The same names in another order are mapped, in the records and in what Detectron2's evaluators use. Boxes and masks
-    may lack some of the leader's classes. Other names are a UserError when the follower is loaded, and for masks, whose
-    ids stand in files, so is another order. Data sets without names are compared by how many classes they have. If the
-    leader is missing, or its number of classes is not ``num_classes``, nothing is compared.
-
-    Args:
-        leader: a data set, or with ``names``, its classes by their numbers, whatever has these, such as a checkpoint.
-    """
-    if not names:
-        _ORDERS.pop(leader, None)
-    for name in followers:
-        if name != leader:
-            _ORDERS[name] = ClassOrder(leader, num_classes, tuple(names))
-
-
-def order_of(name: str) -> ClassOrder | None:
-    """What a data set follows in this process; None of one that counts by itself."""
-    return _ORDERS.get(name)
-
-
-def forget_orders() -> None:
-    """In this process every data set counts its classes by itself again."""
-    _ORDERS.clear()
-    for name, own in _OWN_METADATA.items():
-        if name in MetadataCatalog.list():
-            set_class_metadata(name, own)
-    _OWN_METADATA.clear()
-
-
 def names_of(name: str) -> list[str]:
     """A data set's classes by their numbers, as its metadata say; [] where they do not."""
     metadata = MetadataCatalog.get(name)
@@ -79,28 +41,6 @@ def class_metadata(name: str) -> dict:
     """The metadata of a data set that go by the number of a class."""
     metadata = vars(MetadataCatalog.get(name))
     return {key: metadata[key] for key in BY_NUMBER if key in metadata}
-
-
-def own_metadata(name: str) -> dict:
-    """The class metadata of a data set as it counts by itself."""
-    return _OWN_METADATA.get(name, class_metadata(name))
-
-
-def let_metadata_say(name: str, counted: dict, own: dict) -> None:
-    """Set the class metadata of a data set, and keep its own where they differ."""
-    if counted == own:
-        _OWN_METADATA.pop(name, None)
-    else:
-        _OWN_METADATA[name] = own
-    set_class_metadata(name, counted)
-
-
-def set_class_metadata(name: str, values: dict) -> None:
-    """Let a data set have these metadata of BY_NUMBER, and no others."""
-    metadata = vars(MetadataCatalog.get(name))  # its set() refuses changes
-    for key in BY_NUMBER:
-        metadata.pop(key, None)
-    metadata.update(values)
 
 
 def key_of_classes(records: Records) -> str:

@@ -11,8 +11,7 @@ from trees import blank_image, one_line_error, refusal, voc_xml_of, write
 from projects.Labels import voc_xml as voc_xml_module
 from projects.Labels.yolo import yolo_object
 from revisit.config import add_revisit_config
-from revisit.data.sources.catalog import get_records, keep_records
-from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.catalog import get_records, keep_records, share_classes
 from revisit.data.sources.split_files import read_class_names
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.engine.finetune_trainer import FinetuneTrainer
