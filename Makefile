@@ -14,7 +14,7 @@ endif
 USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11, 4) <= sys.version_info < (3, 13))
 BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) -c '$(USABLE)' 2>/dev/null && echo $(p))))
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
-SOURCES := $(wildcard revisit tools projects studies tests setup.py datasets)
+SOURCES := $(wildcard revisit tools projects studies examples tests setup.py datasets)
 
 .PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-docs check-wheel check-container detectron2-main fuzz weight
 

@@ -35,7 +35,7 @@ ROOMS = (
     ("CompareStarts", "Objectives"),
     ("Labels",),
     ("tools", "datasets"),
-    ("studies",),
+    ("studies", "examples"),
 )
 FILES_OF_CORE = {"__init__", "__main__"}
 LEVELS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
@@ -46,7 +46,7 @@ def trees() -> dict[Path, ast.Module]:
     """The syntax of all source files: not of the module, which every process of the suite imports."""
     return {
         path.relative_to(ROOT): ast.parse(path.read_text())
-        for ring in ("revisit", "projects", "tools", "datasets", "studies")
+        for ring in ("revisit", "projects", "tools", "datasets", "studies", "examples")
         for path in sorted((ROOT / ring).rglob("*.py"))
     }
 
