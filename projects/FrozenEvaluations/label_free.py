@@ -2,7 +2,6 @@
 each other, and how many neighbours stay the same while the network learns."""
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -38,31 +37,16 @@ def uniformity(rows: Tensor) -> float:
     0 where all are the same; near -4 where they are spread evenly over a sphere of many dimensions (Wang and Isola,
     ICML 2020, Section 4.1, with t = 2).
     """
-    total = 0.0
-    for cosines in _cosines_with_others(rows):
-        exponents = 4 * cosines - 4  # -2 |x - y|^2 of unit rows
+    rows, total = rows.double(), 0.0
+    for start in range(0, len(rows), CHUNK):
+        exponents = 4 * (rows[start : start + CHUNK] @ rows.T) - 4  # -2 |x - y|^2 of unit rows
+        exponents.diagonal(start).fill_(-math.inf)  # of a row with itself
         total += exponents.exp().sum().item()
     num_pairs = len(rows) * (len(rows) - 1)
     return math.log(total / num_pairs)
 
 
-def nearest(rows: Tensor, k: int) -> Tensor:
-    """(M, k) int32: the k rows of the largest cosine with each of the unit rows (M, Cg), which is not among its own."""
-    chunks = [cosines.topk(k, dim=1).indices for cosines in _cosines_with_others(rows)]
-    return torch.cat(chunks).int()
-
-
 def neighbor_stability(before: Tensor, now: Tensor) -> float:
-    """Percent of the ``nearest`` (M, k) rows of an evaluation that are those of another one too, in any order."""
+    """Percent of the nearest (M, k) rows of an evaluation that are those of another one too, in any order."""
     same = sum(torch.isin(*pair).sum().item() for pair in zip(before, now, strict=True))
     return 100 * same / now.numel()
-
-
-def _cosines_with_others(rows: Tensor) -> Iterator[Tensor]:
-    """Chunks (m, M) of the cosines of all pairs in float64, -inf of a row with itself."""
-    rows = rows.double()
-    for start in range(0, len(rows), CHUNK):
-        cosines = rows[start : start + CHUNK] @ rows.T
-        places = torch.arange(len(cosines), device=rows.device)
-        cosines[places, start + places] = -math.inf
-        yield cosines

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from projects.FrozenEvaluations.label_free import alignment, nearest, neighbor_stability, rankme, uniformity
+from projects.FrozenEvaluations.label_free import alignment, neighbor_stability, rankme, uniformity
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import open_record
 from revisit.data.sources.catalog import get_records
@@ -19,6 +19,7 @@ from revisit.data.sources.records import Records, changes, fingerprint, sample
 from revisit.data.views.mapper import ViewMapper, Views
 from revisit.errors import expect
 from revisit.evaluation.features import CenterCropDataset, Features, features_of, readable_record
+from revisit.evaluation.nearest import nearest_others
 from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation, Score
 from revisit.keys import Decision, Facts, declare, integer
 
@@ -86,7 +87,7 @@ class LabelFreeScores(NamedTuple):
     rankme: float
     alignment: float
     uniformity: float
-    neighbors: Tensor  # (M, k) of ``nearest``
+    neighbors: Tensor  # (M, k) int32
 
 
 def label_free_scores(cfg: CfgNode, model: nn.Module) -> LabelFreeScores | None:
@@ -108,7 +109,7 @@ def label_free_scores(cfg: CfgNode, model: nn.Module) -> LabelFreeScores | None:
         rankme=rankme(rows),
         alignment=alignment(views[::2], views[1::2]),
         uniformity=uniformity(rows),
-        neighbors=nearest(rows, cfg.KNN_EVAL.NUM_NEIGHBORS).cpu(),
+        neighbors=nearest_others(rows, cfg.KNN_EVAL.NUM_NEIGHBORS).places.int().cpu(),
     )
 
 

@@ -35,6 +35,7 @@ from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.labels import VOID, check_size, read_labels
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image
+from revisit.evaluation.nearest import nearest
 from revisit.evaluation.pixel_evaluators import count_pairs, score
 from revisit.keys import COUNT, PIXELS, SWITCH, Facts, declare, integer, one_of, resolve_auto_values
 from revisit.network.network import Network
@@ -43,7 +44,6 @@ from revisit.progress import progress
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
-CHUNK = 1024  # queries whose similarities are held at once
 OUTLINE = (255, 220, 0)
 DIMMED = 0.35  # brightness around the region
 
@@ -247,15 +247,6 @@ def majority_labels(counts: np.ndarray) -> np.ndarray:
     return np.where(has_pixels, counts.argmax(axis=1), VOID)
 
 
-def nearest(queries: Tensor, keys: Tensor, k: int) -> Tensor:
-    """(Q, k) int64: the keys of the largest cosine for each query, nearest first; both are unit rows."""
-    indices = []
-    for chunk in queries.split(CHUNK):
-        cosines = chunk @ keys.T
-        indices.append(cosines.topk(k, dim=1).indices)
-    return torch.cat(indices)
-
-
 def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) -> tuple[float, dict[str, float]]:
     """Percent: the mean over the classes ``counted`` that occur, and the IoU of each by name."""
     values = score(confusion, names)
@@ -276,7 +267,7 @@ def retrieve(
     labels = labels[named]
     if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
         labels = np.random.default_rng(cfg.SEED).permutation(labels)
-    (neighbors,) = nearest(queries.descriptors, labelled.descriptors[named], 1).T.numpy()
+    neighbors = nearest(queries.descriptors, labelled.descriptors[named], 1).places[:, 0].numpy()
     predicted = labels[neighbors]
     confusion = np.zeros((num_classes, num_classes), np.int64)
     np.add.at(confusion.T, predicted, keep_classes(queries.pixels, kept))
@@ -296,8 +287,7 @@ def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: l
     options, depth = cfg.SEGMENT_RETRIEVAL, bit_depth(cfg)
     candidates = _largest_things(queries, names)
     chosen = [candidates[n] for n in evenly_spread(len(candidates), options.GALLERY_QUERIES)] or [0]
-    k = min(options.GALLERY_NEIGHBORS, len(labelled.descriptors))
-    neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, k)
+    neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, options.GALLERY_NEIGHBORS).places
     rows = []
     for query, of_query in zip(chosen, neighbors.tolist(), strict=True):
         shown = [_show(queries, query, names, depth)]

@@ -15,13 +15,12 @@ from projects.Labels.suspects import NOT_A_LABEL, Suspect, odd, ordered, swapped
 from projects.Labels.votes import Vote, vote
 from projects.Rows.embedders import Embedder, embedder_of
 from projects.Rows.embedding import embed, rows_of
-from projects.Rows.nearest import nearest
 from projects.Rows.regions import Places, boxes_of, whole_images
 from projects.Rows.row_table import RowTable
 from revisit.errors import expect
+from revisit.evaluation.nearest import nearest
 
 ROWS, DETECTORS = "rows", "detectors"
-MOST_OF_AN_IMAGE = 50  # boxes that are left out of the neighbours of a box in it
 
 
 class Looked(NamedTuple):
@@ -97,11 +96,13 @@ def _near_new(suspects: list[Suspect], table: RowTable, embedder: Embedder) -> l
     if not by_file:
         return []
     places = [_boxes_in(file, [suspects[n] for n in numbers]) for file, numbers in by_file.items()]
-    indices, _ = nearest(table.rows, rows_of(places, embedder), MOST_OF_AN_IMAGE + SHOWN)
-    others = [indices[0]] * len(suspects)
-    for row, number in zip(indices, chain.from_iterable(by_file.values()), strict=True):
-        is_other = table.files[row] != suspects[number].file_name
-        others[number] = row[is_other][:SHOWN]
+    numbers = list(chain.from_iterable(by_file.values()))
+    files = np.array([suspects[number].file_name for number in numbers])
+    _, images = np.unique(np.concatenate([files, table.files]), return_inverse=True)
+    near = nearest(rows_of(places, embedder), table.rows, SHOWN, without=np.split(images, [len(files)]))
+    others = [np.empty(0, int)] * len(suspects)
+    for number, row, cosines in zip(numbers, *near, strict=True):
+        others[number] = row[cosines.isfinite()].numpy()
     return others
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from projects.Rows.leave_out import Similar, nearest_without_image, ridge_without_image, votes_of
-from projects.Rows.nearest import neighbours
+from projects.Rows.leave_out import ridge_without_image, votes_of
+from revisit.evaluation.nearest import nearest_others
 
 NEIGHBORS = 20
 TEMPERATURE = 0.07
@@ -46,20 +46,11 @@ def vote(rows: np.ndarray, classes: np.ndarray, images: np.ndarray, k: int = NEI
         images: (N,) int, the number of each row's image, two or more.
     """
     tensors = [torch.from_numpy(values) for values in (rows, classes, images)]
-    similar = most_similar(rows, images, k)
+    similar = nearest_others(rows, k, images)
     weights = (similar.cosines / TEMPERATURE).softmax(dim=1)
     shares = votes_of(similar, weights, tensors[1]).double()
     support = (shares + by_ridge(*tensors)) / 2
     return Vote(support.numpy(), similar.places.numpy())
-
-
-def most_similar(rows: np.ndarray, images: np.ndarray, k: int) -> Similar:
-    """As ``nearest_without_image``, in parts where every row has an image of its own."""
-    is_alone = len(np.unique(images)) == len(images)
-    if is_alone:
-        places, cosines = neighbours(rows, k)
-        return Similar(torch.from_numpy(places), torch.from_numpy(cosines))
-    return nearest_without_image(torch.from_numpy(rows), torch.from_numpy(images), k)
 
 
 def by_ridge(rows: torch.Tensor, classes: torch.Tensor, images: torch.Tensor) -> torch.Tensor:

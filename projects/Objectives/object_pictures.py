@@ -16,6 +16,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.to_device import to_device
 from revisit.data.views.mapper import ViewMapper
 from revisit.evaluation.features import Features
+from revisit.evaluation.nearest import nearest
 from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation
 from revisit.modeling.meta_arch.pretraining import method_of, unit_rows
 
@@ -71,8 +72,7 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     sheet = []
     for query in evenly_spread(len(crops), NUM_QUERIES):
         own = framed(crops[query], BLACK, NEIGHBOR)
-        nearest = _nearest_in_other_images(rows, query)
-        others = [framed(crops[n], GREY, NEIGHBOR) for n in nearest]
+        others = [framed(crops[n], GREY, NEIGHBOR) for n in _nearest_in_other_images(rows, query)]
         sheet.append(SheetRow([own, *others]))
     save_gallery(path, sheet, f"{name}: objects, and their nearest objects of other images")
 
@@ -98,9 +98,7 @@ def _cut_out(images: Tensor, boxes: Tensor) -> list[np.ndarray]:
 
 def _nearest_in_other_images(rows: Tensor, query: int) -> list[int]:
     """Places among all objects of the unit rows (n, O, C) of highest cosine with that of an object."""
-    num_images, num_objects, _ = rows.shape
     all_objects = rows.flatten(0, 1)
-    cosines = rows @ all_objects[query]
-    cosines[query // num_objects] = -2  # its own image
-    count = min(NUM_NEAREST, (num_images - 1) * num_objects)
-    return cosines.flatten().topk(count).indices.tolist()
+    images = torch.arange(len(all_objects)) // rows.shape[1]
+    found = nearest(all_objects[[query]], all_objects, NUM_NEAREST, without=(images[[query]], images))
+    return found.places[0].tolist()

@@ -19,6 +19,7 @@ from revisit.engine.dry_run import DRY_RUN_PICTURE_REGISTRY
 from revisit.engine.train_step import BATCH_PICTURE_REGISTRY
 from revisit.errors import UserError
 from revisit.evaluation.features import CenterCropDataset, Features
+from revisit.evaluation.nearest import nearest
 from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -155,12 +156,11 @@ def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, n
     names = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK)
     how = (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))
     images, others = (CenterCropDataset(get_records(name), *how) for name in names)
-    count = min(8, len(others))
     rows = []
-    for query in evenly_spread(len(images), num_queries):
-        nearest = (bank.rows @ test.rows[query]).topk(count).indices.tolist()
-        colors = [GREEN if bank.labels[n] == test.labels[query] else RED for n in nearest]
-        neighbors = [_tile(others[n], color) for n, color in zip(nearest, colors, strict=True)]
+    queries = evenly_spread(len(images), num_queries)
+    for query, places in zip(queries, nearest(test.rows[queries], bank.rows, 8).places.tolist(), strict=True):
+        colors = [GREEN if bank.labels[n] == test.labels[query] else RED for n in places]
+        neighbors = [_tile(others[n], color) for n, color in zip(places, colors, strict=True)]
         rows.append(SheetRow([_tile(images[query], BLACK), *neighbors], legend=LEGEND))
     save_gallery(path, rows, f"{names[0]}: nearest images of {names[1]}")
 

@@ -10,10 +10,10 @@ from projects.Pictures.pages import data_uri, template
 from projects.Pictures.tiles import evenly_spread
 from projects.Rows.colours import columns_of
 from projects.Rows.coordinates import coordinates
-from projects.Rows.nearest import neighbours
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import thumbnails
 from revisit.errors import expect
+from revisit.evaluation.nearest import nearest_others
 from revisit.files import write_whole
 
 MOST = 10_000  # rows of a page
@@ -48,7 +48,7 @@ def write_atlas(path: Path, table: RowTable, how: str, columns: Path | None = No
 
 def content_of(table: RowTable, how: str, columns: Path | None = None) -> dict[str, Any]:
     """What the page's script reads: names, places on the map, columns, neighbours, pairs and lonely rows."""
-    others, cosines = neighbours(table.rows, NEIGHBOURS)
+    others, cosines = (each.numpy() for each in nearest_others(table.rows, NEIGHBOURS))
     places = coordinates(table.rows, how)
     return {
         "title": f"{len(table.rows)} {PLURAL[table.about['of']]}",

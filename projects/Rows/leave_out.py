@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from revisit.evaluation.nearest import Nearest, nearest_others
+
 NEIGHBORS = 10
 STRENGTH = 0.01  # of the ridge, as a share of the number of rows, for features of variance 1
 DRAWS = 1000  # of the bootstrap
@@ -27,31 +29,7 @@ def _by_image(images: Tensor) -> Iterator[Tensor]:
         yield images == number
 
 
-class Similar(NamedTuple):
-    """The rows of other images that are most similar to each of M rows, best first."""
-
-    places: Tensor  # (M, k) int64
-    cosines: Tensor  # (M, k) float32; -inf where the other images have fewer rows
-
-
-def nearest_without_image(rows: Tensor, images: Tensor, k: int = NEIGHBORS) -> Similar:
-    """The ``k`` most similar rows of *other* images.
-
-    Args:
-        rows: (M, C) float32, compared by their cosine.
-        images: (M,) the number of each row's image, two or more.
-    """
-    rows, k = F.normalize(rows, dim=1), min(k, len(rows))
-    places = torch.empty(len(rows), k, dtype=torch.int64)
-    cosines = rows.new_empty(len(rows), k)
-    for own in _by_image(images):
-        similarity = rows[own] @ rows.T
-        similarity[:, own] = -torch.inf
-        cosines[own], places[own] = similarity.topk(k, dim=1)
-    return Similar(places, cosines)
-
-
-def votes_of(similar: Similar, weights: Tensor, classes: Tensor) -> Tensor:
+def votes_of(similar: Nearest, weights: Tensor, classes: Tensor) -> Tensor:
     """(M, K) float32: the sum of the ``weights`` (M, k) of the similar rows of each of the classes (M,) int64."""
     votes = weights.new_zeros(len(weights), int(classes.max()) + 1)
     return votes.scatter_add_(1, classes[similar.places], weights)
@@ -68,7 +46,7 @@ def knn_without_image(rows: Tensor, classes: Tensor, images: Tensor, k: int = NE
     Returns:
         (M,) int64.
     """
-    similar = nearest_without_image(rows, images, k)
+    similar = nearest_others(F.normalize(rows, dim=1), k, images)
     votes = votes_of(similar, similar.cosines.isfinite().float(), classes)
     return torch.from_numpy(votes.numpy().argmax(axis=1))
 

@@ -7,7 +7,7 @@ returns the places of these in the order of choosing, int64.
 import numpy as np
 
 from projects.Rows.k_means import k_means
-from projects.Rows.nearest import neighbours
+from revisit.evaluation.nearest import nearest_others
 
 NEIGHBOURS = 20  # that typicality is measured by, as in the paper
 MOST_CLUSTERS = 500  # as in the authors' code
@@ -40,7 +40,7 @@ def typical(rows: np.ndarray, labelled: np.ndarray, budget: int, seed: int) -> n
 def _most_typical_first(rows: np.ndarray, members: np.ndarray, labelled: np.ndarray) -> list[int]:
     """The places of a cluster's images that are not labelled."""
     places = np.flatnonzero(members)
-    _, cosines = neighbours(rows[places], NEIGHBOURS)
+    cosines = nearest_others(rows[places], NEIGHBOURS).cosines.numpy()
     distances = np.sqrt(np.maximum(2 - 2 * cosines, 0)).sum(axis=1)  # of as many in every row
     order = places[np.argsort(distances, kind="stable")]
     return order[~labelled[order]].tolist()

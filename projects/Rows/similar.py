@@ -9,12 +9,12 @@ import numpy as np
 from projects.Pictures.tiles import gallery, save_sheet
 from projects.Rows.embedders import Named, embedder_of_table
 from projects.Rows.embedding import rows_of
-from projects.Rows.nearest import nearest
 from projects.Rows.regions import Places
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import cut, square, thumbnails
 from revisit.data.images.reader import require_record
 from revisit.errors import expect
+from revisit.evaluation.nearest import nearest
 
 TILE, COLUMNS = 160, 6  # px, and tiles in a row of the sheet
 SAME_PLACE = 0.5  # px by which the sides of a query's own box may differ
@@ -39,9 +39,8 @@ def similar_to(table: RowTable, query: Path, box: list[float] | None, count: int
     boxes = None if box is None else np.array([box], np.float32)
     row = rows_of([Places({"file_name": str(query)}, boxes, [""])], embedder_of_table(table.about, named))
     own = _own_row(table, query, box)
-    indices, cosines = nearest(table.rows, row, count + own.sum())
-    is_other = ~own[indices[0]]
-    return Similar(indices[0][is_other][:count], cosines[0][is_other][:count])
+    places, cosines = nearest(row, table.rows, count, without=([True], own))
+    return Similar(places[0].numpy(), cosines[0].numpy())
 
 
 def _asked(of: str) -> str:

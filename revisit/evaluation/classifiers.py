@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from revisit.data.sources.records import Records, shared_images
 from revisit.errors import expect
 from revisit.evaluation.features import Features
+from revisit.evaluation.nearest import highest
 from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation, Score
 from revisit.keys import COUNT, PIXELS, POSITIVE, Decision, Facts, declare
 
@@ -43,7 +44,7 @@ def knn_classify(bank: Features, rows: Tensor, *, k: int, temperature: float) ->
     Each of the k most similar images of the bank weighs exp(cosine / temperature). Computed on the bank's device.
     """
     rows = rows.to(bank.rows.device)
-    similarity, neighbors = (rows @ bank.rows.T).topk(min(k, len(bank.rows)), dim=1)
+    similarity, neighbors = highest(rows @ bank.rows.T, k)
     votes = rows.new_zeros(len(rows), int(bank.labels.max()) + 1)
     # The softmax has the same order, and stays finite where exp(cosine / temperature) is beyond float32.
     votes.scatter_add_(1, bank.labels[neighbors], (similarity / temperature).softmax(dim=1))

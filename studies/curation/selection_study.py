@@ -51,10 +51,10 @@ def accuracies(labelled: RowTable, test: RowTable, strength: float) -> tuple[flo
     """Of two RowTables: how many of the test rows (%) their nearest labelled row, and logistic regression, classify."""
     from sklearn.linear_model import LogisticRegression
 
-    from projects.Rows.nearest import nearest
+    from revisit.evaluation.nearest import nearest
 
-    indices, _ = nearest(labelled.rows, test.rows, 1)
-    right = labelled.classes[indices[:, 0]] == test.classes
+    places = nearest(test.rows, labelled.rows, 1).places.numpy()
+    right = labelled.classes[places[:, 0]] == test.classes
     by_nearest = 100 * float(right.mean())
     if len(set(labelled.classes)) == 1:  # of which a regression would say that all are
         return by_nearest, by_nearest

@@ -41,12 +41,10 @@ def main() -> None:
 
 def purity(table: RowTable, count: int) -> np.ndarray:
     """(N,) percent of the ``count`` rows of other images nearest to each that have its class."""
-    import torch
-
-    from projects.Rows.leave_out import nearest_without_image
+    from revisit.evaluation.nearest import nearest_others
 
     images = np.unique(table.files, return_inverse=True)[1]
-    nearest = nearest_without_image(torch.from_numpy(table.rows), torch.from_numpy(images), count).places.numpy()
+    nearest = nearest_others(table.rows, count, images).places.numpy()
     return 100 * (table.classes[nearest] == table.classes[:, None]).mean(axis=1)
 
 

@@ -11,7 +11,7 @@ from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
 from projects.FrozenEvaluations import label_free
-from projects.FrozenEvaluations.label_free import alignment, nearest, neighbor_stability, rankme, uniformity
+from projects.FrozenEvaluations.label_free import alignment, neighbor_stability, rankme, uniformity
 from projects.FrozenEvaluations.monitor import (
     LabelFreeHistory,
     LabelFreeMonitor,
@@ -23,7 +23,9 @@ from revisit.data.images.reader import read_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper
 from revisit.errors import UserError
+from revisit.evaluation import nearest as nearest_rows
 from revisit.evaluation.features import CenterCropDataset
+from revisit.evaluation.nearest import nearest_others
 
 from detectron2.utils.events import EventStorage
 
@@ -34,6 +36,7 @@ ROWS, OTHERS = (unit(torch.randn(30, 12, generator=GENERATOR)) for _ in range(2)
 @pytest.fixture(params=[1024, 7])
 def chunk(request, monkeypatch):
     monkeypatch.setattr(label_free, "CHUNK", request.param)
+    monkeypatch.setattr(nearest_rows, "QUERIES", request.param)
 
 
 def test_rankme_equals_the_entropy_of_singular_values():
@@ -65,11 +68,11 @@ def test_neighbours_and_stability_equal_a_direct_evaluation(chunk):
     expected = []
     for rows in (x, y):
         order = [sorted(set(range(30)) - {i}, key=lambda j: -rows[i] @ rows[j])[:5] for i in range(30)]
-        assert nearest(torch.from_numpy(rows), 5).tolist() == order
+        assert nearest_others(rows, 5).places.tolist() == order
         expected.append(order)
     share = np.mean([len(set(a) & set(b)) / 5 for a, b in zip(*expected, strict=True)])
     assert 0 < share < 1
-    before, now = (nearest(torch.from_numpy(rows), 5) for rows in (x, y))
+    before, now = (nearest_others(rows, 5).places for rows in (x, y))
     assert neighbor_stability(before, now) == pytest.approx(100 * share)
     assert neighbor_stability(before, before.flip(1)) == 100
 

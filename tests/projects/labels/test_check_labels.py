@@ -18,9 +18,10 @@ from projects.Labels.detections import judged, missing, read_detections, shifted
 from projects.Labels.labels import read_labels_of
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.suspects import ordered
-from projects.Labels.votes import TEMPERATURE, most_similar, vote
-from projects.Rows.leave_out import STRENGTH
+from projects.Labels.votes import TEMPERATURE, vote
+from projects.Rows.leave_out import STRENGTH, votes_of
 from revisit.errors import UserError
+from revisit.evaluation.nearest import nearest_others
 from studies.label_check.spoiling import KINDS, precision, read_spoiled, spoil
 
 COLOURS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210)}
@@ -107,11 +108,9 @@ def test_the_support_of_a_class_is_that_of_a_plain_loop(one_of_each):
 
 
 def test_fewer_rows_than_voters_are_all_others():
-    similar = most_similar(np.eye(3, dtype=np.float32), np.array([0, 0, 1]), k=20)
+    similar = nearest_others(np.eye(3, dtype=np.float32), 20, np.array([0, 0, 1]))
     weights = similar.cosines.softmax(dim=1)
-    assert [
-        [row[n] for n in order] for row, order in zip(weights.tolist(), similar.places.argsort().tolist(), strict=True)
-    ] == [
+    assert votes_of(similar, weights, torch.arange(3)).tolist() == [
         [0, 0, 1],
         [0, 0, 1],
         [0.5, 0.5, 0],

@@ -18,7 +18,6 @@ from projects.Predict.predictions import finetuned_config, load_finetuned
 from projects.Rows import embedding
 from projects.Rows.embedders import OPTIONS, BoxesOfMaps, Named, WholeImages, embedder_of
 from projects.Rows.embedding import embed
-from projects.Rows.nearest import nearest, neighbours
 from projects.Rows.own_features import of_maps, own_features
 from projects.Rows.regions import boxes_of, whole_images
 from projects.Rows.row_table import load_table
@@ -27,6 +26,7 @@ from revisit.api import embed as embed_in_python
 from revisit.api import load_backbone
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.images.reader import read_image
+from revisit.evaluation.nearest import nearest, nearest_others
 from revisit.jobs import parts
 from revisit.network.network_maps import network_maps, resized
 
@@ -65,21 +65,21 @@ def test_neighbours_are_those_of_all_cosines():
     rows = unit_rows(2500, 16)
     rows[7] = rows[1234]  # twice the same
     cosines = rows.astype(np.float64) @ rows.astype(np.float64).T
-    indices, similar = nearest(rows, rows[:5], 10)
+    indices, similar = (each.numpy() for each in nearest(rows[:5], rows, 10))
     expected = np.argsort(-cosines[:5], axis=1, kind="stable")[:, :10]
     assert (indices == expected).all()
     assert similar == pytest.approx(np.take_along_axis(cosines[:5], expected, axis=1), abs=1e-6)
     np.fill_diagonal(cosines, -2)
-    others, _ = neighbours(rows, 3)
+    others = nearest_others(rows, 3).places.numpy()
     assert (np.sort(others) == np.sort(np.argsort(-cosines, axis=1, kind="stable")[:, :3])).all()
     assert others[7, 0] == 1234 and others[1234, 0] == 7
 
 
 def test_rows_that_are_all_alike_have_others_as_neighbours():
-    others, cosines = neighbours(np.tile(unit_rows(1, 4), (6, 1)), 2)
+    others, cosines = (each.numpy() for each in nearest_others(np.tile(unit_rows(1, 4), (6, 1)), 2))
     assert others.shape == (6, 2) and (others != np.arange(6)[:, None]).all()
     assert cosines == pytest.approx(np.ones((6, 2)))
-    assert neighbours(unit_rows(1, 4), 2)[0].shape == (1, 0)
+    assert nearest_others(unit_rows(1, 4), 2).places.shape == (1, 0)
 
 
 def test_rows_of_images_are_those_of_python(weights, write_pictures, tmp_path):

@@ -1,4 +1,4 @@
-"""One door for each thing: a second copy of what has a place of its own does not come back silently."""
+"""Contracts have one door: what a meta-architecture answers, what plugs in, whose classes a data set counts by."""
 
 import ast
 import re
