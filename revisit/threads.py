@@ -1,4 +1,4 @@
-"""Threads that are gone when they are said to have ended."""
+"""How many cores this process may use, and threads that are gone when they are said to have ended."""
 
 import threading
 import time
@@ -9,6 +9,14 @@ from pathlib import Path
 
 _OF_THIS_PROCESS = Path("/proc/self/task")  # Linux's threads by number
 _OFTEN = 1e-4  # seconds
+
+
+def cores(processes: int = 1) -> int:
+    """Of this process, where so many share what it may use: its affinity, and its container's share of the time; at
+    least 1. A machine may have many more."""
+    from joblib import cpu_count  # not at start-up: a second
+
+    return max(1, cpu_count() // processes)
 
 
 @contextmanager

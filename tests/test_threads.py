@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from revisit.threads import thread_pool
+from revisit.threads import cores, thread_pool
 
 LIBC = ctypes.CDLL(None)
 FORKS = int(os.environ.get("FUZZ_CASES", 100))
@@ -75,3 +75,15 @@ def test_a_fork_right_after_a_pool_that_has_called_opencv_can_call_it():
             assert not fork_hangs()
     finally:
         cv2.setNumThreads(threads)
+
+
+def test_cores_are_those_that_a_process_may_use(monkeypatch):
+    """Its affinity, and a limit such as a container's; at least one each."""
+    mine = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(mine)})
+        assert cores() == cores(4) == 1
+    finally:
+        os.sched_setaffinity(0, mine)
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert cores() == 1

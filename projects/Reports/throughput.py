@@ -1,11 +1,11 @@
 """How fast a pretraining is, and how long it waits for its data."""
 
 import logging
-import os
 import time
 
 from revisit.engine.hooks import STEP_HOOK_REGISTRY
 from revisit.modeling.meta_arch.pretraining import method_of, metrics_period
+from revisit.threads import cores
 
 from detectron2.engine import DefaultTrainer, HookBase
 
@@ -46,7 +46,7 @@ class Throughput(HookBase):
             self._hinted = True
             logger.warning(
                 f"the step waits {share:.0%} of its time for data: raise DATALOADER.NUM_WORKERS (now "
-                f"{self._num_workers} per process; this machine has {os.cpu_count()} cores), or take a faster disk"
+                f"{self._num_workers} per process; this process may use {cores()} cores), or take a faster disk"
             )
 
 

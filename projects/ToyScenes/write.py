@@ -22,6 +22,7 @@ from projects.ToyScenes.scene import draw_scene
 from revisit.errors import expect, first_few
 from revisit.jobs.record import Record
 from revisit.progress import progress
+from revisit.threads import cores
 
 LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
 RECORD = "toy_scenes.json"
@@ -51,7 +52,7 @@ def make_toy_scenes(
         UserError: an argument is out of range, or ``output`` holds something else.
     """
     if workers is None:
-        workers = os.cpu_count() or 1
+        workers = cores()
     _check_range("num-images", num_images, 10, 10**6 - 1)
     _check_range("size", size, 64, 512)
     _check_range("seed", seed, 0, 2**63 - 1)

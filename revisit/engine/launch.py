@@ -33,6 +33,7 @@ from revisit.errors import (
     translated,
     words_of_disk,
 )
+from revisit.threads import cores
 
 from detectron2.utils import comm
 
@@ -90,6 +91,8 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         return
     if index is not None:
         torch.cuda.set_device(index)
+    else:
+        _use_own_cores(1)
     main(*args)
 
 
@@ -196,8 +199,8 @@ def _run_rank(
 def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
     if on_gpu:
         torch.cuda.set_device(local_rank)
-    elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.num_processes))
+    else:
+        _use_own_cores(processes.num_processes)
     rank = processes.machine_rank * processes.num_processes + local_rank
     if processes.num_machines == 1:  # else both listen where the machine's name, or a network's speed, leads them
         loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
@@ -222,6 +225,12 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
     of_this_machine, _ = dist.new_subgroups(processes.num_processes)
     set_local_group(of_this_machine)
     comm.synchronize()
+
+
+def _use_own_cores(processes: int) -> None:
+    """As many threads as this process may use cores: torch does not ask a container for its share of the machine."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(torch.get_num_threads(), cores(processes)))
 
 
 def _meet(processes: Processes, rank: int) -> dist.Store:

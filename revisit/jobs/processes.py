@@ -17,7 +17,7 @@ from tqdm import tqdm
 from revisit.compat.private_names import kill_with_parent
 from revisit.errors import UserError
 from revisit.jobs.job import CONTINUES, Job, in_batches, make_batch, make_here, missing, progress_of
-from revisit.threads import thread_pool
+from revisit.threads import cores, thread_pool
 
 _jobs: list[Job] = []  # of a worker: the one that it was started for
 
@@ -76,7 +76,7 @@ def _begin_worker(job: Job, workers: int) -> None:
     kill_with_parent()
     cv2.setNumThreads(0)
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+        torch.set_num_threads(cores(workers))
     _jobs.append(job)
 
 
