@@ -28,7 +28,7 @@ help:  ## this text
 	@echo '  BOOTSTRAP=/path/to/python  make .venv with this Python 3.11 or 3.12'
 
 env: $(STAMP)  ## make .venv: torch, Detectron2, and what else is needed
-	@$(PYTHON) tools/install_detectron2.py --check
+	@$(PYTHON) tools/install_detectron2.py --dry-run
 
 $(VENV)/.complete: pyproject.toml setup.py constraints.txt tools/install_detectron2.py
 	@test -n "$(BOOTSTRAP)" || { echo 'make: no Python 3.11 or 3.12 (3.11.4 or newer, with its venv module) found;' \

@@ -20,8 +20,9 @@ def folder_parser(description: str, **folders: tuple[str, str]) -> argparse.Argu
 
 
 def seeded_parser(description: str, **folders: tuple[str, str]) -> argparse.ArgumentParser:
-    """That, with --seed and --size of lists of images."""
+    """That, with --seed and --count of lists of images."""
     parser, default = folder_parser(description, **folders, output=LISTS), "(default: %(default)s)"
     parser.add_argument("--seed", type=whole, default=0, help=f"another seed, other images {default}")
-    parser.add_argument("--size", type=natural, default=118000, help=f"images of the smallest list {default}")
+    parser.add_argument("--count", type=natural, default=118000, help=f"images of the smallest list {default}")
+    parser.add_argument("--size", dest="count", type=natural, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--long-tail", type=natural, nargs=3, **numbers, help=what)
     args = parser.parse_args(argv)
     files = find_files(args.imagenet)
-    counts = class_counts(files, args.size, args.long_tail, args.seed)
+    counts = class_counts(files, args.count, args.long_tail, args.seed)
     for name, wanted in counts.items():
         images = choose(files, wanted, args.seed)
         comment = f"{len(images)} images of {len(wanted)} classes, seed {args.seed}"

@@ -33,8 +33,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     ids = count_boxes(args.boxes or args.openimages / "train-annotations-bbox.csv")
     order = seeded_order(ids, args.seed)
-    sizes = [args.size * multiple for multiple in MULTIPLES if args.size * multiple <= len(order)]
-    expect(sizes, f"{len(order):,} images are in the file: {args.size:,} are asked for")
+    sizes = [args.count * multiple for multiple in MULTIPLES if args.count * multiple <= len(order)]
+    expect(sizes, f"{len(order):,} images are in the file: {args.count:,} are asked for")
     complete = [write_subset(args, order, size) for size in sizes]
     if len(order) != NUM_BOXABLE:
         print(f"note: {len(order):,} images are in the file, OpenImages' training set has {NUM_BOXABLE:,} with boxes")

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 
 from revisit.boxes.predictions_file import RESULTS, read_predictions
+from revisit.command.options import data_set
+from revisit.compat.moved import renamed
 from revisit.data.images.deep_images import depth_key, find_bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
@@ -51,36 +53,43 @@ class Prediction(NamedTuple):
     box: tuple[float, float, float, float]  # x0, y0, x1, y1 in px
 
 
+@renamed(images="data", recipe="config_file")
 def pretrain(
-    images: Images, output: str | Path, recipe: str = "own_images/pretrain.yaml", *, resume: bool = False, **keys: Any
+    data: Images,
+    output: str | Path,
+    config_file: str = "own_images/pretrain.yaml",
+    *,
+    resume: bool = False,
+    **keys: Any,
 ) -> Run:
     """Pretrain a backbone on images without labels, and convert it to ``output/backbone.pth``.
 
     Args:
-        images: a folder, files, or the name of a data set (KIND:PATH, datasets/README.md).
+        data: a folder, files, or the name of a data set (KIND:PATH, datasets/README.md).
         output: folder of the run.
-        recipe: a config file, or the name of a recipe (MODEL_ZOO.md).
+        config_file: a config file, or the name of a recipe (MODEL_ZOO.md).
         resume: continue from the last checkpoint in ``output``.
         keys: of the config (docs/config.md): ``**{"SOLVER.EPOCHS": 50}``.
 
     Raises:
-        UserError: whatever is wrong with images or keys, in one line.
+        UserError: whatever is wrong with data or keys, in one line.
 
     >>> run = pretrain("photos", "own/pretrain", **{"SOLVER.MAX_ITER": 2})
     >>> run.weights.name
     'backbone.pth'
     """
-    folder = _train(images, output, recipe, resume, keys)
+    folder = _train(data, output, config_file, resume, keys)
     weights = folder / "backbone.pth"
     _command("convert", "--", str(folder / "model_final.pth"), str(weights))
     return Run(weights, _scores(folder), folder)
 
 
+@renamed(images="data", recipe="config_file")
 def finetune(
-    images: Images,
+    data: Images,
     output: str | Path,
     weights: str | Path = "",
-    recipe: str = "own_images/detection.yaml",
+    config_file: str = "own_images/detection.yaml",
     *,
     test: str | Path = "",
     resume: bool = False,
@@ -89,7 +98,7 @@ def finetune(
     """Finetune a detector, a segmenter or a depth network from a backbone; arguments as of ``pretrain``.
 
     Args:
-        images: the name of a data set with labels, such as ``coco:photos:boxes.json``.
+        data: the name of a data set with labels, such as ``coco:photos:boxes.json``.
         weights: of ``pretrain``, converted, or a name such as ``imagenet:efficientnet_lite0``; "" starts from random
             weights.
         test: the name of a data set with labels to score; none, where it is left out.
@@ -100,13 +109,12 @@ def finetune(
     """
     tested = (_name_of(test, Path(output)),) if test else ()
     keys = {"DATASETS.TEST": tested, "MODEL.WEIGHTS": str(weights), **keys}
-    folder = _train(images, output, recipe, resume, keys)
+    folder = _train(data, output, config_file, resume, keys)
     return Run(folder / "model_final.pth", _scores(folder), folder)
 
 
-def predict(
-    weights: str | Path, images: Images, output: str | Path, *, score_threshold: float = 0.5
-) -> list[Prediction]:
+@renamed(images="data")
+def predict(weights: str | Path, data: Images, output: str | Path, *, score_threshold: float = 0.5) -> list[Prediction]:
     """Find objects by a finetuned detector, whose checkpoint says which network it is.
 
     ``output`` gets a picture of every image, and predictions.json in COCO's format; of a segmenter or a depth network
@@ -116,7 +124,7 @@ def predict(
     >>> found[0].label in ("circle", "cross", "square")
     True
     """
-    files = [images] if isinstance(images, str | Path) else images
+    files = [data] if isinstance(data, str | Path) else data
     options = {"weights": weights, "output": output, "score-threshold": score_threshold}
     _command("predict", *(f"--{name}={value}" for name, value in options.items()), "--", *map(str, files))
     path = Path(output) / RESULTS
@@ -130,7 +138,8 @@ def predict(
     ]
 
 
-def load_backbone(path: str | Path) -> Backbone:
+@renamed(path="weights")
+def load_backbone(weights: str | Path) -> Backbone:
     """The backbone of a converted file, of a run's checkpoint, of anything that tools/convert_to_d2.py reads, or of a
     name such as ``imagenet:efficientnet_lite0``.
 
@@ -141,15 +150,16 @@ def load_backbone(path: str | Path) -> Backbone:
     >>> backbone.title, backbone.output_shape()["res5"].stride
     ('ResNet-18', 32)
     """
-    return load_network(str(path))
+    return load_network(str(weights))
 
 
+@renamed(images="data")
 @torch.no_grad()
-def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
-    """(N, C) float32 unit rows: the mean of the last map of each image, in the order of ``images``.
+def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
+    """(N, C) float32 unit rows: the mean of the last map of each image, in the order of ``data``.
 
     Args:
-        images: a folder, in the order of its sorted paths, files, or the name of a data set.
+        data: a folder, in the order of its sorted paths, files, or the name of a data set.
             Of more than 8 bits a sample as the backbone was trained with, else by the images.
         size: of the square that is cut from the middle of an image, px, after its short side became 256/224 of that.
             Rows say most at the size of the views that the backbone has seen: 64 of own_images/pretrain.yaml.
@@ -160,10 +170,10 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
     >>> embed(load_backbone("own/pretrain/backbone.pth"), "photos", size=64).shape
     (128, 256)
     """
-    if isinstance(images, str | Path):
-        records = get_records(_name_of(images, Path()))
+    if isinstance(data, str | Path):
+        records = get_records(_name_of(data, Path()))
     else:
-        records = [{"file_name": str(file)} for file in images]
+        records = [{"file_name": str(file)} for file in data]
         expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
     rows = []
     bits: Any = backbone.flags.get(depth_key())
@@ -188,7 +198,7 @@ def _train(images: Images, output: str | Path, recipe: str, resume: bool, keys: 
 def _name_of(images: Images, folder: Path) -> str:
     """The name of a data set; of files that of a list of them, written to the folder."""
     if isinstance(images, str | Path):
-        return f"folder:{Path(images).resolve()}" if Path(images).is_dir() else str(images)
+        return data_set(Path(images).resolve() if Path(images).exists() else images)
     listed = folder / "images.txt"
     write_list(listed, map(os.path.abspath, images))
     return f"list:{listed.resolve()}"

@@ -55,7 +55,7 @@ def test_pretraining_leaves_what_docs_say_and_explain(pretrained):
     "command",
     [
         "convert_to_d2.py {run}/model_final.pth {file}/below/backbone.pth",
-        "make_shards.py --dataset toy_scenes_train --output {file}/below",
+        "make_shards.py --data toy_scenes_train --output {file}/below",
         "reproduce.py linear --profile toy --output {file}/below",
         "demo.py --quick --output {file}/below",
     ],

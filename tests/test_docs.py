@@ -122,7 +122,7 @@ def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
     assert find in others and sorted(learn.split()) == sorted(
         next(each for each in others if "boxes.yaml" in each).split()
     )
-    run(f"{on_photos(find, tmp_path)} --short-side 64 --boxes 3", tmp_path)
+    run(f"{on_photos(find, tmp_path)} --short-side 64 --count 3", tmp_path)
     run(f"{on_photos(learn, tmp_path)} {ON_CPU}", tmp_path)
     assert A_LINE.search(run_python_of("README.md", tmp_path, monkeypatch))
     finetune, label, train = (
@@ -132,7 +132,7 @@ def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
     )
     text = run(f"{finetune} {ON_CPU}", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text) and "proposal_generator 6 of 6" in text
-    label = label.replace("--leave-out ", "--leave-out subset:8:1:").replace("0.7", "0.01")
+    label = label.replace("--labelled ", "--labelled subset:8:1:").replace("0.7", "0.01")
     assert "8 of 16 images have boxes in" in run(f"{label} MODEL.DEVICE cpu", tmp_path)
     text = run(f"{train} {ON_CPU}", tmp_path)
     assert re.search(r"labelled/data_set.json.: 8 of 8 images looked at", text)
@@ -150,7 +150,7 @@ def test_the_quick_start_from_photographs_to_an_exported_detector(tmp_path, monk
     short = {"embed": "--size 64", "train_net": ON_CPU, "predict": "--score-threshold 0"}
     _, *commands = documented("docs/quick-start.md")  # the first is README's
     for command in commands:
-        command = on_photos(command, tmp_path).replace("--budget 50", "--budget 8")
+        command = on_photos(command, tmp_path).replace("--count 50", "--count 8")
         run(f"{command} {short.get(Path(command.split()[1]).stem, '')}", tmp_path)
     assert len((tmp_path / "output/to_label/selected.txt").read_text().splitlines()) == 8
     assert (tmp_path / "output/detector.html").is_file() and (tmp_path / "output/detector.ts").is_file()
@@ -256,13 +256,13 @@ def test_label_check_shows_what_runs(tmp_path):
         box["category_id"] = 3 - box["category_id"]
     (tmp_path / "boxes.json").write_text(json.dumps(labels))
     options = f"{DETECTION} MODEL.DEVICE cpu"
-    text = run(f"{check} --short-side 64 --workers 0 {options}", tmp_path)
+    text = run(f"{check} --short-side 64 --readers 0 {options}", tmp_path)
     assert "2 jobs, 0 done before" in text and "suspects.html, .csv, .json and .png are in" in text
-    continued = run(f"{check} --short-side 64 --workers 0 {options}", tmp_path)
+    continued = run(f"{check} --short-side 64 --readers 0 {options}", tmp_path)
     assert "2 jobs, 2 done before" in continued and "is there already" in continued
     for command in train:
         run(f"{command} {options}", tmp_path)
-    assert "suspects" in run(f"{again} --short-side 64 --workers 0", tmp_path)
+    assert "suspects" in run(f"{again} --short-side 64 --readers 0", tmp_path)
     rows = (tmp_path / "output/suspects/suspects.csv").read_text().splitlines()
     swapped = [row for row in rows[1:] if ",swapped," in row]
     (tmp_path / "accepted.csv").write_text("\n".join([rows[0], *swapped[:2]]) + "\n")

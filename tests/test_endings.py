@@ -43,7 +43,7 @@ def test_a_full_disk_is_one_line_in_every_command_and_leaves_nothing_unfinished(
     for command in (
         f"tools/convert_to_d2.py {tmp_path}/run.pth {out}/a.pth",
         f"tools/convert_to_d2.py {tmp_path}/run.pth {out}/a.pkl",
-        f"tools/make_shards.py --dataset folder:{tmp_path}/photos --output {out}",
+        f"tools/make_shards.py --data folder:{tmp_path}/photos --output {out}",
         f"tools/report.py {tmp_path}/run --output {out}/page.html",
     ):
         assert "free some space" in on_a_full_disk(command, 2_000), command

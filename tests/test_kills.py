@@ -86,7 +86,7 @@ def test_killed_shards_have_no_index_or_all_images(write_pictures, tmp_path):
         images = [open_record(record).data for record in load_shards(str(output)).records]
         assert images == [file.read_bytes() for file in files]
 
-    options = f"--dataset folder:{tmp_path}/photos --images-per-shard 3 --workers 1"
+    options = f"--data folder:{tmp_path}/photos --count 3 --processes 1"
     call = tool(f"tools/make_shards.py {options} --output {output}")
     assert kill_at_every_change(call, tmp_path / "out", begin=begin, look=look, whole=whole) >= 6
 

@@ -9,13 +9,13 @@ from test_house import trees
 from trees import refused
 
 from revisit.api import pretrain
+from revisit.command.options import WORDS
 from revisit.engine.setup import make_config
 from revisit.files import make_folder, output_path
 
 # Arguments of type Path that are read; every other place in a command line is an output.
-INPUTS = {"inputs", "folders", "path", "--list", "--sbd", "--boxes", "--others", "run", "--names", "--published"}
-INPUTS |= {"--embeddings", "--query", "--columns", "--groups", "--truth", "--test", "--images", "--suspects",
-           "--accept", "--detections"}  # fmt: skip
+INPUTS = {"folders", "path", "--list", "--sbd", "--boxes", "--others", "run", "--names", "--table", "--data"}
+INPUTS |= {"--embeddings", "--groups", "--truth", "--test", "--suspects"}
 TYPES = ("output_path", "place_of")  # place_of: a folder, or a store that can be written to
 # Those of these types, by the script that has them; one more fails this test until it is listed here.
 OUTPUTS = {
@@ -30,13 +30,14 @@ OUTPUTS = {
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
     "tools/predict.py": ["--output"], "tools/pull.py": ["output"], "tools/report.py": ["--output"],
     "tools/reproduce.py": ["--output"],
-    "tools/slurm.py": ["--logs"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],
+    "tools/slurm.py": ["--output"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],
     "datasets/count_objects.py": ["--output"], "datasets/folder_arguments.py": ["NAME"],
     "studies/benchmarks/benchmark.py": ["--json"], "studies/benchmarks/check_gpu.py": ["--output"],
     "studies/benchmarks/peers.py": ["--output"], "studies/benchmarks/soak.py": ["--output"],
     "studies/compare_starts/rank_study.py": ["output"], "projects/Paper/snapshots.py": ["output"],
     "projects/Paper/training_time.py": ["--output"], "projects/ToyScenes/make_toy_scenes.py": ["--output"],
-    "revisit/command/evaluation_options.py": ["--output"], "tools/verify.py": ["--output"],
+    "revisit/command/evaluation_options.py": ["--output"], "revisit/command/options.py": ["NAME"],
+    "tools/verify.py": ["--output"],
     "studies/verify/timm_difference.py": ["--output"],
 }  # fmt: skip
 URLS = ["s3://bucket/run", "gs://b/x", "hdfs:///x", "file:///tmp/x", "https://host/x", "simplecache::s3://b/x"]
@@ -49,8 +50,13 @@ def arguments(tree: ast.Module) -> list[tuple[str, str]]:
     for call in ast.walk(tree):
         names = {"add", "add_argument"} if isinstance(call, ast.Call) else set()
         if names and call.args and (getattr(call.func, "id", "") or getattr(call.func, "attr", "")) in names:
-            name = call.args[0].value if isinstance(call.args[0], ast.Constant) else "NAME"
-            found.append((name, "".join(ast.unparse(each.value) for each in call.keywords if each.arg == "type")))
+            kind = "".join(ast.unparse(each.value) for each in call.keywords if each.arg == "type")
+            words = [each.value for each in call.args if isinstance(each, ast.Constant)]
+            if isinstance(call.args[0], ast.Name):  # of the vocabulary
+                kinds = {word: getattr(WORDS[word].get("type"), "__name__", "") for word in words}
+                found += [(f"--{word}", kind or kinds[word]) for word in words]
+            else:
+                found.append((words[0] if words else "NAME", kind))
     return found
 
 
@@ -87,7 +93,7 @@ def test_a_place_on_this_machine_is_taken_as_it_is_named(tmp_path, monkeypatch):
     "command",
     [
         "tools/report.py output/run --output s3://bucket/x.html",
-        "tools/slurm.py --gpus-per-node 1 --logs s3://bucket/x --print -- --config-file x",
+        "tools/slurm.py --num-gpus 1 --output s3://bucket/x --dry-run -- --config-file x",
         "datasets/prepare_nyud.py --output s3://bucket/x",
         "projects/Paper/crops.py --config-file x --output s3://bucket/x",
     ],

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from commands import ROOT, documented
 
+from revisit.command.options import parse
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY
-from revisit.engine.command import parse_with_pairs
 from revisit.engine.setup import make_config
 from revisit.plugins import load_plugins
 
@@ -101,11 +101,11 @@ def test_every_command_has_options_and_keys_that_exist(page, monkeypatch):
     def with_pairs(parser):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(argparse.ArgumentParser, "parse_args", understand)
-            raise Parsed(parse_with_pairs(parser))
+            raise Parsed(parse(parser))
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
-    for module in ("revisit.engine.command", "revisit.command.evaluation_options"):
-        monkeypatch.setattr(f"{module}.parse_with_pairs", with_pairs)
+    for module in ("revisit.command.options", "revisit.command.evaluation_options"):
+        monkeypatch.setattr(f"{module}.parse", with_pairs)
     for command in documented(page):
         tool, *words = shlex.split(command.replace("teacher.pth", TEACHER[1]))[1:]
         monkeypatch.setattr(sys, "argv", [tool, *words])

@@ -16,7 +16,7 @@ from revisit.jobs.commands import TRAIN, Job, submit_jobs
 from revisit.jobs.sbatch import BatchJob
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-ins are Linux programs")
-COMMAND = "python tools/slurm.py --nodes 2 --gpus-per-node 1 --cpu --logs {logs}"
+COMMAND = "python tools/slurm.py --num-machines 2 --num-gpus 1 --device cpu --output {logs}"
 # Ports follow from the number of a job: two suites on one machine have others.
 FIRST = os.getpid() % 10_000 + 1
 # sbatch: keeps the scripts, starts each as job FIRST, FIRST + 1 ... on its nodes, in the background, and prints what
@@ -88,7 +88,7 @@ def test_commands_run_in_order_once_per_node_and_the_first_that_fails_ends_the_j
 
 def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root):
     text = run(
-        "python tools/slurm.py --nodes 4 --gpus-per-node 8 --partition gpu --hours 48 --print -- --config-file F "
+        "python tools/slurm.py --num-machines 4 --num-gpus 8 --partition gpu --hours 48 --dry-run -- --config-file F "
         "DATASETS.TRAIN \"('a b',)\"",
         toy_root,
     )

@@ -64,7 +64,7 @@ def finetuned(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_data_are_drawn_without_a_model(task, draw, tmp_path):
-    sheets = draw(task, "--truth-only", "--output", tmp_path / "new", "--num-images", 3, "--rows", 2)
+    sheets = draw(task, "--truth-only", "--output", tmp_path / "new", "--count", 3, "--rows", 2)
     assert sheets == [tmp_path / "new" / f"{load(task).DATASETS.TEST[0]}_{page:02d}.png" for page in (1, 2)]
     first, second = map(pixels, sheets)
     assert first.shape[0] > 1.4 * second.shape[0]
@@ -72,7 +72,7 @@ def test_data_are_drawn_without_a_model(task, draw, tmp_path):
 
 @pytest.mark.parametrize("task", ["detection", "segmentation_nyud", "depth"])
 def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, draw, tmp_path):
-    words, weights = ("--num-images", 2, "--score-threshold", 0), ("MODEL.WEIGHTS", finetuned[task], *NARROW)
+    words, weights = ("--count", 2, "--score-threshold", 0), ("MODEL.WEIGHTS", finetuned[task], *NARROW)
     (one,), (two,) = (draw(task, *words, "--output", tmp_path / name, *weights) for name in "12")
     (data,) = draw(task, *words, "--output", tmp_path / "3", "--truth-only", *NARROW)
     assert one.read_bytes() == two.read_bytes()
@@ -160,8 +160,8 @@ def test_labels_of_another_size_than_their_image_are_refused(record):
     [
         ("detection", "", "MODEL.WEIGHTS"),
         ("pretrain", "", "MODEL.META_ARCHITECTURE"),
-        ("segmentation_voc", "--dataset toy_nyud_depth_val", "toy_nyud_depth_val"),
-        ("detection", "DATASETS.TEST ()", "--dataset"),
+        ("segmentation_voc", "--data toy_nyud_depth_val", "toy_nyud_depth_val"),
+        ("detection", "DATASETS.TEST ()", "--data"),
         ("detection", "--truth-only --output {image}", "--output .*image.png"),
         ("detection", "MODEL.WEIGHTS {backbone}", "backbone.pth"),
         ("depth", "MODEL.WEIGHTS {nyud}", "model_final.pth"),

@@ -8,21 +8,20 @@ a CSV file; the page lists what is most alike and what is least like any other.
 """
 
 import argparse
-from pathlib import Path
 
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--embeddings", required=True, type=Path, metavar="DIR", help="output of tools/embed.py")
-    add("--output", required=True, type=output_path, metavar="HTML")
-    add("--columns", type=Path, metavar="CSV", help="more to colour by: file_name, and any columns")
+    parser = parser_of(__doc__, __file__)
+    add(parser, "embeddings")
+    add(parser, "output", required=True, metavar="HTML", help="the page")
+    add(parser, "table", help="CSV of more to colour by: file_name, and any columns")
     ways = "t-SNE, principal components, or UMAP where umap-learn is installed (default: %(default)s)"
-    add("--map", default="tsne", choices=("tsne", "pca", "umap"), help=ways)
-    return parser.parse_args()
+    add(parser, "how", default="tsne", choices=("tsne", "pca", "umap"), help=ways)
+    return parse(parser)
 
 
 def main() -> None:
@@ -32,7 +31,7 @@ def main() -> None:
 
     table = load_table(args.embeddings)
     make_folder(args.output.parent, "--output")
-    count = write_atlas(args.output, table, args.map, args.columns)
+    count = write_atlas(args.output, table, args.how, args.table)
     size = args.output.stat().st_size / 1e6
     print(f"{count} of {len(table.rows)} rows are in {args.output}, {size:.1f} MB")
 

@@ -2,7 +2,7 @@
 """Measure a finetuned detector in the runtimes that it can be deployed to: milliseconds, images per second and AP.
 
     python tools/benchmark.py --weights output/own/detection/model_final.pth --calibrate folder:/data/photos \\
-        --dataset coco:/data/more_photos:/data/more_boxes.json --output output/own/deployed
+        --test coco:/data/more_photos:/data/more_boxes.json --output output/own/deployed
 
 Writes detector.ts (TorchScript), detector.onnx and detector_int8.onnx, and scores each of them on the data set's boxes.
 detector_int8.onnx computes in 8-bit integers, whose scales come from the images of --calibrate: like those that the
@@ -14,10 +14,11 @@ of an image in memory in the network's size; KEY VALUE pairs change what concern
 import argparse
 import json
 
-from projects.Predict.command_line import add_network_options, add_overrides
-from revisit.engine.command import natural, parse_with_pairs, run_command
+from projects.Predict.command_line import add_network_options
+from revisit.command.options import add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder, output_path, write_whole
+from revisit.files import make_folder, write_whole
 
 FILES = ("torchscript", "onnx", "int8", "int8_pyramid")
 CALIBRATED = 32  # images, spread over the data set: more of them change ranges little
@@ -25,17 +26,16 @@ MOST_LOST = 0.5  # AP
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = parser_of(__doc__, __file__)
     add_network_options(parser)
-    add("--dataset", default="", metavar="NAME", help="images and boxes to score on (default: the first DATASETS.TEST)")
-    add("--calibrate", default="", metavar="NAME", help="a data set for int8, such as folder:/data/photos")
+    add(parser, "test", help="images and boxes to score on (default: the first DATASETS.TEST)")
+    add(parser, "calibrate", help="images for int8, such as folder:/data/photos")
     what = "int8_pyramid leaves the heads in float32 (default: torchscript, onnx and, with --calibrate, int8)"
-    add("--runtimes", nargs="+", choices=FILES, default=[], help=f"next to torch; {what}")
-    add("--threads", type=natural, metavar="N", help="of the CPU (default: as many as torch uses)")
-    add("--output", required=True, type=output_path, metavar="DIR", help="folder for files and table")
-    add_overrides(parser)
-    return parse_with_pairs(parser)
+    add(parser, "format", nargs="+", choices=FILES, default=[], help=f"files, next to torch; {what}")
+    add(parser, "cpus", help="threads of the CPU (default: as many as torch uses)")
+    add(parser, "output", required=True, help="folder for files and table")
+    add(parser, "opts")
+    return parse(parser)
 
 
 def main() -> None:
@@ -54,9 +54,9 @@ def main() -> None:
     cfg = finetuned_config(args)
     kind = cfg.MODEL.META_ARCHITECTURE
     expect(kind in DETECTORS, f"MODEL.META_ARCHITECTURE {kind}: expected a detector, one of {', '.join(DETECTORS)}")
-    expect(bool(args.dataset or cfg.DATASETS.TEST), "no boxes to score on: give --dataset NAME, or set DATASETS.TEST")
-    dataset = args.dataset or cfg.DATASETS.TEST[0]
-    threads = args.threads or torch.get_num_threads()
+    expect(bool(args.test or cfg.DATASETS.TEST), "no boxes to score on: give --test NAME, or set DATASETS.TEST")
+    dataset = args.test or cfg.DATASETS.TEST[0]
+    threads = args.cpus or torch.get_num_threads()
     records = read_test_set(cfg, dataset)
     shown = get_records(args.calibrate) if args.calibrate else []
     expect_file_names(shown, f"--calibrate {args.calibrate}")
@@ -77,13 +77,13 @@ def main() -> None:
         if lost[runtime.name] <= MOST_LOST:
             print(f"{runtime.path}: {write_card(network, cfg, runtime.path)} says how to prepare an image")
     worse = [f"{name} loses {points:.1f} AP" for name, points in lost.items() if not points <= MOST_LOST]
-    hint = "; int8_pyramid in --runtimes leaves the heads in float32" if lost.get("int8", 0) > MOST_LOST else ""
+    hint = "; int8_pyramid in --format leaves the heads in float32" if lost.get("int8", 0) > MOST_LOST else ""
     expect(not worse, f"{', '.join(worse)}: not to be deployed{hint}")
 
 
 def names_of(args: argparse.Namespace) -> list[str]:
     """The files to write, in the order of FILES; int8 is made from onnx."""
-    asked = {*args.runtimes} or {"torchscript", "onnx", *(["int8"] if args.calibrate else [])}
+    asked = {*args.format} or {"torchscript", "onnx", *(["int8"] if args.calibrate else [])}
     has_int8 = any(name.startswith("int8") for name in asked)
     expect(bool(args.calibrate) or not has_int8, "int8 needs --calibrate NAME, images like those to come")
     return [name for name in FILES if name in asked or (name == "onnx" and has_int8)]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python
 """Find labels that are wrong: swapped classes, missing boxes, boxes next to their objects, boxes of an odd size.
 
-    python tools/check_labels.py --weights imagenet:efficientnet_lite0 --labels coco:/data/photos:/data/boxes.json \\
+    python tools/check_labels.py --weights imagenet:efficientnet_lite0 --data coco:/data/photos:/data/boxes.json \\
         --config-file configs/own_images/detection_fpn_lite0.yaml --output output/suspects
-    python tools/check_labels.py --accept accepted.csv --output output/suspects
+    python tools/check_labels.py --table accepted.csv --output output/suspects
 
 The first call writes suspects.csv, .json, .png and .html, most suspicious first. With --config-file it trains two
-detectors, each on half of the images, which look at the other half; --detections takes what others have found. Without
+detectors, each on half of the images, which look at the other half; --boxes takes what others have found. Without
 either no box is missing or shifted. The same command continues where it was interrupted.
 
 Keep the rows of suspects.csv that are right in a file of your own, with other suggestions where you know better. The
@@ -16,43 +16,41 @@ second call writes corrected.json of them, a data set coco:IMAGES:FILE; it chang
 import argparse
 from pathlib import Path
 
-from revisit.engine.command import natural, parse_with_pairs, run_command, whole
+from revisit.command.options import DEFAULT, add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, default = parser.add_argument, "(default: %(default)s)"
-    add("--weights", default="", metavar="FILE", help="a converted backbone, a run's checkpoint, or a name")
-    kinds = "a data set: coco:IMAGES:FILE, yolo:IMAGES:LABELS, voc_xml:IMAGES:LABELS, class_folders:PATH"
-    add("--labels", default="", metavar="NAME", help=kinds)
-    add("--output", required=True, type=output_path, metavar="DIR")
+    parser = parser_of(__doc__, __file__)
+    add(parser, "weights")
+    kinds = "labels: coco:IMAGES:FILE, yolo:IMAGES:LABELS, voc_xml:IMAGES:LABELS, class_folders:PATH"
+    add(parser, "data", help=kinds)
+    add(parser, "output", required=True)
     seen = "predictions.json of tools/predict.py, or folders of runs, of detectors that have not learned these images"
-    add("--detections", nargs="+", default=[], type=Path, metavar="FILE|DIR", help=seen)
-    add("--config-file", default="", metavar="FILE", help="recipe of detectors to train on halves of the images")
-    add("--count", type=natural, default=200, metavar="N", help=f"the most suspects of each kind {default}")
-    add("--accept", type=Path, metavar="CSV", help="rows of DIR/suspects.csv: write DIR/corrected.json, and no more")
-    add("--short-side", type=natural, default=480, metavar="PX", help=f"of an image with boxes {default}")
-    add("--stride", type=int, default=8, choices=(4, 8, 16, 32), help=f"of the finest map for boxes {default}")
-    add("--size", type=natural, default=224, metavar="PX", help=f"of the middle of an image with a class {default}")
-    add("--workers", type=whole, default=2, metavar="N", help=f"processes that read images {default}")
-    add("--device", default="", metavar="NAME", help="cpu or cuda (default: cuda where there is one)")
-    add("--opts", nargs=argparse.REMAINDER, help="KEY VALUE pairs over --config-file come last, after --opts or not")
-    args = parse_with_pairs(parser)
-    expect(bool(args.accept) or bool(args.labels and args.weights), "expected --labels and --weights, or --accept")
-    either = "--detections and --config-file: expected one of them"
-    expect(not (args.detections and args.config_file), either)
+    add(parser, "boxes", nargs="+", default=[], type=Path, metavar="FILE|DIR", help=seen)
+    add(parser, "config-file", help="recipe of detectors to train on halves of the images")
+    add(parser, "count", default=200, help=f"the most suspects of each kind {DEFAULT}")
+    add(parser, "table", metavar="CSV", help="rows of DIR/suspects.csv: write DIR/corrected.json, and no more")
+    add(parser, "short-side", default=480, help=f"of an image with boxes {DEFAULT}")
+    add(parser, "stride")
+    add(parser, "size", default=224, help=f"of the middle of an image with a class {DEFAULT}")
+    add(parser, "readers", "device", "opts")
+    args = parse(parser)
+    expect(bool(args.table) or bool(args.data and args.weights), "expected --data and --weights, or --table")
+    either = "--boxes and --config-file: expected one of them"
+    expect(not (args.boxes and args.config_file), either)
     return args
 
 
 def main() -> None:
     args = parse_args()
     make_folder(args.output, "--output")
-    if args.accept:
+    if args.table:
         from projects.Labels.accepting import accept
 
-        count, path = accept(args.accept, args.output)
+        count, path = accept(args.table, args.output)
         print(f"{count} corrections are in {path}; the labels themselves are as they were")
         return
     from projects.Labels.checking import check

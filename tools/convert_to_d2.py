@@ -21,12 +21,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 from revisit.plugins import import_modules
 
-OF_FILES = ("source", "timm", "config", "strip", "drop", "weights_of")  # options that say what a file holds
+OF_FILES = ("source", "timm", "config_file", "strip", "drop", "weights_of")  # options that say what a file holds
 
 if TYPE_CHECKING:  # Detectron2 takes a second to import: not before the command line is understood
     from revisit.checkpoint.convert import BackboneWeights
@@ -52,10 +53,10 @@ def main() -> None:
         from projects.Weights.export import as_card_says
 
         weights = as_card_says(weights, source)
-    if args.recalibrate:
+    if args.calibrate:
         from projects.Weights.recalibration import recalibrate
 
-        weights = recalibrate(weights, args.recalibrate)
+        weights = recalibrate(weights, args.calibrate)
     if args.rgb:
         weights = as_rgb(weights)
     make_folder(args.output.parent, "the output's folder")
@@ -78,8 +79,8 @@ def converted(args: argparse.Namespace, source: Path) -> tuple[BackboneWeights, 
     from revisit.engine.merging import read_keys
 
     checkpoint = read_checkpoint(source)
-    stated = read_keys(args.config) if args.config else {}
-    if args.timm or not args.config:  # what the user typed counts, not a config.json
+    stated = read_keys(args.config_file) if args.config_file else {}
+    if args.timm or not args.config_file:  # what the user typed counts, not a config.json
         stated |= stated_flags(source, checkpoint, args.timm)
     notes: list[str] = []
     if args.weights_of or args.strip or args.drop:
@@ -91,30 +92,27 @@ def converted(args: argparse.Namespace, source: Path) -> tuple[BackboneWeights, 
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = parser_of(__doc__, __file__)
     given = (
         "checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth, its URL, or a name: timm:NAME"
     )
-    add("input", help=given)
-    add("output", type=output_path, help="weights to write, .pth or .pkl")
+    parser.add_argument("input", help=given)
+    parser.add_argument("output", type=output_path, help="weights to write, .pth or .pkl")
     source = "layout of the input, such as revisit, detectron2, moco or timm; one that does not exist lists all"
-    add("--source", default="auto", help=source)
-    strip = "take only the tensors whose names begin with PREFIX, such as student., without it"
-    add("--strip", metavar="PREFIX", default="", help=strip)
+    add(parser, "source", help=source)
+    add(parser, "strip")
     drop = "leave out the tensors whose names match, such as 'projector.*'; may be given several times"
-    add("--drop", metavar="PATTERN", action="append", default=[], help=drop)
+    add(parser, "drop", help=drop)
     config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
-    add("--config", metavar="FILE", default="", help=config)
+    add(parser, "config-file", help=config)
     timm = "network of timm's that the weights are of, as vit_small_patch16_224.dino; without a tag, timm's default"
-    add("--timm", metavar="NAME", default="", help=f"{timm}; options follow as ,NAME=VALUE")
+    add(parser, "timm", help=f"{timm}; options follow as ,NAME=VALUE")
     average = "of a file with both: the moving average of the weights (model_ema, teacher), or the weights themselves"
-    add("--weights-of", choices=["ema", "student"], default="", help=average)
-    add("--rgb", action="store_true", help="weights for BGR become those for RGB, as pretraining and segmentation read")
-    recalibrate = "images, such as folder:/data/photos, over which a folded batch norm gets statistics"
-    add("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
-    add("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
-    return parser.parse_args()
+    add(parser, "weights-of", help=average)
+    add(parser, "rgb")
+    add(parser, "calibrate", help="images, such as folder:/data/photos, over which a folded batch norm gets statistics")
+    add(parser, "imports")
+    return parse(parser)
 
 
 def report(args: argparse.Namespace, weights: object, found: str, notes: list[str]) -> None:
@@ -134,7 +132,7 @@ def report(args: argparse.Namespace, weights: object, found: str, notes: list[st
         start = " that the training started from" if weights.source == "revisit" else ""
         print(f"{warning}licence of the published weights{start}: {weights.licence}")
     if any(key in weights.flags for key in weights.description.FOLDED):
-        print("their batch norm has no statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or --recalibrate IMAGES")
+        print("their batch norm has no statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or --calibrate IMAGES")
     print(f"wrote {args.output} and {flags_path(args.output)}")
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Find duplicates, near-duplicates and leaks among embedded images, and a balanced part of them.
 
-    python tools/embed.py --weights imagenet:efficientnet_lite0 --images folder:/data/photos --output output/rows
+    python tools/embed.py --weights imagenet:efficientnet_lite0 --data folder:/data/photos --output output/rows
     python tools/curate.py --embeddings output/rows --test folder:/data/test \\
         --weights imagenet:efficientnet_lite0 --output output/curated
 
@@ -12,33 +12,35 @@ threshold lies. The same command continues where it was interrupted, and with an
 """
 
 import argparse
-from pathlib import Path
 
-from revisit.engine.command import natural, run_command
+from revisit.command.options import add, named, parse, parser_of
+from revisit.engine.command import natural, run_command, whole
 from revisit.errors import expect
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder
 from revisit.jobs.options import add_runner_options, runner_of
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, default = parser.add_argument, "(default: %(default)s)"
-    add("--embeddings", required=True, type=Path, metavar="DIR", help="output of tools/embed.py, of images")
-    add("--output", required=True, type=output_path, metavar="DIR")
-    add("--test", default="", metavar="NAME", help="test images: a data set, or an output of tools/embed.py")
-    add("--weights", default="", metavar="FILE", help="those of the table, to embed --test of a data set")
-    add("--similar", type=float, default=0.9, metavar="X", help=f"least cosine of near-duplicates {default}")
-    add("--bits", type=int, default=16, metavar="N", help=f"of 64, in which their hashes differ at most {default}")
-    add("--clusters", type=natural, metavar="N", help="(default: the root of the number of images that differ)")
-    add("--keep", type=natural, metavar="N", help="images of balanced.txt (default: half of those that differ)")
+    parser = parser_of(__doc__, __file__)
+    add(parser, "embeddings", help="output of tools/embed.py, of images")
+    add(parser, "output", required=True)
+    add(parser, "test", type=str, help="test images: a data set, or an output of tools/embed.py")
+    add(parser, "weights", help="those of the table, to embed --test of a data set")
+    rule = (
+        "least cosine of near-duplicates (0.9); bits, of 64, in which their hashes differ at most (16); clusters (the"
+    )
+    kinds = named({"cosine": float, "bits": whole, "clusters": natural})
+    add(parser, "rule", type=kinds, help=f"cosine=X bits=N clusters=N: {rule} root of the images that differ)")
+    add(parser, "count", help="images of balanced.txt (default: half of those that differ)")
     add_runner_options(parser)
-    return parser.parse_args()
+    return parse(parser)
 
 
 def main() -> None:
     args = parse_args()
-    expect(0 < args.similar <= 1, f"--similar {args.similar}: expected a cosine above 0, at most 1")
-    expect(0 <= args.bits <= 64, f"--bits {args.bits}: expected 0 to 64")
+    rule = {"cosine": 0.9, "bits": 16, "clusters": None} | dict(args.rule)
+    expect(0 < rule["cosine"] <= 1, f"--rule cosine={rule['cosine']}: expected above 0, at most 1")
+    expect(rule["bits"] <= 64, f"--rule bits={rule['bits']}: expected 0 to 64")
     import numpy as np
 
     from projects.Rows.curation import find_clusters, find_groups, find_leaks, hashed, kept_of, table_of_test
@@ -46,19 +48,18 @@ def main() -> None:
     from projects.Rows.image_lists import full_names, images_of
     from revisit.data.sources.image_folders import write_list
 
-    runner = runner_of(args)
+    runner, is_near = runner_of(args), Rule(rule["cosine"], rule["bits"])
     table = images_of(args.embeddings)
     expect(len(table.rows) > 1, f"{args.embeddings} has one image: expected two at least, to compare them")
     make_folder(args.output, "--output")
-    rule = Rule(args.similar, args.bits)
     images = hashed(table, args.output / "digests", runner)
-    groups, lines = find_groups(images, rule, args.output)
+    groups, lines = find_groups(images, is_near, args.output)
     print(*lines, sep="\n", flush=True)
     leaking = np.zeros(len(groups), bool)
     if args.test:
         test_table = table_of_test(args.test, table, args.weights, args.output / "test", runner)
         test = hashed(test_table, args.output / "test_digests", runner)
-        leaks, line = find_leaks(images, test, rule, args.output)
+        leaks, line = find_leaks(images, test, is_near, args.output)
         leaking = leaks.training
         print(line, flush=True)
     kept = table.of(kept_of(groups, table, leaking))
@@ -66,7 +67,7 @@ def main() -> None:
     write_list(args.output / "unique.txt", full_names(kept))
     groups_kept = "of each group without leaks" if leaking.any() else "of each group"
     print(f"unique.txt has {len(kept.rows):,} images, one {groups_kept}")
-    print(find_clusters(kept, args.clusters, args.keep, args.output), f"written to {args.output}", sep="\n")
+    print(find_clusters(kept, rule["clusters"], args.count, args.output), f"written to {args.output}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ on two cores with bfloat16 instructions.
     python tools/demo.py --seed 2 --output output/demo_seed2
 """
 
-import argparse
 import json
 import os
 import re
@@ -20,9 +19,10 @@ from pathlib import Path
 
 from projects.Pictures.curves import plot_curves
 from revisit.checkpoint.metrics_file import read_metrics
+from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder
 from revisit.jobs.with_parent import with_parent
 from revisit.markdown import markdown_table
 from revisit.plugins import find_file, name_from_here
@@ -37,8 +37,8 @@ NUM_STEPS = 8
 WORTH_SHOWING = re.compile(
     r"eta: .*|kNN top-1 of .*|J&F-Mean .*|\d+ of \d+ backbone tensors .*|drawing ToyScenes: .*|error: .*"
 )
-IMAGES = ("--num-images", "8000")
-QUICK_IMAGES = ("--num-images", "60", "--size", "64")
+IMAGES = ("--count", "8000")
+QUICK_IMAGES = ("--count", "60", "--size", "64")
 NO_WARMUP = ("SOLVER.WARMUP_ITERS", "0")
 QUICK = {
     PRETRAIN: ("SOLVER.MAX_ITER", "4", "SOLVER.IMS_PER_BATCH", "16", "TEST.EVAL_EPOCHS", "0", *NO_WARMUP),
@@ -95,12 +95,11 @@ class Demo:
 
 def main() -> None:
     """Every step, then the pictures and the summary."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, default = parser.add_argument, "(default: %(default)s)"
-    add("--output", type=output_path, default="output/demo", help=f"folder for everything {default}")
-    add("--seed", type=int, default=1, help=f"seed of pretraining and finetuning {default}")
-    add("--quick", action="store_true", help="only check in a minute that everything runs; its numbers mean nothing")
-    args = parser.parse_args()
+    parser = parser_of(__doc__, __file__)
+    add(parser, "output", default="output/demo", help=f"folder for everything {DEFAULT}")
+    add(parser, "seed", default=1, help=f"seed of pretraining and finetuning {DEFAULT}")
+    add(parser, "quick")
+    args = parse(parser)
     start, output = time.perf_counter(), args.output.resolve()
     finished = (output / "summary.md").exists()
     expect(not finished, f"{args.output} holds a finished demo: give another --output, or remove it")

@@ -1,34 +1,34 @@
 #!/usr/bin/env python
 """Find objects in photographs that nobody labelled, by the frozen features of a start: boxes, masks and a sheet.
 
-    python tools/discover.py --weights imagenet:efficientnet_lite0 --images folder:/data/photos --output output/found
+    python tools/discover.py --weights imagenet:efficientnet_lite0 --data folder:/data/photos --output output/found
 
 Writes data_set.json, a COCO data set of one class with masks, for a detector or for an annotation tool; proposals.json,
 boxes with scores for OBJECTS.PROPOSALS; and found.png, some images with their best boxes. The same command continues
-where it was interrupted. Where --images has boxes of its own, of any classes, the found ones are scored against them.
+where it was interrupted. Where --data has boxes of its own, of any classes, the found ones are scored against them.
 Which parts of an image count as objects: projects/Discover/README.md.
 """
 
 import argparse
 from functools import partial
 
-from revisit.engine.command import natural, run_command
-from revisit.files import make_folder, output_path
+from revisit.command.options import DEFAULT, add, parse, parser_of
+from revisit.engine.command import run_command
+from revisit.files import make_folder
 from revisit.jobs.options import add_runner_options, runner_of
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, default = parser.add_argument, "(default: %(default)s)"
-    add("--weights", required=True, metavar="FILE", help="a converted backbone, a run's checkpoint, or a name")
-    add("--images", required=True, metavar="NAME", help="a data set, such as folder:/data/photos")
-    add("--output", required=True, type=output_path, metavar="DIR")
-    add("--boxes", type=natural, default=30, metavar="N", help=f"the most objects of an image {default}")
-    add("--short-side", type=natural, default=480, metavar="PX", help=f"to which an image is resized {default}")
-    add("--stride", type=int, default=8, choices=(4, 8, 16, 32), help=f"px of a cell of the finer map {default}")
-    add("--pyramid", action="store_true", help="maps of the pyramid (FPN) in the weights, not of the backbone")
+    parser = parser_of(__doc__, __file__)
+    add(parser, "weights", "data", required=True)
+    add(parser, "output", required=True)
+    add(parser, "count", default=30, help=f"the most objects of an image {DEFAULT}")
+    add(parser, "short-side", default=480, help=f"to which an image is resized {DEFAULT}")
+    add(parser, "stride")
+    maps = f"maps of the backbone, or of the pyramid (FPN) in the weights {DEFAULT}"
+    add(parser, "features", choices=("backbone", "pyramid"), help=maps)
     add_runner_options(parser)
-    return parser.parse_args()
+    return parse(parser)
 
 
 def main() -> None:
@@ -47,28 +47,30 @@ def main() -> None:
 
     runner = runner_of(args)
     keep_freed_memory("cpu")
-    register(args.images)
-    records = list(get_records(args.images))
-    expect_file_names(records, f"--images {args.images}")
-    features = PerProcess(partial(DenseFeatures, args.weights, args.stride, args.short_side, args.pyramid))
+    register(args.data)
+    records = list(get_records(args.data))
+    expect_file_names(records, f"--data {args.data}")
+    features = PerProcess(
+        partial(DenseFeatures, args.weights, args.stride, args.short_side, args.features == "pyramid")
+    )
     looked_at = fingerprint(records, labels=False)  # parts are by place: with one image more they would be of others
-    settings = {**features().settings, "boxes": args.boxes, "images": looked_at}
+    settings = {**features().settings, "boxes": args.count, "images": looked_at}
     make_folder(args.output, "--output")
     with runner.alone(args.output):
         Record(args.output, settings).claim()
-    images = discover(records, features, args.output, args.boxes, runner)
-    folder, data_set = folder_of(images, args.images), args.output / "data_set.json"
+    images = discover(records, features, args.output, args.count, runner)
+    folder, data_set = folder_of(images, args.data), args.output / "data_set.json"
     count = write_data_set(data_set, images, folder=folder)
     save_found(args.output / "found.png", images)
     write_results(args.output / "proposals.json", images)
     without = sum(not image["objects"] for image in images)
     empty = f", {without} of them without any" if without else ""
     of_all = f"{count} box{'es' * (count != 1)} in {len(images)} of {len(records)} images{empty}"
-    print(f"{of_all}; at most {args.boxes} each, the best first: {args.output / 'found.png'}")
+    print(f"{of_all}; at most {args.count} each, the best first: {args.output / 'found.png'}")
     print(f"a detector learns them as coco:{folder}:{data_set}")
     if all("annotations" in record for record in records):
         scores = class_agnostic_scores(images)
-        print(f"against the boxes of {args.images}: AP50 {scores['AP50']:.1f}, recall {scores['recall50']:.1f} %")
+        print(f"against the boxes of {args.data}: AP50 {scores['AP50']:.1f}, recall {scores['recall50']:.1f} %")
 
 
 if __name__ == "__main__":

@@ -5,30 +5,27 @@
 
 The suffix says the format: .onnx, or .ts for TorchScript. Images may have any size. Beside it lies OUTPUT's name with
 .json: how an image has to be prepared, what the outputs are, and the names of the classes. The file is then run, and
-compared with the network on images of --images, or else on noise of two sizes; one that differs is removed. Thresholds
+compared with the network on images of --data, or else on noise of two sizes; one that differs is removed. Thresholds
 are those of the checkpoint's config, or of KEY VALUE, such as MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.5. How fast the file
 is, what it scores, and the same in 8-bit integers: tools/benchmark.py.
 """
 
-import argparse
-from pathlib import Path
-
 from projects.Predict.command_line import add_network_options
-from revisit.engine.command import parse_with_pairs, run_command
+from revisit.command.options import add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder
 
-COMPARED = 8  # images, spread over those of --images
+COMPARED = 8  # images, spread over those of --data
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = parser_of(__doc__, __file__)
     add_network_options(parser)
-    add("--output", required=True, type=output_path, metavar="FILE", help="file to write, .onnx or .ts")
-    add("--images", nargs="+", type=Path, default=[], metavar="PATH", help="image files and folders with objects")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
-    args = parse_with_pairs(parser)
+    add(parser, "output", required=True, metavar="FILE", help="file to write, .onnx or .ts")
+    add(parser, "data", nargs="+", default=[], type=str, help="images with objects: files, folders, data sets")
+    add(parser, "opts")
+    args = parse(parser)
     from projects.Predict import model_export
     from projects.Predict.file_predictions import find_sources
     from projects.Predict.predictions import finetuned_config
@@ -37,7 +34,7 @@ def main() -> None:
     suffixes = " or ".join(model_export.SUFFIXES)
     expect(args.output.suffix in model_export.SUFFIXES, f"--output {args.output}: expected a name in {suffixes}")
     cfg = finetuned_config(args)
-    sources = find_sources(args.images, args.output)
+    sources = find_sources(args.data, args.output)
     records = [{"file_name": str(source.path)} for source in sources if not source.is_video]
     if records:
         resolve_auto_values(cfg, Facts(records=records))
@@ -49,16 +46,14 @@ def main() -> None:
     comparison = model_export.compare(network, args.output, images)
     if not comparison.is_close:
         args.output.unlink()
-    over = "images of --images" if records else "two images of noise"
+    over = "images of --data" if records else "two images of noise"
     what = f"{comparison.boxes} boxes in {over}" if "boxes" in network.outputs else over
     found = f"over {what} its outputs and the network's differ by {comparison.largest:.1e} at most"
     expect(comparison.is_close, f"{args.output} does not compute what the network does and was removed: {found}")
     card = model_export.write_card(network, cfg, args.output)
     print(f"wrote {args.output} and {card}: image -> {', '.join(network.outputs)}\n{found}")
     if "boxes" in network.outputs and not comparison.boxes:
-        print(
-            "warning: no box was there to compare: name images with objects by --images, or a lower SCORE_THRESH_TEST"
-        )
+        print("warning: no box was there to compare: name images with objects by --data, or a lower SCORE_THRESH_TEST")
 
 
 if __name__ == "__main__":

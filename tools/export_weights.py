@@ -5,25 +5,24 @@ BACKBONE is what tools/convert_to_d2.py wrote, with its .yaml next to it, or any
 as a run's model_final.pth. Writes OUTPUT, a bare state_dict (.pth) or .safetensors by its suffix, and next to
 it OUTPUT's name with .md: a model card that says which input the weights expect and how to load them.
 
-    python tools/export_weights.py output/knn_moco/backbone.pth output/knn_moco/resnet50.safetensors --to timm
+    python tools/export_weights.py output/knn_moco/backbone.pth output/knn_moco/resnet50.safetensors --format timm
 
-Both libraries have the same names of a ResNet's tensors; --to says for which of them the card is written first.
+Both libraries have the same names of a ResNet's tensors; --format says for which of them the card is written first.
 """
 
-import argparse
-
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path, written_whole
 from revisit.plugins import import_modules
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, __file__)
     parser.add_argument("backbone", help="weights of tools/convert_to_d2.py, or a checkpoint; a file, a URL or a name")
     parser.add_argument("output", type=output_path, help="weights to write, .pth or .safetensors")
-    parser.add_argument("--to", choices=["torchvision", "timm"], required=True, help="library that is to load them")
-    parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
-    args = parser.parse_args()
+    add(parser, "format", choices=["torchvision", "timm"], required=True, help="library that is to load them")
+    add(parser, "imports")
+    args = parse(parser)
     from projects.Weights.export import SUFFIXES, library_tensors, model_card
     from revisit.checkpoint.backbone_file import check_output, load_backbone, write_tensors
     from revisit.checkpoint.flags import IMAGENET
@@ -32,13 +31,13 @@ def main() -> None:
     import_modules(args.imports)
     check_output(args.output, local_copy(args.backbone, "checkpoint"), SUFFIXES)
     backbone = load_backbone(args.backbone)
-    tensors = library_tensors(backbone, args.to)
+    tensors = library_tensors(backbone, args.format)
     make_folder(args.output.parent, "the output's folder")
     card = args.output.with_suffix(".md")
     card.unlink(missing_ok=True)  # of earlier weights
     write_tensors(tensors, args.output)
     with written_whole(card) as temporary:
-        temporary.write_text(model_card(backbone, args.output, args.to))
+        temporary.write_text(model_card(backbone, args.output, args.format))
     if not all(backbone.flags[key] == value for key, value in IMAGENET.items()):
         print("its pixel statistics are not ImageNet's: from now on only the card says so")
     origin = backbone.origin or "an unknown source"

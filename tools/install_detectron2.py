@@ -98,14 +98,15 @@ def unpack(archive: Path, folder: Path) -> Path:
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only say which Detectron2 there is; fail if none")
+    parser.add_argument("--dry-run", action="store_true", help="only say which Detectron2 there is; fail if none")
+    parser.add_argument("--check", dest="dry_run", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     present = installed()
     if present:
-        print(f"install_detectron2: {'found' if args.check else 'leaving alone'} {present}")
+        print(f"install_detectron2: {'found' if args.dry_run else 'leaving alone'} {present}")
         return
     try:
-        if args.check:
+        if args.dry_run:
             raise InstallError(f"no Detectron2 for {sys.executable}")
         with tempfile.TemporaryDirectory() as folder:
             source = unpack(download(Path(folder)), Path(folder))

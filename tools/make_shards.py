@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Pack a data set into tar files (WebDataset's layout) and index them.
 
-    python tools/make_shards.py --dataset coco_2017_train_images --output $DETECTRON2_DATASETS/coco_shards
+    python tools/make_shards.py --data coco_2017_train_images --output $DETECTRON2_DATASETS/coco_shards
     python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2 \\
         DATASETS.TRAIN "('shards:$DETECTRON2_DATASETS/coco_shards',)"
 
@@ -21,32 +21,30 @@ Of tar files in WebDataset's layout from elsewhere, --index-only makes the index
 At a URL their headers are read, not the images, of many tar files at a time.
 """
 
-import argparse
-
 from projects.LargeData.places import place_of
-from revisit.engine.command import natural, run_command
+from revisit.command.options import add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.jobs.options import add_runner_options, runner_of
 
-WORKERS = 4  # shards written at a time
+PROCESSES = 4  # shards written at a time
 
 
 def main() -> None:
     """Write the shards, then their index."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, __file__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
-    what.add_argument("--index-only", action="store_true", help="only write index.npz for the *.tar in PLACE")
-    add = parser.add_argument
-    add("--output", type=place_of, required=True, metavar="PLACE", help="folder or URL of the tar files")
-    size = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
-    add("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
+    add(what, "data", help="a name or KIND:PATH, as in DATASETS.TRAIN, or a folder of photographs")
+    add(what, "index-only")
+    add(parser, "output", type=place_of, required=True, metavar="PLACE", help="folder or URL of the tar files")
+    size = "images per shard: 100 MB to 1 GB suit most stores (default: %(default)s, 330 MB of COCO)"
+    add(parser, "count", default=2000, help=size)
     shorter = "pack images whose short side is longer as JPEGs of this one, upright; others keep their bytes"
-    add("--short-side", type=natural, metavar="PX", help=shorter)
-    add("--quality", type=natural, metavar="Q", help="of these JPEGs, 1 to 100 (default: 90)")
-    add_runner_options(parser, WORKERS)
-    args = parser.parse_args()
-    expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --dataset with it")
+    add(parser, "short-side", help=shorter)
+    add(parser, "quality", help="of these JPEGs, 1 to 100 (default: 90)")
+    add_runner_options(parser, PROCESSES)
+    args = parse(parser)
+    expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --data with it")
     expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
     from projects.LargeData.packing import QUALITY, Smaller, make_shards, read_manifest, without_links_out
     from projects.LargeData.shard_index import INDEX
@@ -59,14 +57,14 @@ def main() -> None:
         side, quality = smaller
         expect(side <= MAX_SHORT_SIDE, f"--short-side is {side}: expected at most {MAX_SHORT_SIDE} px")
         expect(quality <= 100, f"--quality is {quality}: expected at most 100")
-    runner = runner_of(args, WORKERS)
+    runner = runner_of(args, PROCESSES)
     if args.index_only:
         names, records = list(args.output.sizes()), []
         expect(bool(names), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
     else:
-        records = without_links_out(get_records(args.dataset), args.dataset)
-        classes = names_of(args.dataset) if "label" in records[0] else []
-        names = make_shards(records, args.output, args.images_per_shard, runner, smaller, classes)
+        records = without_links_out(get_records(args.data), args.data)
+        classes = names_of(args.data) if "label" in records[0] else []
+        names = make_shards(records, args.output, args.count, runner, smaller, classes)
     manifest = read_manifest(args.output)
     index = write_index(args.output, names, manifest.get("short_side", 0), manifest.get("classes", []))
     left_out = max(0, len(records) - len(index.shard))

@@ -14,24 +14,27 @@ interrupted.
 """
 
 import argparse
-from pathlib import Path
 
-from projects.Predict.command_line import add_network_options, add_overrides
-from revisit.engine.command import parse_with_pairs, run_command
+from projects.Predict.command_line import add_network_options
+from revisit.command.options import add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder
 from revisit.jobs.options import add_runner_options, runner_of
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = parser_of(__doc__, __file__)
     add_network_options(parser, "detection: find objects")
-    add("--output", required=True, type=output_path, metavar="DIR", help="folder for pictures and JSON")
-    add("inputs", nargs="+", type=Path, metavar="PATH", help="image files, folders of them, videos")
+    add(parser, "output", required=True, help="folder for pictures and JSON")
+    add(parser, "data", nargs="+", default=[], type=str, metavar="PATH", help="image files, folders, data sets, videos")
+    parser.add_argument("inputs", nargs="*", metavar="PATH", help="the same, without --data")
     add_runner_options(parser)
-    add_overrides(parser)
-    return parse_with_pairs(parser)
+    add(parser, "opts")
+    args = parse(parser)
+    args.data = [*args.data, *args.inputs]
+    expect(bool(args.data), "nothing to look at: expected --data, image files, folders of them, or videos")
+    return args
 
 
 def main() -> None:
@@ -44,7 +47,7 @@ def main() -> None:
     runner = runner_of(args)
     cfg = finetuned_config(args)
     threshold = set_score_threshold(cfg, args)
-    sources = find_sources(args.inputs, args.output)
+    sources = find_sources(args.data, args.output)
     try:
         images = [{"file_name": str(source.path)} for source in sources if not source.is_video]
         resolve_auto_values(cfg, Facts(records=images))

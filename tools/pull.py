@@ -8,18 +8,17 @@ A private repository on Hugging Face's hub needs `hf auth login` first. Weights 
 MODEL.WEIGHTS; others go through tools/convert_to_d2.py.
 """
 
-import argparse
-
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.files import output_path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, __file__)
     parser.add_argument("url", metavar="URL", help="hf://USER/NAME, or s3://, gs://, file:// ...")
     parser.add_argument("output", metavar="DIR", type=output_path, help="folder to write to")
-    parser.add_argument("--replace", action="store_true", help="replace files of these names that are there")
-    args = parser.parse_args()
+    add(parser, "replace", help="replace files of these names that are there")
+    args = parse(parser)
     from projects.Weights.sharing import pull
 
     names = pull(args.url, args.output, replace=args.replace)

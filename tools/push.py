@@ -11,18 +11,18 @@ to write to: make it at huggingface.co/new, and log in once by `hf auth login`. 
 tools/pull.py copies them back, bit for bit.
 """
 
-import argparse
 from pathlib import Path
 
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, __file__)
     parser.add_argument("source", metavar="SOURCE", help="weights, or a folder with weights")
     parser.add_argument("url", metavar="URL", help="hf://USER/NAME, or s3://, gs://, file:// ...")
-    parser.add_argument("--replace", action="store_true", help="replace files of these names that are there")
-    args = parser.parse_args()
+    add(parser, "replace", help="replace files of these names that are there")
+    args = parse(parser)
     from projects.Weights.sharing import push
 
     names = push(Path(args.source).expanduser(), args.url, replace=args.replace)

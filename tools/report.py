@@ -7,21 +7,20 @@
 A folder is that of a run or a study, or one with such folders right below it. The page needs no network.
 """
 
-import argparse
 from pathlib import Path
 
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import translated
-from revisit.files import make_folder, output_path, written_whole
+from revisit.files import make_folder, written_whole
 
 
 def main() -> None:
     """Collect, draw, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("folders", nargs="+", type=Path, metavar="OUTPUT_DIR", help="what runs or studies wrote")
-    add("--output", type=output_path, required=True, metavar="FILE", help="the page, such as report.html")
-    args = parser.parse_args()
+    parser = parser_of(__doc__, __file__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR", help="what runs or studies wrote")
+    add(parser, "output", required=True, metavar="FILE", help="the page, such as report.html")
+    args = parse(parser)
     from projects.Reports.collect import collect
     from projects.Reports.page import render
 

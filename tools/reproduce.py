@@ -5,9 +5,9 @@ It draws the paper's figures too.
 
     python tools/reproduce.py ablation --dry-run
     python tools/reproduce.py ablation --profile toy --seeds 1
-    python tools/reproduce.py sota --only "+CC+A+kNN,seg_VOC" --gpus 2
+    python tools/reproduce.py sota --only "+CC+A+kNN,seg_VOC" --num-gpus 2
     python tools/reproduce.py transfer --profile toy --weights random backbone.pth --seeds 1 2 3
-    python tools/reproduce.py transfer --slurm --partition gpu --gpus 8
+    python tools/reproduce.py transfer --on slurm --partition gpu --num-gpus 8
 
 --profile paper runs the paper's recipes on its data sets. --profile toy runs the same code on a small scale, on
 ToyScenes and a CPU: it shows whether everything works, not what the paper's numbers would be. It pretrains on images of
@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from projects.Paper.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
-from revisit.engine.command import natural, parse_with_pairs, run_command
+from revisit.command.options import DEFAULT, add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import output_path, write_whole
+from revisit.files import write_whole
 from revisit.jobs.command_options import add_job_options, do_jobs, show_jobs
 
 if TYPE_CHECKING:
@@ -42,28 +43,21 @@ NETWORKS = {
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("table", metavar="TABLE", help=", ".join(TABLES))
-    add(
-        "--profile",
-        choices=PROFILES,
-        default="paper",
-        help="the paper's data sets, or ToyScenes (default: %(default)s)",
-    )
+    parser = parser_of(__doc__, __file__)
+    parser.add_argument("table", metavar="TABLE", help=", ".join(TABLES))
+    add(parser, "profile", choices=PROFILES, default="paper", help=f"the paper's data sets, or ToyScenes {DEFAULT}")
     only = "only these cells; ,COLUMN is a whole column, and ROW, a whole row"
-    add("--only", nargs="+", default=[], metavar="ROW,COLUMN", help=only)
+    add(parser, "only", metavar="ROW,COLUMN", help=only)
     weights = "converted backbones to evaluate instead of the paper's rows; {seed} in FILE stands for the seed"
-    add("--weights", nargs="+", default=[], metavar="random|FILE", help=weights)
-    add("--seeds", type=natural, nargs="+", default=[1], metavar="N", help="a cell is the mean of these (default: 1)")
-    select = "judge a finetuned network after its last iteration, or at its best evaluation (default: %(default)s)"
-    add("--select", choices=("final", "best"), default="final", help=select)
-    add("--full", action="store_true", help="with --profile toy: trainings as long as their configs say, not shortened")
-    add("--output", type=output_path, help="folder of all runs (default: output/reproduce/PROFILE)")
-    add_job_options(parser, parallel="one; toy: one per core")
-    pairs = "KEY VALUE pairs for every training come last, after --opts or not"
-    add("--opts", nargs=argparse.REMAINDER, help=pairs)
-    args = parse_with_pairs(parser)
+    add(parser, "weights", nargs="+", default=[], metavar="random|FILE", help=weights)
+    add(parser, "seeds", default=[1], help="a cell is the mean of these (default: 1)")
+    select = f"judge a finetuned network after its last iteration, or at its best evaluation {DEFAULT}"
+    add(parser, "select", choices=("final", "best"), default="final", help=select)
+    add(parser, "full")
+    add(parser, "output", help="folder of all runs (default: output/reproduce/PROFILE)")
+    add_job_options(parser, processes="one; toy: one per core")
+    add(parser, "opts")
+    args = parse(parser)
     expect(args.table in TABLES, f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
     args.seeds, args.weights = (list(dict.fromkeys(given)) for given in (args.seeds, args.weights))
     for_tables = args.only or args.weights or len(args.seeds) > 1 or args.select == "best"
@@ -79,7 +73,7 @@ def main() -> None:
     from revisit.jobs.commands import missing_inputs, with_needs
 
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
-    builder = JobBuilder(args.profile, root, tuple(args.opts), args.gpus, args.full, args.select)
+    builder = JobBuilder(args.profile, root, tuple(args.opts), args.num_gpus, args.full, args.select)
     cells: list[Cell] = []
     if args.table == "figures":
         jobs = figure_jobs(builder, args.seeds[0])

@@ -2,37 +2,35 @@
 """Label images by a detector of your own, for a round of self-training: a data set with the boxes that it is sure of.
 
     python tools/self_label.py --weights output/boxes/model_final.pth \\
-        --images coco:/data/photos:output/found/data_set.json --score-threshold 0.7 --output output/found_2
+        --data coco:/data/photos:output/found/data_set.json --score-threshold 0.7 --output output/found_2
 
-Writes data_set.json, a COCO data set with the detector's classes. Boxes that --images has already stay, where the
+Writes data_set.json, a COCO data set with the detector's classes. Boxes that --data has already stay, where the
 detector finds none of an IoU above 0.5. Masks are kept where the detector has masks. Images that somebody labelled are
 better left out, and learned from next to the others:
 
-    python tools/self_label.py --weights output/own/few_labels/model_final.pth --images folder:/data/photos \\
-        --leave-out coco:/data/photos:/data/boxes.json --score-threshold 0.7 --output output/labelled
+    python tools/self_label.py --weights output/own/few_labels/model_final.pth --data folder:/data/photos \\
+        --labelled coco:/data/photos:/data/boxes.json --score-threshold 0.7 --output output/labelled
 
 docs/choosing-a-start.md has the path.
 """
 
 import argparse
 
-from projects.Predict.command_line import add_network_options, add_overrides
-from revisit.engine.command import parse_with_pairs, run_command
+from projects.Predict.command_line import add_network_options
+from revisit.command.options import add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = parser_of(__doc__, __file__)
     add_network_options(parser, "take boxes")
-    add(
-        "--images", required=True, metavar="NAME", help="a data set, with boxes or without, such as folder:/data/photos"
-    )
-    add("--leave-out", metavar="NAME", help="a data set: its images with boxes are not labelled")
-    add("--output", required=True, type=output_path, metavar="DIR")
-    add_overrides(parser)
-    return parse_with_pairs(parser)
+    add(parser, "data", required=True, help="a data set, with boxes or without, such as folder:/data/photos")
+    add(parser, "labelled", help="a data set: its images with boxes are not labelled again")
+    add(parser, "output", required=True)
+    add(parser, "opts")
+    return parse(parser)
 
 
 def main() -> None:
@@ -47,11 +45,11 @@ def main() -> None:
     cfg = finetuned_config(args)
     expect(cfg.MODEL.META_ARCHITECTURE in DETECTORS, f"{cfg.MODEL.META_ARCHITECTURE} has no boxes: expected a detector")
     threshold = set_score_threshold(cfg, args)
-    records = get_records(args.images, trained_network(cfg).classes)
-    if args.leave_out:
+    records = get_records(args.data, trained_network(cfg).classes)
+    if args.labelled:
         count = len(records)
-        records = without_labelled(records, get_records(args.leave_out))
-        print(f"{count - len(records)} of {count} images have boxes in {args.leave_out}, and are left out")
+        records = without_labelled(records, get_records(args.labelled))
+        print(f"{count - len(records)} of {count} images have boxes in {args.labelled}, and are left out")
     resolve_auto_values(cfg, Facts(records=records))
     predictor = Predictor(cfg)
     labelled = self_labelled(records, predictor.read, predictor)
@@ -60,7 +58,7 @@ def main() -> None:
         sure > 0, f"no box scores {threshold:g} in {len(labelled)} of {len(records)} images: lower --score-threshold"
     )
     make_folder(args.output, "--output")
-    folder, data_set = folder_of(labelled, args.images), args.output / "data_set.json"
+    folder, data_set = folder_of(labelled, args.data), args.output / "data_set.json"
     count = write_data_set(data_set, labelled, predictor.class_names, folder=folder)
     print(f"{count} boxes in {len(labelled)} of {len(records)} images, {sure} of them of the detector")
     print(f"a detector learns them as coco:{folder}:{data_set}")

@@ -13,7 +13,7 @@ On a machine without a GPU, --num-gpus N starts N processes on the CPU. On sever
     python tools/train_net.py --config-file F --num-gpus 8 --num-machines 2 --machine-rank 0 --dist-url tcp://HOST0:29500
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST0:29500 \\
         tools/train_net.py --config-file F
-    python tools/slurm.py --nodes 2 --gpus-per-node 8 -- --config-file F
+    python tools/slurm.py --num-machines 2 --num-gpus 8 -- --config-file F
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from revisit.engine.command import TIMEOUT, natural, parse_with_pairs, run_command, whole
+from revisit.command.options import add, parse, parser_of
+from revisit.engine.command import TIMEOUT, run_command
 from revisit.errors import UserError
 
 if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the command line is understood
@@ -29,33 +30,20 @@ if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, default, flag = parser.add_argument, "(default: %(default)s)", {"action": "store_true"}
-    add("--config-file", default="", metavar="FILE", help="recipe, such as configs/toy/pretrain.yaml")
-    add("--weights", default="", metavar="FILE", help="start from these, or score them: MODEL.WEIGHTS FILE")
-    add("--resume", **flag, help="continue from the last checkpoint in OUTPUT_DIR, or start where there is none")
-    add("--eval-only", **flag, help="train nothing: evaluate MODEL.WEIGHTS or, with --resume, the last checkpoint")
-    add("--num-gpus", type=natural, default=1, metavar="N", help=f"processes on this machine, also on CPUs {default}")
-    add("--num-machines", type=natural, default=1, metavar="N", help=default)
-    add("--machine-rank", type=whole, default=0, metavar="R", help=f"of this machine, from 0 {default}")
-    add("--dist-url", default="auto", metavar="URL", help="where machines meet: tcp://ADDRESS:PORT of machine 0")
+    parser = parser_of(__doc__, __file__)
+    add(parser, "config-file")
+    add(parser, "weights", help="start from these, or score them: MODEL.WEIGHTS FILE")
+    add(parser, "resume", "eval-only", "num-gpus", "num-machines", "machine-rank", "dist-url")
     plan = "train nothing: print the resolved recipe and write it to OUTPUT_DIR/dry_run.json; of a pretraining also "
-    add("--dry-run", **flag, help=f"{plan}tensor shapes, memory, and a sheet of the views, OUTPUT_DIR/views.png")
+    add(parser, "dry-run", help=f"{plan}tensor shapes, memory, and a sheet of the views, OUTPUT_DIR/views.png")
     force = "with --resume: continue although this key has changed, which is refused otherwise; may be repeated"
-    add("--accept", action="append", default=[], metavar="KEY", help=force)
-    patience = "how long a process waits for the others before it gives up (exit code 75; default: %(default)g)"
-    add("--timeout", type=minutes, default=TIMEOUT.total_seconds() / 60, metavar="MINUTES", help=patience)
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
-    args = parse_with_pairs(parser)
+    add(parser, "accept", help=force)
+    waits = "how long a process waits for the others before it gives up (exit code 75; default: %(default)g)"
+    add(parser, "timeout", default=TIMEOUT.total_seconds() / 60, help=waits)
+    add(parser, "opts")
+    args = parse(parser)
     args.opts = [*(["MODEL.WEIGHTS", args.weights] if args.weights else []), *args.opts]
     return args
-
-
-def minutes(text: str) -> float:
-    """A type of argparse, which takes a ValueError for a refusal."""
-    if not 0 < float(text) < 1e6:
-        raise ValueError
-    return float(text)
 
 
 def run(planned: Plan, args: argparse.Namespace) -> None:

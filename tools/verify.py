@@ -1,10 +1,10 @@
 #!/usr/bin/env python
 """Verify published weights: convert them, evaluate them as they were published, and say whether the score agrees.
 
-    python tools/verify.py --list
+    python tools/verify.py
     python tools/verify.py moco-v2-200 moco_v2_200ep_pretrain.pth.tar --dry-run
     python tools/verify.py efficientnet-lite0 imagenet:efficientnet_lite0
-    python tools/verify.py paper-all-800 reference.pth.tar --columns VOC_SVM_mAP DAVIS_JF
+    python tools/verify.py paper-all-800 reference.pth.tar --only VOC_SVM_mAP DAVIS_JF
 
 The file is yours: its hash and its layout are checked first. A published score agrees where ours lies within its range,
 which projects/Paper/published.yaml states with its source. Exit code 0: all agree; 1: one disagrees; 2: the file, its
@@ -14,36 +14,35 @@ is done is not done again.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 from projects.Paper.published import PUBLISHED, original_copy, read_published
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect, translated
-from revisit.files import is_url, make_folder, output_path, read_yaml
+from revisit.files import is_url, make_folder, read_yaml
 from revisit.jobs.command_options import show_jobs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("name", nargs="?", help="which published weights, as --list calls them")
-    add("file", nargs="?", help="your copy of them, or imagenet:NAME, which is in a package")
-    add("--list", action="store_true", help="print the published weights, their licences and columns")
-    add("--fetch", action="store_true", help="download the file from its published URL")
-    add("--columns", nargs="+", default=[], metavar="NAME", help="scores to verify (default: all)")
-    add("--published", type=Path, default=PUBLISHED, metavar="FILE", help="what was published (default: the project's)")
-    add("--seed", type=natural, default=1, metavar="N", help="of a finetuning (default: %(default)s)")
-    add("--gpus", type=natural, default=1, metavar="N", help="of a finetuning (default: %(default)s)")
-    add("--output", type=output_path, metavar="DIR", help="(default: output/verify/NAME)")
-    add("--dry-run", action="store_true", help="check the file, show the evaluations and missing data; run nothing")
-    args = parser.parse_args()
-    if args.list:
-        print(_overview(args.published))
+    parser = parser_of(__doc__, __file__)
+    parser.add_argument(
+        "name", nargs="?", help="which published weights; without it all are listed, with licences and columns"
+    )
+    parser.add_argument("file", nargs="?", help="your copy of them, or imagenet:NAME, which is in a package")
+    add(parser, "fetch")
+    add(parser, "only", help="columns: scores to verify (default: all)")
+    add(parser, "table", default=PUBLISHED, help="YAML of what was published (default: the project's)")
+    add(parser, "seed", type=natural, default=1, help="of a finetuning (default: %(default)s)")
+    add(parser, "num-gpus", help="of a finetuning (default: %(default)s)")
+    add(parser, "output", help="(default: output/verify/NAME)")
+    add(parser, "dry-run", help="check the file, show the evaluations and missing data; run nothing")
+    args = parse(parser)
+    if not args.name:
+        print(_overview(args.table))
         return
-    expect(bool(args.name), "no weights are named: expected NAME FILE, or --list")
-    published = read_published(args.published, args.name)
+    published = read_published(args.table, args.name)
     expect(bool(args.file) != args.fetch, f"expected your copy of {args.name}, or --fetch ({published.url})")
     if args.fetch:
         expect(is_url(published.url), f"{args.name} has no URL of a file: {published.url}")
@@ -55,15 +54,15 @@ def main() -> None:
     from projects.Paper.verify import Verification
 
     print(f"{published.title}. Licence: {published.licence}", flush=True)
-    options = {"root": root, "seed": args.seed, "gpus": args.gpus}
-    verification = Verification(published, file.resolve(), args.columns, **options)
+    options = {"root": root, "seed": args.seed, "gpus": args.num_gpus}
+    verification = Verification(published, file.resolve(), args.only, **options)
     if args.dry_run:
         jobs = verification.jobs().values()
         show_jobs(list(jobs), {})
         print(f"missing: {verification.missing() or 'nothing'}")
         return
     missing = verification.missing()
-    expect(not missing, f"{args.name} cannot be evaluated here; missing: {missing} (datasets/README.md); or --columns")
+    expect(not missing, f"{args.name} cannot be evaluated here; missing: {missing} (datasets/README.md); or --only")
     verdicts = verification.run()
     verification.write(verdicts)
     print(f"wrote {root / 'verify.json'} and verify.md")

@@ -10,7 +10,7 @@ spread evenly over the data set, the same ones in every call.
 To check a new data set by eye, without any model:
 
     python tools/visualize.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml --truth-only \\
-        --dataset voc:/data/my_boxes:trainval --output output/sheets
+        --data voc:/data/my_boxes:trainval --output output/sheets
 """
 
 import argparse
@@ -18,22 +18,21 @@ import re
 from pathlib import Path
 
 from projects.Predict.command_line import add_network_options
-from revisit.engine.command import natural, parse_with_pairs, run_command
+from revisit.command.options import DEFAULT, add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder, output_path
+from revisit.files import make_folder
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+    parser = parser_of(__doc__, __file__)
     add_network_options(parser, "detection: draw boxes")
-    add("--output", required=True, type=output_path, metavar="DIR", help="folder for the sheets, created if needed")
-    add("--dataset", metavar="NAME", help="data set to draw (default: the first of DATASETS.TEST)")
-    add("--num-images", type=natural, default=8, metavar="N", help="images in all (default: %(default)s)")
-    add("--rows", type=natural, default=4, metavar="N", help="images per sheet (default: %(default)s)")
-    add("--truth-only", action="store_true", help="draw input and truth without any model")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
-    return parse_with_pairs(parser)
+    add(parser, "output", required=True, help="folder for the sheets, created if needed")
+    add(parser, "data", help="data set to draw (default: the first of DATASETS.TEST)")
+    add(parser, "count", default=8, help=f"images in all {DEFAULT}")
+    add(parser, "rows", default=4)
+    add(parser, "truth-only", "opts")
+    return parse(parser)
 
 
 def main() -> None:
@@ -44,10 +43,10 @@ def main() -> None:
 
     cfg = finetuned_config(args)
     architecture = cfg.MODEL.META_ARCHITECTURE
-    expect(bool(args.dataset or cfg.DATASETS.TEST), "no data to draw: give --dataset NAME, or set DATASETS.TEST")
-    dataset = args.dataset or cfg.DATASETS.TEST[0]
+    expect(bool(args.data or cfg.DATASETS.TEST), "no data to draw: give --data NAME, or set DATASETS.TEST")
+    dataset = args.data or cfg.DATASETS.TEST[0]
     threshold = set_score_threshold(cfg, args)
-    rows = make_rows(cfg, dataset, args.num_images, args.truth_only)
+    rows = make_rows(cfg, dataset, args.count, args.truth_only)
     headers, subtitle = ["input", TASKS[architecture][1]], "truth only"
     if not args.truth_only:
         scores = f" (scores of at least {threshold:g})" if architecture in DETECTORS else ""

@@ -99,7 +99,7 @@ class Budget:
         self._go(solver, PILOT, seed, [self._timed], 1)
         number = _halvings(len(self._names))
         needed = math.ceil((self._spent + self._seconds(solver, len(self._names), number, _least(solver, number))) / 60)
-        short = f"--budget {self._minutes:g}m is too short for {len(self._names)} starts"
+        short = f"--time {self._minutes:g}m is too short for {len(self._names)} starts"
         longer = f"no training is shorter than the warm-up of {_warm_up(solver)} iterations"
         fits = self._longest(solver, len(self._names), number) > 0
         expect(fits, f"{short}: expected at least {needed}m, as {longer}, or fewer starts")

@@ -24,17 +24,19 @@ WHOLE = (
 )
 CANNOT_KNOW = (
     "A probe sees frozen features: not how far training moves them, nor what an RPN has learned. It orders starts "
-    "roughly: --budget and --until-flat decide. In brackets: 95 % of the bootstrap over images."
+    "roughly: --time and --how until-flat decide. In brackets: 95 % of the bootstrap over images."
 )
 
 
 def check_options(task: Task, labels: Sequence[int], *, slurm: bool) -> None:
     """Raises UserError for what neither a probe nor a budget can do, before anything is made."""
-    whole = "--probe and --budget judge features of regions: classes of whole images are compared by --frozen alone"
+    whole = (
+        "--how probe and --time judge features of regions: classes of whole images are compared by --how frozen alone"
+    )
     expect(not task.frozen, whole)
-    one = f"--probe and --budget compare by one number of labels, not {len(labels)}: expected --labels all, or one"
+    one = f"--how probe and --time compare by one number of labels, not {len(labels)}: expected --labels all, or one"
     expect(len(labels) == 1, one)
-    expect(not slurm, "--probe and --budget decide by what has run here: expected no --slurm")
+    expect(not slurm, "--how probe and --time decide by what has run here: expected no --on slurm")
     check_regions(task, labels[0])
 
 

@@ -23,6 +23,7 @@ from revisit.data.sources.catalog import get_records, subset_name
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import PARTS, Records, fingerprint
 from revisit.data.sources.subsets import is_labelled
+from revisit.engine.command import pairs_of
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import expect, translated
@@ -96,12 +97,12 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     """
     file = Path(find_config(config)).resolve()
     by_features = any(file.is_relative_to(home / "projects") for home in HOMES)
-    expect(frozen or not by_features, f"{config} classifies by frozen features: add --frozen")
+    expect(frozen or not by_features, f"{config} classifies by frozen features: add --how frozen")
     if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
         options = (*options, "LINEAR.VALIDATION", "")
     task = Task(_portable_name(file), tuple(options), frozen, "", 0, (), ())
     cfg = task.load(task.options)
-    if cfg.MODEL.WEIGHTS and "MODEL.WEIGHTS" not in task.options[::2]:
+    if cfg.MODEL.WEIGHTS and "MODEL.WEIGHTS" not in pairs_of(task.options):
         task = replace(task, options=(*task.options, "MODEL.WEIGHTS", ""))  # not the recipe's: each start has its own
         cfg = task.load(task.options)
     _check_recipe(cfg, task.config)
@@ -129,7 +130,7 @@ def _check_recipe(cfg: CfgNode, config: str) -> None:
     start itself."""
     weights, train, test = cfg.MODEL.WEIGHTS, cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
     expect(not method_of(cfg), f"{config} is a recipe of pretraining: expected one that learns from labels")
-    expect(weights == "", f"MODEL.WEIGHTS is {weights!r}, also of a random start: expected '', and files in --starts")
+    expect(weights == "", f"MODEL.WEIGHTS is {weights!r}, also of a random start: expected '', and files in --weights")
     expect(len(train) == 1, f"DATASETS.TRAIN is {tuple(train)}: expected one data set, of which the subsets are drawn")
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
 
@@ -208,7 +209,7 @@ def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) 
         if isinstance(start.source, OnTheseImages) and not start.source.start:
             network, cfg = loaded_network(task, None, ())
             description, config = describe(network), start.source.config
-            expect(method_of(before := make_config(config, ())), f"--starts pretrain:{config} is no pretraining")
+            expect(method_of(before := make_config(config, ())), f"--weights pretrain:{config} is no pretraining")
             check_flags(flags_of(before, description), cfg, description, config)
             continue
         given = isinstance(start.source, GivenBackbone)

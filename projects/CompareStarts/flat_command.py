@@ -1,4 +1,4 @@
-"""The command --until-flat: what is refused before anything runs, what runs, and what is written."""
+"""The command --how until-flat: what is refused before anything runs, what runs, and what is written."""
 
 import argparse
 import math
@@ -35,12 +35,12 @@ def compare_until_flat(
     *,
     parallel: int,
 ) -> None:
-    """Run ``--until-flat``, or with ``--dry-run`` show what comes next. Raises UserError for what it cannot do."""
+    """Run ``--how until-flat``, or with ``--dry-run`` show what comes next. Raises UserError for what it cannot do."""
     held_out, reference = read_held_out(args.held_out), _reference(args.reference, starts)
     given = read_spent(args.spent, list(starts))
-    _check(task, labels, args.seeds, held_out, slurm=args.slurm)
-    trainings = Trainings(task, starts, labels, held_out, root, gpus=args.gpus)
-    rule = Rule(_tolerance(task) if args.tolerance is None else args.tolerance, args.patience, args.longest)
+    _check(task, labels, args.seeds, held_out, slurm=args.on == "slurm")
+    trainings = Trainings(task, starts, labels, held_out, root, gpus=args.num_gpus)
+    rule = Rule(**{"tolerance": _tolerance(task)} | dict(args.rule))
 
     def run(jobs: list[Job]) -> None:
         run_claimed(jobs, parallel, lambda job: _result_of(job, task))
@@ -69,10 +69,11 @@ def compare_until_flat(
 
 def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: HeldOut, *, slurm: bool) -> None:
     """Raises UserError for what cannot be compared, before anything is made."""
-    expect(not task.frozen, "--until-flat finetunes: expected a recipe of tools/train_net.py, and no --frozen")
-    expect(not slurm, "--until-flat decides by what has run here: expected no --slurm")
+    expect(not task.frozen, "--how until-flat finetunes: expected a recipe of tools/train_net.py, and no --how frozen")
+    expect(not slurm, "--how until-flat decides by what has run here: expected no --on slurm")
     expect(
-        labels[0] > 1 or held_out.name, "--until-flat holds out labelled images: expected 2 or more, or --held-out NAME"
+        labels[0] > 1 or held_out.name,
+        "--how until-flat holds out labelled images: expected 2 or more, or --held-out NAME",
     )
     check_labels(task, sorted({count - held_out.count(count) for count in labels}), seeds)
     for count in labels:

@@ -33,10 +33,10 @@ def with_pick(task: "Task", file: str, seeds: Sequence[int]) -> "Task":
     Raises:
         UserError: no such list.
     """
-    place = os.path.abspath(os.path.expanduser(file))
+    place = os.path.abspath(os.path.expanduser(file.removeprefix("list:")))
     facts = []
     for path in sorted({place.replace(SEED, str(seed)) for seed in seeds}):
-        expect(os.path.isfile(path), f"--pick {path}: no such list; tools/select_images.py makes one, selected.txt")
+        expect(os.path.isfile(path), f"--labelled {path}: no such list; tools/select_images.py makes one, selected.txt")
         facts.append(f"{path}: {hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]}")
     return replace(task, picked=place, facts=(*task.facts, *facts))
 

@@ -60,7 +60,7 @@ class Start(NamedTuple):
 
 
 def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str, Start]:
-    """The starts of ``--starts`` by what tables call them: the ends of their paths, as short as tells them apart,
+    """The starts of ``--weights`` by what tables call them: the ends of their paths, as short as tells them apart,
     or of the words where two have the same path.
 
     Args:
@@ -72,7 +72,7 @@ def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str
     """
     places = [_place(word) for word in words]
     for (one, place), (other, same) in itertools.combinations(zip(words, places, strict=True), 2):
-        expect(place != same, f"--starts names one start twice, {one} and {other}: expected different ones")
+        expect(place != same, f"--weights names one start twice, {one} and {other}: expected different ones")
     shown = [_shown(kind, file) for kind, file in places]
     if len(set(shown)) < len(shown):  # such as a run, and another of its checkpoints
         shown = [Path(word) for word in words]
@@ -92,7 +92,7 @@ def _place(word: str) -> tuple[str, Path]:
     kind, colon, rest = word.partition(":")
     if not (colon and kind in KINDS):
         return ("random", Path(word)) if word == "random" else ("file", Path(word).resolve())
-    path = Path(find_config(rest)) if kind == "pretrain" else weights_file(rest, f"--starts {kind}:")
+    path = Path(find_config(rest)) if kind == "pretrain" else weights_file(rest, f"--weights {kind}:")
     path = path.resolve()
     return (kind, path / f"{FINAL}.pth" if kind == "run" and path.suffix != ".pth" else path)
 
@@ -120,7 +120,7 @@ def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
 def _weights(file: Path) -> tuple[str, ...]:
     """KEY VALUE pairs of a pretraining from a converted backbone."""
     flags = read_flags(file)[0]
-    expect(flags is not None, f"--starts continue:{file}: expected a converted backbone, with its flags next to it")
+    expect(flags is not None, f"--weights continue:{file}: expected a converted backbone, with its flags next to it")
     network = [word for key, value in network_flags(flags or {}).items() for word in (key, str(value))]
     family = family_of(flags or {})
     builder = ("MODEL.BACKBONE.NAME", family.BUILDER) if family and family.BUILDER else ()

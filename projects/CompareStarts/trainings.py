@@ -135,7 +135,9 @@ class Trainings:
         cfg = self.task.load(self.task.options_for(self.learned(labels), 1))
         resolve_auto_values(cfg, Facts(images=inspect_training(cfg)))
         is_fixed = cfg.SOLVER.MAX_ITER > 0 and not cfg.SOLVER.MINUTES
-        expect(is_fixed, "--until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS")
+        expect(
+            is_fixed, "--how until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS"
+        )
         return cfg.SOLVER
 
 

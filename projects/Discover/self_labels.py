@@ -55,9 +55,9 @@ def without_labelled(records: Records, labelled: Records) -> list[dict]:
     """
     with_boxes = [record for record in labelled if record.get("annotations")]
     left = others_than(with_boxes, records)
-    which = f"{len(with_boxes)} images of --leave-out have boxes"
-    expect(len(left) < len(records), f"{which}, and none of them is a file of --images: expected the same files")
-    expect(left, f"{which}, and every file of --images is one of them: expected others, too")
+    which = f"{len(with_boxes)} images of --labelled have boxes"
+    expect(len(left) < len(records), f"{which}, and none of them is a file of --data: expected the same files")
+    expect(left, f"{which}, and every file of --data is one of them: expected others, too")
     return left
 
 

@@ -56,11 +56,11 @@ def _rows(accepted: Path) -> list[tuple[str, dict[str, str]]]:
             lines = [(f"{accepted}, line {reader.line_num}", row) for row in reader]
     except (OSError, csv.Error) as error:
         raise UserError(
-            f"--accept {accepted} cannot be read ({first_line(error)}): expected rows of suspects.csv"
+            f"--table {accepted} cannot be read ({first_line(error)}): expected rows of suspects.csv"
         ) from error
     lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    expect(not lacking, f"--accept {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv")
-    expect(bool(lines), f"--accept {accepted} has no rows: expected those of suspects.csv that are right")
+    expect(not lacking, f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv")
+    expect(bool(lines), f"--table {accepted} has no rows: expected those of suspects.csv that are right")
     return lines
 
 

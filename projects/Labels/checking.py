@@ -36,44 +36,44 @@ def check(args: Namespace) -> Counter[str]:
 
     Raises UserError: see the modules.
     """
-    labels = read_labels_of(args.labels)
+    labels = read_labels_of(args.data)
     for line in labels.left_out:
         print(f"left out: {line}")
     if not np.ptp(labels.classes):
         print(f"all boxes are of one class, {labels.class_names[labels.classes[0]]}: none can be swapped")
-    detectors = args.detections or args.config_file
-    expect(labels.of == "box" or not detectors, f"{args.labels} has no boxes to detect: expected no detectors")
-    results = read_detections(args.detections, labels.class_names) if args.detections else {}
+    detectors = args.boxes or args.config_file
+    expect(labels.of == "box" or not detectors, f"{args.data} has no boxes to detect: expected no detectors")
+    results = read_detections(args.boxes, labels.class_names) if args.boxes else {}
     embedder = embedder_of(_options(args, labels.of))
     looked = _look(labels, args, embedder)
     suspects = swapped(looked.labels, looked.votes)
     if labels.of == "box":
         suspects += odd(looked.labels)
     if args.config_file:
-        folders = train_halves(args.labels, labels, args.config_file, args.opts, args.output / DETECTORS)
+        folders = train_halves(args.data, labels, args.config_file, args.opts, args.output / DETECTORS)
         results = read_detections(folders, labels.class_names)
     if detectors:
         images = judged(looked.labels, results)
         suspects += missing(images, looked.labels) + shifted(images, looked.labels)
     suspects = ordered(suspects, args.count)
-    write_suspects(args.output, suspects, args.labels)
-    draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.labels)
+    write_suspects(args.output, suspects, args.data)
+    draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.data)
     return Counter(suspect.kind for suspect in suspects)
 
 
 def _options(args: Namespace, of: str) -> Namespace:
     """Those of tools/embed.py."""
-    boxes = args.labels if of == "box" else ""
+    boxes = args.data if of == "box" else ""
     fixed = {"boxes": boxes, "box_head": False, "pyramid": False, "config_file": "", "opts": []}
     taken = {name: getattr(args, name) for name in ("weights", "size", "stride", "short_side", "device")}
     return Namespace(**fixed, **taken)
 
 
 def _look(labels: Labels, args: Namespace, embedder: Embedder) -> Looked:
-    places = boxes_of(args.labels) if labels.of == "box" else whole_images(args.labels)
+    places = boxes_of(args.data) if labels.of == "box" else whole_images(args.data)
     folder = args.output / ROWS
     folder.mkdir(exist_ok=True)
-    table = embed(places, embedder, folder, args.workers)
+    table = embed(places, embedder, folder, args.readers)
     for problem in table.about["left out"]:
         print(f"left out: {problem}")
     readable = labels.of_files(np.unique(table.files))

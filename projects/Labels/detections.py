@@ -36,9 +36,9 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
             of_files, names = _of_run(place) if place.is_dir() else read_predictions(place)
         except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
             expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
-            raise UserError(f"--detections {place} ({first_line(error)}): {expected}") from error
+            raise UserError(f"--boxes {place} ({first_line(error)}): {expected}") from error
         other = [name for name in names if name not in class_names]
-        expect(not other, f"--detections {place} has classes that the labels do not have: {first_few(other)}")
+        expect(not other, f"--boxes {place} has classes that the labels do not have: {first_few(other)}")
         numbers = np.array([class_names.index(name) for name in names], int)
         for file, found in of_files:
             by_file[os.path.realpath(file)].append(replace(found, classes=numbers[found.classes]))
@@ -62,7 +62,7 @@ def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
         of_image = results.get(os.path.realpath(record["file_name"]))
         if of_image is not None:
             images.append((number, judge(record, of_image)))
-    expect(bool(images), "--detections: none of these images is among the labelled ones; expected the same files")
+    expect(bool(images), "--boxes: none of these images is among the labelled ones; expected the same files")
     return images
 
 

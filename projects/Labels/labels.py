@@ -52,19 +52,19 @@ def read_labels_of(name: str) -> Labels:
     """
     register(name)
     records, class_names = list(get_records(name)), names_of(name)
-    expect_file_names(records, f"--labels {name}")
+    expect_file_names(records, f"--data {name}")
     if all("annotations" in record for record in records):
         labels = _of_boxes(records, class_names)
     else:
         has_class = all(record.get("label", -1) >= 0 for record in records)
-        expect(has_class, f"--labels {name} has neither boxes nor classes of images: expected {KINDS_OF_DATA}")
+        expect(has_class, f"--data {name} has neither boxes nor classes of images: expected {KINDS_OF_DATA}")
         labels = _of_images(records, class_names)
-    expect(len(labels.classes) > 0, f"--labels {name} has no boxes in {len(records)} images: expected at least two")
+    expect(len(labels.classes) > 0, f"--data {name} has no boxes in {len(records)} images: expected at least two")
     _check_boxes(labels, name)
     several = len(np.unique(labels.images)) > 1
-    expect(several, f"--labels {name} has labels in one image: a label is compared with those of other images")
+    expect(several, f"--data {name} has labels in one image: a label is compared with those of other images")
     one = labels.of == "image" and not np.ptp(labels.classes)
-    expect(not one, f"--labels {name} has one class: expected two or more, of which a label can be the wrong one")
+    expect(not one, f"--data {name} has one class: expected two or more, of which a label can be the wrong one")
     return labels._replace(left_out=MetadataCatalog.get(name).get("left_out", ()))
 
 
@@ -78,7 +78,7 @@ def _check_boxes(labels: Labels, name: str) -> None:
     if len(outside):
         first = outside[0]
         example = f"{labels.boxes[first].tolist()} in {labels.files[first]}"
-        problem = f"--labels {name}: {len(outside)} boxes lie outside their images, such as {example}"
+        problem = f"--data {name}: {len(outside)} boxes lie outside their images, such as {example}"
         raise UserError(f"{problem}: expected x0 < x1 and y0 < y1, px of the image")
 
 

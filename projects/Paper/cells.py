@@ -197,7 +197,7 @@ class JobBuilder:
         """Convert the checkpoints of a run after each of so many equal parts of its training, but for the last."""
         trained = self.backbone(source, seed)
         folder = self.root / "snapshots" / source.name / f"seed{seed}"
-        choose = ("projects/Paper/snapshots.py", str(trained.result.parent), str(folder), "--parts", str(parts))
+        choose = ("projects/Paper/snapshots.py", str(trained.result.parent), str(folder), "--count", str(parts))
         files = [(checkpoint_file(folder, part), snapshot_file(folder, part)) for part in range(1, parts)]
         convert = [("tools/convert_to_d2.py", str(checkpoint), str(backbone)) for checkpoint, backbone in files]
         return Job(f"{source.name}, seed {seed}: snapshots", (choose, *convert), files[-1][1], needs=(trained,))
@@ -209,9 +209,10 @@ class JobBuilder:
     def drawn(self, source: PretrainingRun) -> Job:
         """Draw the run's own ToyScenes, into toy_scenes/ next to the job's files: the folder has to be empty."""
         arguments = source.toy_data[1:]
-        folder = self.root / "data" / "_".join(word.strip("-") for word in arguments)
+        name = "_".join(word.strip("-") for word in arguments)
+        folder = self.root / "data" / name.replace("count_", "num-images_")  # as version 0.1 named it
         output, record = folder / "toy_scenes", "toy_scenes.json"  # the record is written last
-        draw = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(output), "--workers", "1", *arguments)
+        draw = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(output), "--processes", "1", *arguments)
         copy = ("-c", f"import shutil; shutil.copy({str(output / record)!r}, {str(folder / record)!r})")
         return Job(f"ToyScenes {' '.join(arguments)}", (draw, copy), folder / record)
 

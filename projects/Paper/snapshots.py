@@ -1,30 +1,30 @@
 #!/usr/bin/env python
 """Choose the checkpoints that a finished run has kept at equal parts of its training, and say how long it took to them.
 
-    python projects/Paper/snapshots.py output/moco output/moco/snapshots --parts 4
+    python projects/Paper/snapshots.py output/moco output/moco/snapshots --count 4
 
 OUTPUT/checkpoint_1.pth is a link to the checkpoint after about a quarter of the iterations, and so on, for
 tools/convert_to_d2.py. OUTPUT/times.json has iterations and seconds of training of each, those of the end last.
 """
 
-import argparse
 import json
 from pathlib import Path
 
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
-from revisit.engine.command import natural, run_command
+from revisit.command.options import DEFAULT, add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 from revisit.files import make_folder, output_path, written_whole
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, __file__)
     parser.add_argument("run", type=Path, help="folder of a finished pretraining")
     parser.add_argument("output", type=output_path, help="folder for the links")
-    parser.add_argument("--parts", type=natural, default=4, metavar="N", help="(default: %(default)s)")
-    args = parser.parse_args()
-    chosen = checkpoints_at_parts(args.run, args.parts)
+    add(parser, "count", default=4, help=f"parts {DEFAULT}")
+    args = parse(parser)
+    chosen = checkpoints_at_parts(args.run, args.count)
     times = []
     for iterations, _ in chosen:
         seconds = training_seconds(args.run / "metrics.json", iterations)

@@ -9,25 +9,24 @@ A run is a name, what projects/Paper/snapshots.py says of its times, and a resul
 order. DIR/training_time.png is the picture, DIR/results.json has its numbers.
 """
 
-import argparse
 import json
 from pathlib import Path
 
 from projects.Pictures.curves import saved_plot
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
-from revisit.files import make_folder, output_path, written_whole
+from revisit.files import make_folder, written_whole
 from revisit.markdown import score_in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--run", nargs="+", action="append", required=True, metavar="WORD", help="NAME TIMES RESULT ...")
-    add("--score", nargs="+", required=True, metavar="KEY", help="where the score stands in a result, level by level")
-    add("--title", required=True, help="what the score is")
-    add("--output", type=output_path, required=True, metavar="DIR")
-    args = parser.parse_args()
+    parser = parser_of(__doc__, __file__)
+    add(parser, "run", required=True)
+    add(parser, "score", nargs="+", required=True, metavar="KEY", help="where it stands in a result, level by level")
+    add(parser, "title", required=True)
+    add(parser, "output", required=True)
+    args = parse(parser)
     curves = {words[0]: read_curve(words, args.score) for words in args.run}
     make_folder(args.output, "--output")
     plot_curves_over_time(curves, args.title, args.output / "training_time.png")

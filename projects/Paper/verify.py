@@ -51,7 +51,7 @@ class Verification:
         for column in columns:
             listed = f"expected of {', '.join(published_columns)}"
             expect(
-                column in published_columns, f"--columns {column}: {published.name} was not published with it, {listed}"
+                column in published_columns, f"--only {column}: {published.name} was not published with it, {listed}"
             )
         self.published, self.file, self._root, self._seed = published, file, root, seed
         self._scores = [score for score in published.scores if score.column in (columns or published_columns)]

@@ -2,7 +2,8 @@
 """What a pretraining on many machines and images reads, sends, keeps and costs, and which wall it meets first.
 
     python projects/Planning/scale.py --config-file configs/pretrain/knn_moco.yaml
-    python projects/Planning/scale.py --images 1e8 --gpus 64 --gpu A100 --image-kb 80 --partitions 30 SOLVER.EPOCHS 100
+    python projects/Planning/scale.py --count 1e8 --num-gpus 64 --device A100 \\
+        --assume image-kb=80 partitions=30 SOLVER.EPOCHS 100
 
 Memory, parameters and floating-point operations are counted on a step that runs without numbers. What no config knows
 is assumed; every assumption is an option. docs/scale.md has the formulas, and what was measured of them.
@@ -13,7 +14,8 @@ from math import ceil
 from typing import NamedTuple
 
 from projects.Planning import scale_formulas as formulas
-from revisit.engine.command import natural, parse_with_pairs, run_command
+from revisit.command.options import DEFAULT, add, named, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.markdown import markdown_table
 from revisit.progress import progress
@@ -37,8 +39,10 @@ GPUS = {
     "A100": Gpu(312e12, 2.04e12, 80, 25e9, 16),
     "H200": Gpu(989e12, 4.8e12, 141, 50e9, 24),
 }
-# Options, their defaults, and what they are.
+# What --assume says otherwise: defaults, and what they are.
 ASSUMED = {
+    "batch-per-gpu": (64, "images"),
+    "gpu-images-per-second": (0, "measured (0: by arithmetic and memory)"),
     "image-kb": (112, "of an image in the store"),
     "efficiency": (0.4, "share of a GPU's peak rate that a step reaches"),
     "bandwidth-share": (0.8, "of a GPU's memory"),
@@ -86,23 +90,23 @@ class Machine(NamedTuple):
 
 def main() -> None:
     """Two tables: what a step and a second need by the number of GPUs, and a run by that and the number of images."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--config-file", default="configs/pretrain/knn_moco.yaml", metavar="FILE", help="(default: %(default)s)")
-    add("--images", type=amount, nargs="+", default=[1e6, 1e8, 1e9], metavar="N", help="(default: 1e6 1e8 1e9)")
-    add("--gpus", type=natural, nargs="+", default=[8, 64, 512], metavar="N", help="(default: 8 64 512)")
-    add("--gpu", choices=GPUS, default="H200", help="(default: %(default)s)")
-    add("--batch-per-gpu", type=natural, default=64, metavar="N", help="images (default: %(default)s)")
-    add("--gpu-images-per-second", type=amount, metavar="N", help="measured (default: by arithmetic and memory)")
-    for name, (default, meaning) in ASSUMED.items():
-        add(f"--{name}", type=amount, default=default, metavar="X", help=f"{meaning} (default: %(default)g)")
-    add("opts", nargs="*", metavar="KEY VALUE", help="override the config, in pairs")
-    args = parse_with_pairs(parser)
-    least = max(args.gpus) * args.batch_per_gpu
-    fewest = min(args.images)
-    expect(fewest >= least, f"--images {fewest:g}: expected {least:,}, a batch of all GPUs, or more")
-    machines = [machine_of(args, count) for count in progress("counting a step", "column", args.gpus)]
-    print(f"{args.config_file}, {machines[0].epochs:g} epochs, {args.gpu}, {args.batch_per_gpu} images per GPU\n")
+    parser = parser_of(__doc__, __file__)
+    add(parser, "config-file", default="configs/pretrain/knn_moco.yaml", help=DEFAULT)
+    add(parser, "count", nargs="+", default=[10**6, 10**8, 10**9], help="images (default: 1e6 1e8 1e9)")
+    add(parser, "num-gpus", nargs="+", default=[8, 64, 512], help="of a run (default: 8 64 512)")
+    add(parser, "device", choices=GPUS, default="H200", metavar=None, help=f"which GPU {DEFAULT}")
+    assumed = "; ".join(f"{name}={default:g} {meaning}" for name, (default, meaning) in ASSUMED.items())
+    add(parser, "assume", type=named(dict.fromkeys(ASSUMED, amount)), help=f"{assumed}")
+    add(parser, "opts")
+    args = parse(parser)
+    numbers = {name: default for name, (default, _) in ASSUMED.items()} | dict(args.assume)
+    numbers["batch-per-gpu"] = int(numbers["batch-per-gpu"])
+    vars(args).update({name.replace("-", "_"): number for name, number in numbers.items()})
+    least = max(args.num_gpus) * args.batch_per_gpu
+    fewest = min(args.count)
+    expect(fewest >= least, f"--count {fewest:g}: expected {least:,}, a batch of all GPUs, or more")
+    machines = [machine_of(args, count) for count in progress("counting a step", "column", args.num_gpus)]
+    print(f"{args.config_file}, {machines[0].epochs:g} epochs, {args.device}, {args.batch_per_gpu} images per GPU\n")
     print(step_table(machines, args), run_table(machines, args), sep="\n\n")
 
 
@@ -119,9 +123,9 @@ def machine_of(args: argparse.Namespace, processes: int) -> Machine:
     from projects.Planning.scale_sizes import recipe, sizes_of
     from projects.Planning.step_cost import step_cost
 
-    gpu = GPUS[args.gpu]
-    amp = ["SOLVER.AMP.ENABLED", str(args.gpu != "V100")]  # what its peak rate is of
-    fewest = int(min(args.images))  # for which a recipe decides what it leaves open, such as the length of the queue
+    gpu = GPUS[args.device]
+    amp = ["SOLVER.AMP.ENABLED", str(args.device != "V100")]  # what its peak rate is of
+    fewest = int(min(args.count))  # for which a recipe decides what it leaves open, such as the length of the queue
     cfg = recipe(args.config_file, [*amp, *args.opts], processes, args.batch_per_gpu, fewest)
     cost = step_cost(cfg, processes)
     operations = cost.forward_flops + cost.backward_flops
@@ -199,7 +203,7 @@ def step_figures(machine: Machine, args: argparse.Namespace) -> dict[str, str]:
 
 def run_table(machines: list[Machine], args: argparse.Namespace) -> str:
     """A row for each number of images and of GPUs."""
-    rows = [run_figures(machine, images, args) for images in args.images for machine in machines]
+    rows = [run_figures(machine, images, args) for images in args.count for machine in machines]
     return markdown_table(list(rows[0]), [list(row.values()) for row in rows])
 
 

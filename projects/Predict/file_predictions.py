@@ -1,6 +1,7 @@
 """Predict for image files, folders and videos that are no data set."""
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,10 @@ from projects.Pictures.tiles import fit
 from projects.Predict.prediction_files import ALL, write_images, write_objects
 from projects.Predict.predictions import Predictor
 from revisit.boxes.boxes import Boxes
+from revisit.command.options import data_set
 from revisit.data.images.opening import SUFFIXES
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import load_folder
 from revisit.data.sources.label_files import files_with_suffix
 from revisit.data.sources.records import fingerprint
@@ -44,11 +48,12 @@ class Source(NamedTuple):
     is_video: bool
 
 
-def find_sources(paths: list[Path], output: Path) -> list[Source]:
-    """List the images, in order, then the videos, of folders those below them, each file once.
+def find_sources(places: Sequence[str | Path], output: Path) -> list[Source]:
+    """List the images, in order, then the videos, of folders and data sets those below them, each file once.
 
     Raises UserError for what is none of these, and for an ``output`` among them: pictures would replace inputs.
     """
+    paths = [path for place in places for path in _paths_of(str(place))]
     for path in paths:
         _check_output(output, path)
     files: dict[str, tuple[Path, Path]] = {}  # each, with the part of its path that names what is written
@@ -64,6 +69,19 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
         is_video = file.suffix.lower() in VIDEOS
         sources[name] = Source(file, name, is_video)
     return sorted(sources.values(), key=lambda source: source.is_video)
+
+
+def _paths_of(place: str) -> list[Path]:
+    """An image, a video or a folder itself; the files of a data set, as ``data_set`` takes it."""
+    name = data_set(place)
+    kind, _, rest = name.partition(":")
+    if kind == "folder":
+        return [Path(rest)]
+    if name == place and (os.path.exists(place) or not rest):
+        return [Path(place)]
+    records = get_records(name)
+    expect_file_names(records, f"--data {place}")
+    return [Path(record["file_name"]) for record in records]
 
 
 def _check_output(output: Path, path: Path) -> None:

@@ -17,6 +17,7 @@ from revisit.data.sources.class_names import names_or_numbers
 from revisit.data.sources.inspection import check_records, num_classes
 from revisit.data.sources.labels import check_size, read_depth, read_labels
 from revisit.data.sources.records import Records
+from revisit.engine.command import pairs_of
 from revisit.engine.data_checks import follow_class_names
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config
@@ -75,7 +76,7 @@ def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
     if args.score_threshold is not None:
         expect(0 <= args.score_threshold <= 1, f"--score-threshold {args.score_threshold:g}: expected 0 to 1")
         heads.SCORE_THRESH_TEST = args.score_threshold
-    elif not any(key.endswith(".SCORE_THRESH_TEST") for key in args.opts[::2]):
+    elif not any(key.endswith(".SCORE_THRESH_TEST") for key in pairs_of(args.opts)):
         heads.SCORE_THRESH_TEST = LOOKED_AT
     return heads.SCORE_THRESH_TEST
 

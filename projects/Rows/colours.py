@@ -73,11 +73,11 @@ def _of_file(path: Path, table: RowTable) -> dict[str, list[str]]:
         with open(path, newline="", encoding="utf-8") as file:
             lines = list(CsvDicts(file))
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"--columns {path} cannot be read ({error}): expected a CSV file") from error
+        raise UserError(f"--table {path} cannot be read ({error}): expected a CSV file") from error
     names = list(lines[0]) if lines else []
-    expect(FILE in names, f"--columns {path} has the columns {names}: expected {FILE} and others")
+    expect(FILE in names, f"--table {path} has the columns {names}: expected {FILE} and others")
     by_name = {line[FILE]: line for line in lines}
     files = table.files.tolist()
     rows = [by_name.get(file) or by_name.get(os.path.basename(file)) or {} for file in files]
-    expect(any(rows), f"--columns {path} names none of the {len(files)} files, such as {files[0]}")
+    expect(any(rows), f"--table {path} names none of the {len(files)} files, such as {files[0]}")
     return {name: [row.get(name) or "" for row in rows] for name in names if name != FILE}

@@ -45,7 +45,7 @@ def _umap(rows: np.ndarray) -> np.ndarray:
     try:
         from umap import UMAP
     except ImportError as error:
-        raise UserError("--map umap needs umap-learn: pip install umap-learn, or take tsne or pca") from error
+        raise UserError("--how umap needs umap-learn: pip install umap-learn, or take tsne or pca") from error
     return UMAP(random_state=SEED).fit_transform(_pca(rows, COMPONENTS))
 
 

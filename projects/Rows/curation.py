@@ -17,6 +17,7 @@ from projects.Rows.pair_sheets import draw_leaks, draw_pairs
 from projects.Rows.regions import whole_images
 from projects.Rows.row_table import TABLE, RowTable
 from revisit.boxes.boxes import sides_of
+from revisit.command.options import data_set
 from revisit.data.sources.image_folders import write_list
 from revisit.errors import expect
 from revisit.files import make_folder, write_whole
@@ -56,7 +57,7 @@ def table_of_test(name: str, training: RowTable, weights: str, output: Path, run
         expect(not is_other, f"--test {name} was embedded by other weights or with another --size: embed it again")
         return table
     make_folder(output, "--output")
-    return embed(whole_images(name), embedder_of_table(training.about, Named(weights)), output, runner=runner)
+    return embed(whole_images(data_set(name)), embedder_of_table(training.about, Named(weights)), output, runner=runner)
 
 
 def _comparable(table: RowTable) -> dict[str, object]:
@@ -79,7 +80,9 @@ def find_groups(images: Hashed, rule: Rule, output: Path) -> tuple[np.ndarray, l
         report = [f"{total:,} images show {count:,} things: {copies}; the largest group has {largest:,} images"]
     if len(grouping.alike.places) or len(grouping.others.places):
         draw_pairs(output / "pairs.png", images.table, grouping, rule)
-        report.append("pairs.png has the pairs around the threshold: if they are wrong, change --similar or --bits")
+        report.append(
+            "pairs.png has the pairs around the threshold: if they are wrong, change --rule cosine=X or bits=N"
+        )
     return grouping.groups, report
 
 
@@ -113,8 +116,8 @@ def find_clusters(table: RowTable, num_clusters: int | None, keep: int | None, o
     total = len(table.rows)
     count = num_clusters or max(1, round(math.sqrt(total)))
     kept = keep or math.ceil(total / 2)
-    expect(count <= total, f"--clusters {count}: expected at most {total}, the images that differ")
-    expect(kept <= total, f"--keep {kept}: expected at most {total}, the images that differ")
+    expect(count <= total, f"--rule clusters={count}: expected at most {total}, the images that differ")
+    expect(kept <= total, f"--count {kept}: expected at most {total}, the images that differ")
     levels = clustered(table.rows, [count, max(1, round(math.sqrt(count)))])
     names = full_names(table)
     lines = zip(names, *(level.tolist() for level in levels), strict=True)

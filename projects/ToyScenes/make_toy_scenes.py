@@ -21,33 +21,30 @@ The ten classes are five shapes, each striped or dotted; colour says nothing abo
 same classes in textures, colours, light and backgrounds that no train image has. The same seed gives the same bytes on
 any number of workers. A quick look:
 
-    python projects/ToyScenes/make_toy_scenes.py --output /tmp/toy_scenes --num-images 60
+    python projects/ToyScenes/make_toy_scenes.py --output /tmp/toy_scenes --count 60
 """
 
-import argparse
-
+from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import translated
-from revisit.files import output_path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, default = parser.add_argument, "(default: %(default)s)"
-    add("--output", required=True, type=output_path, metavar="DIR", help="folder to make")
-    images = f"images in each train set, at least 10; held-out sets get N // 4 {default}"
-    add("--num-images", type=int, default=2000, metavar="N", help=images)
-    add("--seed", type=int, default=0, help=f"another seed, another data set {default}")
-    add("--size", type=int, default=128, metavar="PX", help=f"64 to 512 pixels a side {default}")
-    tail = "class k = 1..10 of the train sets has weight k**-1.5 (default: all alike)"
-    add("--long-tailed", action="store_true", help=tail)
-    add("--workers", type=int, metavar="W", help="processes that draw (default: one per CPU core)")
-    add("--overwrite", action="store_true", help="replace ToyScenes in DIR; deletes nothing else, ever")
-    args = parser.parse_args()
+    parser = parser_of(__doc__, __file__)
+    add(parser, "output", required=True, help="folder to make")
+    images = f"images in each train set, at least 10; held-out sets get N // 4 {DEFAULT}"
+    add(parser, "count", type=int, default=2000, help=images)
+    add(parser, "seed", type=int, help=f"another seed, another data set {DEFAULT}")
+    add(parser, "size", type=int, default=128, help=f"64 to 512 pixels a side {DEFAULT}")
+    add(parser, "long-tailed")
+    add(parser, "processes", type=int, help="that draw (default: one per CPU core)")
+    add(parser, "replace", help="replace ToyScenes in DIR; deletes nothing else, ever")
+    args = parse(parser)
     from projects.ToyScenes import make_toy_scenes  # takes seconds
 
     with translated(f"writing ToyScenes to --output {args.output}"):
-        written = make_toy_scenes(**vars(args))
+        looks = {"seed": args.seed, "size": args.size, "long_tailed": args.long_tailed}
+        written = make_toy_scenes(args.output, args.count, **looks, workers=args.processes, overwrite=args.replace)
     print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
 
 

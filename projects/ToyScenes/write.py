@@ -53,10 +53,10 @@ def make_toy_scenes(
     """
     if workers is None:
         workers = cores()
-    _check_range("num-images", num_images, 10, 10**6 - 1)
+    _check_range("count", num_images, 10, 10**6 - 1)
     _check_range("size", size, 64, 512)
     _check_range("seed", seed, 0, 2**63 - 1)
-    _check_range("workers", workers, 1, 1024)
+    _check_range("processes", workers, 1, 1024)
     arguments = {"num_images": num_images, "seed": seed, "size": size, "long_tailed": long_tailed}
     versions = {"generator_version": GENERATOR_VERSION, "layout_version": LAYOUT_VERSION}
     record = {**versions, **arguments, "class_names": list(CLASS_NAMES)}  # what decides every byte of the data set
@@ -68,7 +68,7 @@ def make_toy_scenes(
         change = first_few(Record(output, record, RECORD).differences())
         if not change and not overwrite:
             return False
-        expect(overwrite, f"{output} holds ToyScenes with {change}: choose another --output, or give --overwrite")
+        expect(overwrite, f"{output} holds ToyScenes with {change}: choose another --output, or give --replace")
         _check_nothing_else(output)
     with _all_or_nothing(output) as folder:
         annotations = _draw_everything(folder, workers, arguments)
@@ -87,7 +87,7 @@ def _check_nothing_else(folder: Path) -> None:
     """Raises UserError where a folder of ToyScenes holds other files, too."""
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()]
     foreign = sorted(name for name in files if name != RECORD and not layouts.FILES.fullmatch(name))
-    expect(not foreign, f"{folder} also holds {first_few(foreign)}: --overwrite would delete it")
+    expect(not foreign, f"{folder} also holds {first_few(foreign)}: --replace would delete it")
 
 
 @contextmanager

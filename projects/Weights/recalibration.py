@@ -27,7 +27,7 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     """
     folded = weights.description.FOLDED
     is_folded = bool(folded) and all(weights.flags.get(key) == value for key, value in folded.items())
-    expect(is_folded, f"--recalibrate {dataset}: these weights have batch statistics of their own, and need none")
+    expect(is_folded, f"--calibrate {dataset}: these weights have batch statistics of their own, and need none")
     images = CenterCropDataset(sample(get_records(dataset)), IMAGE_SIZE, replaced=True)
     check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")
     loader = DataLoader(images, _BATCH, collate_fn=_stacked)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from revisit.checkpoint.flags import read_flags
 from revisit.checkpoint.named_weights import is_named, weights_file
-from revisit.command.evaluation_options import RANDOM
+from revisit.command.options import RANDOM
 from revisit.engine.environment import record_environment
 from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.run_log import open_log

@@ -5,11 +5,9 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
-from revisit.engine.command import parse_with_pairs, run_command
-from revisit.files import output_path
+from revisit.command.options import RANDOM, add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.plugins import NAME
-
-RANDOM = "random"
 
 
 def run_project(name: str, description: str, *, network: bool = True) -> NoReturn:
@@ -29,12 +27,11 @@ def run_project(name: str, description: str, *, network: bool = True) -> NoRetur
 
 def parse_args(description: str | None, *, network: bool = True) -> argparse.Namespace:
     """The options that all projects have. One without ``network`` needs no --weights."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--config-file", required=True, metavar="FILE", help="network and protocol")
+    parser = parser_of(description)
+    add(parser, "config-file", required=True, help="network and protocol")
     what = f"output of tools/convert_to_d2.py, a name such as imagenet:NAME, or {RANDOM}: a network drawn from SEED"
     what = what if network else "not used: this project needs no network"
-    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
-    add("--output", type=output_path, required=True, metavar="DIR", help="folder for results.json and pictures")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
-    return parse_with_pairs(parser)
+    add(parser, "weights", required=network, default=RANDOM, help=what)
+    add(parser, "output", required=True, help="folder for results.json and pictures")
+    add(parser, "opts")
+    return parse(parser)

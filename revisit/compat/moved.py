@@ -3,8 +3,12 @@
 import logging
 import runpy
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +40,22 @@ def warn_once(message: str) -> None:
 
 def warn_of_moved(old: str, new: str) -> None:
     warn_once(f"{old} is now {new}; the old name works until version 0.3")
+
+
+def renamed(**names: str) -> Callable[[F], F]:
+    """Let a function take old names of its arguments, by keyword, for the present ones, with a warning."""
+
+    def rename(function: F) -> F:
+        @wraps(function)
+        def called(*args: Any, **given: Any) -> Any:
+            for old in names.keys() & given.keys():
+                warn_of_moved(f"{function.__name__}({old}=...)", f"{function.__name__}({names[old]}=...)")
+                given[names[old]] = given.pop(old)
+            return function(*args, **given)
+
+        return cast(F, called)
+
+    return rename
 
 
 def run_moved(script: str) -> None:

@@ -6,18 +6,17 @@ Like all that a script needs to understand its command line, this imports neithe
 import argparse
 import io
 import os
-import re
 import select
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from revisit.errors import DEBUG, InterruptedRunError, StoppedRunError, UserError, expect, words_of_disk
 
 TIMEOUT = timedelta(minutes=30)  # how long processes of a run wait for each other
-_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -81,48 +80,17 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def parse_with_pairs(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments of this process, with KEY VALUE pairs that end them, after ``--opts`` or not, as ``opts``.
-
-    Without --opts the pairs are as many as look so: a name in capitals that is no file, and what is no option. What
-    follows ``--`` stays with the parser.
-    """
-    words = sys.argv[1:]
-    options = words[: words.index("--")] if "--" in words else words
-    start = len(words)
-    pairs = []
-    if "--opts" in options:
-        start = options.index("--opts")
-        pairs = words[start + 1 :]
-    elif options is words:
-        start = _first_pair(words)
-        pairs = words[start:]
-    args = parser.parse_args(words[:start])
-    args.opts = [*(vars(args).get("opts") or []), *pairs]
-    check_pairs(args.opts)
-    return args
-
-
 def in_shell(word: str) -> str:
     """A word as it is typed in a shell: between double quotes where it has single ones, such as ``('folder:x',)``."""
     needs_escapes = any(sign in word for sign in '"$`\\!')
     return shlex.quote(word) if "'" not in word or needs_escapes else f'"{word}"'
 
 
-def check_pairs(words: Sequence[object]) -> None:
-    """Raise UserError unless these are pairs KEY VALUE."""
-    if late := [str(word) for word in words[::2] if str(word).startswith("--")]:
+def pairs_of(words: Sequence[object]) -> dict[str, Any]:
+    """The values by their keys, of words KEY VALUE KEY VALUE. Raises UserError unless these are pairs."""
+    keys = list(map(str, words[::2]))
+    if late := [key for key in keys if key.startswith("--")]:
         raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
     got = " ".join(map(str, words))
     expect(len(words) % 2 == 0, f"expected pairs KEY VALUE at the end, after --opts or not, got {got}")
-
-
-def _first_pair(words: Sequence[str]) -> int:
-    start = len(words)
-    while start > 1 and _is_pair(*words[start - 2 : start]):
-        start -= 2
-    return start
-
-
-def _is_pair(key: str, value: str) -> bool:
-    return bool(_KEY.fullmatch(key)) and not value.startswith("--") and not os.path.exists(key)
+    return dict(zip(keys, words[1::2], strict=True))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from revisit.checkpoint.run_folder import Trained
 from revisit.compat.private_names import decode_value
 from revisit.config import REMOVED, add_revisit_config
-from revisit.engine.command import check_pairs
+from revisit.engine.command import pairs_of
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import is_url, output_path, read_yaml
 from revisit.keys import (
@@ -63,10 +63,8 @@ def read_stated(config_file: str, opts: Sequence[object] = ()) -> Stated:
 
     Raises UserError for a file that does not exist, and for words that are no pairs.
     """
-    check_pairs(opts)
-    names = [str(word) for word in opts[::2]]
+    typed = pairs_of(opts)
     levels = list(_levels(config_file, [])) if config_file else []
-    typed = dict(zip(names, opts[1::2], strict=True))
     return Stated(config_file, levels, typed)
 
 

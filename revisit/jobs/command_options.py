@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from revisit.engine.command import in_shell, natural
+from revisit.command.options import add
+from revisit.engine.command import in_shell
 from revisit.errors import UserError
 from revisit.files import make_folder
 from revisit.plugins import name_from_here
@@ -17,15 +18,14 @@ if TYPE_CHECKING:
     from revisit.jobs.commands import Job
 
 
-def add_job_options(parser: argparse.ArgumentParser, *, parallel: str) -> None:
-    """Add the options; ``parallel`` says in words how many jobs run at a time by default."""
-    add = parser.add_argument
-    add("--parallel", type=natural, metavar="N", help=f"jobs at a time (default: {parallel})")
-    add("--gpus", type=natural, default=1, metavar="N", help="of each training (default: %(default)s)")
-    add("--slurm", action="store_true", help="submit the jobs by sbatch instead of running them here")
-    add("--partition", metavar="NAME", help="with --slurm: of the cluster (default: the cluster's own)")
-    add("--hours", type=natural, default=48, metavar="N", help="with --slurm: limit of each job (default: %(default)s)")
-    add("--dry-run", action="store_true", help="show jobs, their cost and missing data; run nothing")
+def add_job_options(parser: argparse.ArgumentParser, *, processes: str) -> None:
+    """Add the options; ``processes`` says in words how many jobs run at a time by default."""
+    add(parser, "processes", help=f"jobs at a time (default: {processes})")
+    add(parser, "num-gpus", help="of each training (default: %(default)s)")
+    add(parser, "on", choices=("here", "slurm"), metavar=None, help="slurm submits the jobs by sbatch")
+    add(parser, "partition")
+    add(parser, "hours", default=48)
+    add(parser, "dry-run", help="show jobs, their cost and missing data; run nothing")
 
 
 def do_jobs(
@@ -49,10 +49,10 @@ def do_jobs(
     for job in jobs:
         job.claim()
     try:
-        if args.slurm:
-            submit_jobs(jobs, hours=args.hours, partition=args.partition, gpus=args.gpus)
+        if args.on == "slurm":
+            submit_jobs(jobs, hours=args.hours, partition=args.partition, gpus=args.num_gpus)
         else:
-            run_jobs(jobs, args.parallel or parallel, result_of)
+            run_jobs(jobs, args.processes or parallel, result_of)
     except BaseException:
         with suppress(UserError):  # what ended the jobs is what the user has to see
             write()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
+from revisit.compat.old_options import current_words
 from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.merging import read_keys
@@ -77,8 +78,10 @@ class Job:
     @property
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
-        with contextlib.suppress(UserError):
-            return not self._record.differences()
+        with contextlib.suppress(UserError, TypeError, AttributeError):
+            before = self._record.before()
+            commands = [current_words(Path(words[0]).stem, words, warns=False) for words in before["commands"]]
+            return not self._record.differences(before | {"commands": commands})
         return False
 
     @property

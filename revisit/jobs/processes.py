@@ -47,7 +47,7 @@ class Processes(NamedTuple):
                     bar.update(future.result())
             except BrokenProcessPool as error:
                 killed = f"{job.title}: a worker was killed, perhaps for lack of memory"
-                raise UserError(f"{killed}: {CONTINUES}, also with fewer --workers") from error
+                raise UserError(f"{killed}: {CONTINUES}, also with fewer --processes") from error
             except BaseException:  # Ctrl-C too: what is left is not waited for
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in multiprocessing.active_children():

@@ -40,9 +40,9 @@ class Record(NamedTuple):
         expect(isinstance(before, dict), f"{self._file} has no settings: give another folder, or remove it")
         return before
 
-    def differences(self) -> list[str]:
-        """Which facts are others in the folder, in words."""
-        before, now = self.before(), _comparable(self.facts)
+    def differences(self, before: dict[str, Any] | None = None) -> list[str]:
+        """Which facts are others in the folder, or in ``before``, in words."""
+        before, now = before or self.before(), _comparable(self.facts)
         return [_change(name, before.get(name), value) for name, value in now.items() if before.get(name) != value]
 
 

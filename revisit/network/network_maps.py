@@ -82,7 +82,7 @@ def _pyramid_of(weights: str | Path) -> Callable[[BackboneWeights, list[int]], B
     """What makes the FPN in a file. Raises UserError where there is none."""
     learned = PYRAMID.of(tensors_of(read_checkpoint(weights_file(str(weights), "checkpoint"))))
     laterals = sorted(key for key in learned if LATERAL.fullmatch(key))
-    none = f"{weights} has no pyramid (FPN): leave --pyramid out, for maps of its backbone"
+    none = f"{weights} has no pyramid (FPN): leave --features pyramid out, for maps of its backbone"
     expect(laterals, none)
     return partial(_pyramid, weights, learned, laterals)
 

@@ -15,7 +15,8 @@ import argparse
 import inspect
 import json
 
-from revisit.engine.command import natural, parse_with_pairs, run_command
+from revisit.command.options import DEFAULT, add, parse
+from revisit.engine.command import natural, run_command
 from revisit.engine.setup import make_config
 from revisit.files import make_folder, output_path
 from studies.benchmarks.input_pipeline import measure_input, measure_shards
@@ -28,7 +29,6 @@ PARTS = {
     "step": (measure_step, "training steps on views in memory, against the textbook's"),
     "end2end": (measure_end_to_end, "training from files, against a plain pipeline and the textbook's step"),
 }
-DEFAULT = "(default: %(default)s)"
 OPTIONS = {
     "files": {"metavar": "NAME", "help": "a data set of loose files; input and end2end make up photographs without it"},
     "height": {"type": natural, "metavar": "PX", "help": f"of the made-up photographs, which are 4 : 3 {DEFAULT}"},
@@ -42,7 +42,7 @@ OPTIONS = {
 
 def main() -> None:
     """Measure, print, and write the figures where they are asked for."""
-    options = vars(parse_with_pairs(make_parser()))
+    options = vars(parse(make_parser()))
     measure, output, opts = (options.pop(name) for name in ("measure", "json", "opts"))
     if "config_file" in options:
         options["cfg"] = make_config(options.pop("config_file"), opts, for_here=False)
@@ -58,6 +58,7 @@ def main() -> None:
 def make_parser() -> argparse.ArgumentParser:
     """A command for each part; its options and their defaults are those of the function that measures it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add(parser, "opts")
     parser.add_argument("--repeats", type=natural, default=7, metavar="N", help=f"before PART {DEFAULT}")
     parser.add_argument("--json", type=output_path, metavar="FILE", help="before PART: write the figures there too")
     commands = parser.add_subparsers(required=True, metavar="PART")
@@ -71,8 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
             command.add_argument(f"--{name.replace('_', '-')}", **OPTIONS[name], **fate)
         if "cfg" in parameters:
             recipe = "configs/toy/pretrain.yaml" if part == "step" else "configs/pretrain/knn_moco.yaml"
-            command.add_argument("--config-file", default=recipe, metavar="FILE", help=f"the recipe {DEFAULT}")
-            command.add_argument("opts", nargs="*", metavar="KEY VALUE", help="keys of the config to change")
+            add(command, "config-file", default=recipe, help=f"the recipe {DEFAULT}")
     return parser
 
 

@@ -60,7 +60,7 @@ def items(output: Path) -> list[Item]:
         Item("versions", ["-m", "torch.utils.collect_env"], "torch, driver, GPU", VERSIONS),
         Item("architectures", ["-c", ARCHITECTURE], "a kernel runs", r"^sm_.*"),
         Item("tests", ["-m", "pytest", "-m", "cuda", "tests/engine/test_on_gpu.py"], "all pass", r"^\.+ .*100%.*"),
-        Item("ToyScenes", [*drawing, "--num-images", "8000"], "8,000 images", r".*toy_scenes.*"),
+        Item("ToyScenes", [*drawing, "--count", "8000"], "8,000 images", r".*toy_scenes.*"),
         *trainings(output),
         *benchmarks(),
     ]

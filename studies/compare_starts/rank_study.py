@@ -4,9 +4,9 @@
     python studies/compare_starts/rank_study.py output/compare/toy_starts
     python studies/compare_starts/rank_study.py output/compare/toy_starts --others scores.csv
 
-OUTPUT is that of tools/compare_starts.py, given both with --probe and with one number of --labels. --others are scores
-that something else says of the same starts: a CSV file with the column start and a column for each score, such as
-knn_top1 and rankme of the pretrainings.
+OUTPUT is that of tools/compare_starts.py, given both with --how probe and with one number of --labels. --others are
+scores that something else says of the same starts: a CSV file with the column start and a column for each score, such
+as knn_top1 and rankme of the pretrainings.
 """
 
 import argparse

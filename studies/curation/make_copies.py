@@ -1,28 +1,25 @@
 #!/usr/bin/env python
 """Copy images with small changes, to measure what tools/curate.py finds: other crops, brightness, JPEG quality.
 
-    python studies/curation/make_copies.py --images folder:/data/photos --output output/copies
+    python studies/curation/make_copies.py --data folder:/data/photos --output output/copies
 
 Of each image there are --copies: the first whole, the others with 90 to 100 % of each side, 0.7 to 1.3 times as
 bright, in JPEG's qualities 30 to 95 (the first 98). OUTPUT/truth.csv says in groups.csv's format which are of one
 image. The same seed gives the same bytes.
 """
 
-import argparse
-
-from revisit.engine.command import natural, run_command, whole
-from revisit.files import make_folder, output_path, write_whole
+from revisit.command.options import DEFAULT, add, parse, parser_of
+from revisit.engine.command import natural, run_command
+from revisit.files import make_folder, write_whole
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, default = parser.add_argument, "(default: %(default)s)"
-    add("--images", required=True, metavar="NAME", help="a data set, such as folder:/data/photos")
-    add("--output", required=True, type=output_path, metavar="DIR")
-    add("--copies", type=natural, default=10, metavar="N", help=f"of each image {default}")
-    add("--first", type=natural, metavar="N", help="so many images, evenly spread (default: all)")
-    add("--seed", type=whole, default=0, help=f"of the changes {default}")
-    args = parser.parse_args()
+    parser = parser_of(__doc__, __file__)
+    add(parser, "data", "output", required=True)
+    parser.add_argument("--copies", type=natural, default=10, metavar="N", help=f"of each image {DEFAULT}")
+    parser.add_argument("--first", type=natural, metavar="N", help="so many images, evenly spread (default: all)")
+    add(parser, "seed", help=f"of the changes {DEFAULT}")
+    args = parse(parser)
     import numpy as np
 
     from revisit.data.images.reader import require_record
@@ -32,7 +29,7 @@ def main() -> None:
     from revisit.progress import progress
     from studies.curation.jitter import BEST, jittered, save_jpeg
 
-    records = list(get_records(args.images))
+    records = list(get_records(args.data))
     records = sample(records, args.first) if args.first else records
     make_folder(args.output, "--output")
     rng = np.random.default_rng(args.seed)

@@ -3,7 +3,7 @@
 
     python studies/curation/selection_study.py --embeddings output/rows --test output/test_rows --labels 31
 
-Both tables are of tools/embed.py and of images with classes (--images class_folders:DIR). Prints the accuracy of the
+Both tables are of tools/embed.py and of images with classes (--data class_folders:DIR). Prints the accuracy of the
 nearest labelled row and of logistic regression, mean and standard deviation over the seeds, and how many classes the
 chosen images are of.
 """
@@ -33,7 +33,7 @@ def main() -> None:
 
     pool, test = load_table(args.embeddings), load_table(args.test)
     have_classes = all("" not in table.classes for table in (pool, test))
-    expect(have_classes, "a row has no class: expected tables of --images class_folders:DIR")
+    expect(have_classes, "a row has no class: expected tables of --data class_folders:DIR")
     most = max(args.labels)
     expect(most <= len(pool.rows), f"--labels {most}: expected {len(pool.rows)} at most, the images of --embeddings")
     lines = []

@@ -1,37 +1,35 @@
 #!/usr/bin/env python
 """Light images of classes by coloured lamps, which agree with the class or do not: a nuisance to unlearn.
 
-    python studies/groups/make_tinted.py --images DIR --output OUT --agree 0.9
+    python studies/groups/make_tinted.py --data DIR --output OUT --agree 0.9
 
 copies a folder of class folders. There are as many lamps as classes. An image has the lamp of its class in that share,
 else any of the others; OUT/groups.csv says which, for NEIGHBORS.GROUPS. The same seed gives the same lamps.
 """
 
-import argparse
 from pathlib import Path
 
-from revisit.engine.command import run_command, whole
+from revisit.command.options import DEFAULT, add, parse, parser_of
+from revisit.engine.command import run_command
 from revisit.errors import translated
-from revisit.files import output_path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--images", required=True, type=Path, metavar="DIR", help="class folders")
-    add("--output", required=True, type=output_path, metavar="OUT", help="a new folder")
-    add(
+    parser = parser_of(__doc__, __file__)
+    add(parser, "data", required=True, type=Path, metavar="DIR", help="class folders")
+    add(parser, "output", required=True, metavar="OUT", help="a new folder")
+    parser.add_argument(
         "--agree",
         type=float,
         default=0.9,
         metavar="SHARE",
         help="with the lamp of the class (default: %(default)s)",
     )
-    add("--seed", type=whole, default=0, help="another seed, other lamps (default: %(default)s)")
-    args = parser.parse_args()
+    add(parser, "seed", help=f"another seed, other lamps {DEFAULT}")
+    args = parse(parser)
     from studies.groups.tinting import make_tinted
 
-    with translated(f"lighting --images {args.images}"):
+    with translated(f"lighting --data {args.data}"):
         make_tinted(**vars(args))
     print(f"{args.output} has the images, and groups.csv")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """How many of the boxes that are most like a box are of its class: what features know of objects.
 
-    python tools/embed.py --weights output/objects.pth --pyramid --boxes coco:/data/photos:/data/boxes.json \\
+    python tools/embed.py --weights output/objects.pth --features pyramid --boxes coco:/data/photos:/data/boxes.json \\
         --output output/rows
     python studies/groups/purity_study.py --embeddings output/rows
 

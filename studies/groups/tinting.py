@@ -27,11 +27,11 @@ def make_tinted(images: Path, output: Path, agree: float, seed: int) -> None:
     records = get_records(f"class_folders:{images}")
     labels = [record["label"] for record in records]
     count = 1 + max(labels)
-    expect(count > 1, f"--images {images} has one class: expected two at least")
+    expect(count > 1, f"--data {images} has one class: expected two at least")
     files = [Path(record["file_name"]) for record in records]
     names = [file.relative_to(images).with_suffix(".png") for file in files]
     name, times = Counter(names).most_common(1)[0]
-    expect(times == 1, f"--images {images} has {times} files that would be {name}: expected names of their own")
+    expect(times == 1, f"--data {images} has {times} files that would be {name}: expected names of their own")
     lines = []
     for file, name, label in zip(files, names, labels, strict=True):
         lamp = lamp_of(label, count, agree, rng)

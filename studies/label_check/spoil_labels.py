@@ -1,35 +1,38 @@
 #!/usr/bin/env python
 """Spoil labels in known ways, then count how many of them tools/check_labels.py has put first.
 
-    python studies/label_check/spoil_labels.py --labels coco:/data/photos:/data/boxes.json --output output/spoiled
+    python studies/label_check/spoil_labels.py --data coco:/data/photos:/data/boxes.json --output output/spoiled
     python studies/label_check/spoil_labels.py --suspects output/suspects --output output/spoiled
 
 Between the two, check the labels of coco:/data/photos:output/spoiled/data_set.json. A share of the boxes gets another
 class, is left out, moves next to its object or changes its size or shape; spoiled.json says which ones.
 
---accepted FILE also writes, for tools/check_labels.py --accept, what a person who knows the right labels accepts of the
+--accepted FILE also writes, for tools/check_labels.py --table, what a person who knows the right labels accepts of the
 first suspects of each kind, as many as were spoiled so.
 """
 
 import argparse
 from pathlib import Path
 
+from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path, write_whole
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, default = parser.add_argument, "(default: %(default)s)"
+    parser = parser_of(__doc__, __file__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--labels", metavar="NAME", help="a data set with boxes of several classes, to spoil")
+    add(what, "data", help="a data set with boxes of several classes, to spoil")
     what.add_argument("--suspects", type=Path, metavar="DIR", help="output of tools/check_labels.py, to score")
-    add("--output", required=True, type=output_path, metavar="DIR", help="of the spoiled labels")
-    add("--accepted", type=output_path, metavar="FILE", help="with --suspects, for check_labels.py --accept")
-    add("--share", type=float, default=0.05, metavar="S", help=f"of the boxes, spoiled in each way {default}")
-    add("--seed", type=natural, default=1, metavar="N", help=default)
-    return parser.parse_args()
+    add(parser, "output", required=True, help="of the spoiled labels")
+    parser.add_argument(
+        "--accepted", type=output_path, metavar="FILE", help="with --suspects, for check_labels.py --table"
+    )
+    spoiled = f"of the boxes, spoiled in each way {DEFAULT}"
+    parser.add_argument("--share", type=float, default=0.05, metavar="S", help=spoiled)
+    add(parser, "seed", type=natural, default=1)
+    return parse(parser)
 
 
 def main() -> None:
@@ -41,11 +44,11 @@ def main() -> None:
     from revisit.markdown import csv_table, markdown_table
     from studies.label_check.spoiling import KINDS, accepted, precision, read_spoiled, spoil
 
-    if args.labels:
+    if args.data:
         make_folder(args.output, "--output")
-        labels = read_labels_of(args.labels)
+        labels = read_labels_of(args.data)
         swappable = labels.of == "box" and len(labels.class_names) > 1
-        expect(swappable, f"--labels {args.labels}: expected boxes of two classes or more")
+        expect(swappable, f"--data {args.data}: expected boxes of two classes or more")
         print(f"{len(spoil(labels, args.share, args.seed, args.output))} of {len(labels.classes)} labels are spoiled")
         return
     spoiled = read_spoiled(args.output)

@@ -168,7 +168,7 @@ def test_flags_are_those_of_the_zoos_configs():
 
 def test_a_detector_whose_batch_norm_was_trained_needs_the_config_that_says_its_flags():
     checkpoint = {"model": in_detector("resnet50", folded=False)}
-    refused("nothing says which channel order, .* or --config with their config.yaml", convert, checkpoint)
+    refused("nothing says which channel order, .* or --config-file with their config.yaml", convert, checkpoint)
     config = {"INPUT.FORMAT": "RGB", "MODEL.RESNETS.STRIDE_IN_1X1": False, "MODEL.OF_A_PROJECT.KEY": 3}
     flags = convert(checkpoint, stated=config).flags
     assert (flags["INPUT.FORMAT"], flags["MODEL.RESNETS.STRIDE_IN_1X1"]) == ("RGB", False)
@@ -249,7 +249,7 @@ def test_what_was_finetuned_from_folded_weights_stays_folded_and_files_without_f
 
 def test_folded_batch_norm_is_never_trained_silently(folded):
     load_into(tiny_config(*DETECTOR, *AS_FOLDED, "MODEL.RESNETS.NORM", "FrozenBN"), folded)
-    with pytest.raises(UserError, match="NORM is BN here and FrozenBN there.* --recalibrate IMAGES"):
+    with pytest.raises(UserError, match="NORM is BN here and FrozenBN there.* --calibrate IMAGES"):
         load_into(tiny_config(*DETECTOR, *AS_FOLDED), folded)
     with pytest.raises(UserError, match="INPUT.FORMAT is RGB here and BGR there") as error:
         load_into(tiny_config(*DETECTOR, "MODEL.RESNETS.NORM", "FrozenBN"), folded)

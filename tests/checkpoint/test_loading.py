@@ -255,7 +255,7 @@ def test_it_comes_from_other_projects_and_goes_to_the_library_that_has_it(conv_n
     assert convert(moco(tensors)).tensors.keys() == conv_net.ConvNet(8).state_dict().keys()
     refused("cannot place body.9.weight", convert, {**tensors, "body.9.weight": torch.zeros(1)})
     torch.save(tensors, tmp_path / "in.pth")
-    command = f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth {IMPORTS} --to"
+    command = f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth {IMPORTS} --format"
     run(f"{command} timm", tmp_path)
     assert_same(torch.load(tmp_path / "out.pth"), tensors)
     assert "A net of 8 channels by `torch.load" in (tmp_path / "out.md").read_text()

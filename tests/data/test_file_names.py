@@ -20,17 +20,17 @@ def shards(write_pictures, tmp_path) -> str:
     """A data set of two classes in one shard."""
     for name in ("cats", "dogs"):
         write_pictures(tmp_path / "photos" / name, 2)
-    run(f"python tools/make_shards.py --dataset class_folders:{tmp_path}/photos --output {tmp_path}/packed", tmp_path)
+    run(f"python tools/make_shards.py --data class_folders:{tmp_path}/photos --output {tmp_path}/packed", tmp_path)
     return f"shards:{tmp_path}/packed"
 
 
 def test_tables_labels_and_objects_of_shards_are_refused_before_any_work(shards, tmp_path):
     assert refusal(whole_images, shards) == f"{shards}: {IN_SHARDS}"
-    assert refusal(read_labels_of, shards) == f"--labels {shards}: {IN_SHARDS}"
+    assert refusal(read_labels_of, shards) == f"--data {shards}: {IN_SHARDS}"
     assert refusal(labelled_in, RowTable(*(np.zeros(0),) * 4, about={}), shards) == f"--labelled {shards}: {IN_SHARDS}"
     assert refusal(load_picked, shards, "2", tmp_path / "list.txt") == f"{shards}: {IN_SHARDS}"
-    command = f"python tools/discover.py --weights imagenet:none --images {shards} --output {tmp_path}/objects"
-    assert f"--images {shards}: {IN_SHARDS}" in one_line_error(command, tmp_path)
+    command = f"python tools/discover.py --weights imagenet:none --data {shards} --output {tmp_path}/objects"
+    assert f"--data {shards}: {IN_SHARDS}" in one_line_error(command, tmp_path)
     assert not (tmp_path / "objects").exists()
 
 

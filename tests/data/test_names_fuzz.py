@@ -124,7 +124,7 @@ def test_files_of_any_name_are_embedded_shown_and_packed(victim, capsys):
     assert outcome(images_of, victim) == "refused"  # some have line ends, and no list takes them
     write_atlas(victim / "atlas.html", table, "pca")
     assert "<script>alert(1)" not in (victim / "atlas.html").read_text(errors="surrogateescape")
-    pack(f"--dataset folder:{victim}/photos --output {victim}/shards --workers 1")
+    pack(f"--data folder:{victim}/photos --output {victim}/shards --processes 1")
     assert len(load_shards(f"{victim}/shards").records) == len(files)
     with tarfile.open(victim / "shards/shard-000000.tar") as tar:
         assert tar.getnames() == [f"{n:09d}.png" for n in range(len(files))]

@@ -84,7 +84,7 @@ def imagenet(tmp_path):
     return root
 
 
-SMALL = "--size 6 --long-tail 1 9 3"
+SMALL = "--count 6 --long-tail 1 9 3"
 
 
 def prepare(script, words):
@@ -141,12 +141,12 @@ def openimages(tmp_path):
 def test_openimages_becomes_nested_lists(openimages, tmp_path):
     subsets = tmp_path / "subsets"
     script = f"python datasets/prepare_openimages_subsets.py --openimages {openimages}"
-    assert "note: 40 images are in the file" in run(f"{script} --output {subsets} --size 5", tmp_path)
+    assert "note: 40 images are in the file" in run(f"{script} --output {subsets} --count 5", tmp_path)
     assert_nested(subsets, "openimages", 5)
 
 
 def test_images_of_openimages_that_are_missing_are_listed(openimages, tmp_path, capsys):
-    command = f"--openimages {openimages} --output {tmp_path}/subsets --size 5"
+    command = f"--openimages {openimages} --output {tmp_path}/subsets --count 5"
     prepare(prepare_openimages_subsets, command)
     before = lists(tmp_path / "subsets")
     gone = next(image for image in (openimages / "train").iterdir() if image.name not in before["openimages_5"])

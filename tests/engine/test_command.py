@@ -9,22 +9,20 @@ import pytest
 from commands import run
 from trees import refused
 
-from revisit.engine.command import in_shell, parse_with_pairs
+from revisit.command.options import add, parse, parser_of
+from revisit.engine.command import in_shell
 
 PAIRS = ["SOLVER.MAX_ITER", "5", "SEED", "-1"]
 
 
 def parsed(words: list[str], monkeypatch, *, bare: bool) -> argparse.Namespace:
     """By a command as tools/predict.py, or, ``bare``, as tools/train_net.py has it."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--accept", action="append")
-    if bare:
-        parser.add_argument("opts", nargs=argparse.REMAINDER)
-    else:
+    parser = parser_of("")
+    add(parser, "accept", "opts")
+    if not bare:
         parser.add_argument("inputs", nargs="+", type=Path)
-        parser.add_argument("--opts", nargs=argparse.REMAINDER)
     monkeypatch.setattr(sys, "argv", ["program", *words])
-    return parse_with_pairs(parser)
+    return parse(parser)
 
 
 @pytest.mark.parametrize("before", [[], ["--opts"]])

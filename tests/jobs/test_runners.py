@@ -15,9 +15,10 @@ import pytest
 from commands import FORKS, wait_until
 from trees import refusal, refused
 
+from revisit.command.options import share_of_gpus
 from revisit.jobs import parts
 from revisit.jobs.job import in_batches
-from revisit.jobs.options import add_runner_options, runner_of, share_of_gpus
+from revisit.jobs.options import add_runner_options, runner_of
 from revisit.jobs.parts import Work, in_parts
 from revisit.jobs.processes import HERE, Processes
 from revisit.jobs.shares import Share
@@ -172,7 +173,7 @@ def array(*values) -> dict:
 
 
 def test_the_options_say_who_makes_the_parts(monkeypatch):
-    assert runner("", monkeypatch) == Processes(1) and runner("--workers 3", monkeypatch) == Processes(3)
+    assert runner("", monkeypatch) == Processes(1) and runner("--processes 3", monkeypatch) == Processes(3)
     of_torchrun = {"RANK": 1, "WORLD_SIZE": 4, "LOCAL_RANK": 1}
     assert runner("--on torchrun", monkeypatch, **of_torchrun) == Share(1, 4)
     assert runner("--on slurm", monkeypatch, **array(3, 8)) == Share(3, 8)
@@ -194,7 +195,7 @@ def test_the_options_say_who_makes_the_parts(monkeypatch):
         ),
         ("--on slurm", array(8, 8), "expected tasks without a gap"),
         ("--on slurm", array(1, "many"), "SLURM_ARRAY_TASK_COUNT is 'many'"),
-        ("--on slurm --workers 2", array(0, 2), "each process is one worker"),
+        ("--on slurm --processes 2", array(0, 2), "each process is one worker"),
         ("--task-gpus 1", {}, "expected --on ray"),
         ("--on ray://", {}, "expected ray://HOST:PORT"),
     ],

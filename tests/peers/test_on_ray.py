@@ -25,8 +25,8 @@ from revisit.jobs.parts import Work, in_parts
 
 pytestmark = pytest.mark.peers
 COMMANDS = {
-    "embed.py": "--weights {weights} --images folder:{photos} --size 32 --readers 0 --output {output}",
-    "make_shards.py": "--dataset folder:{photos} --images-per-shard 2 --output {output}",
+    "embed.py": "--weights {weights} --data folder:{photos} --size 32 --readers 0 --output {output}",
+    "make_shards.py": "--data folder:{photos} --count 2 --output {output}",
     "predict.py": "--weights {detector} --score-threshold 0.05 --output {output} {photos}",
 }
 CLIENTS = 10001
@@ -104,6 +104,6 @@ def looked_at(folder: Path, runner: OnRay) -> None:
 
 def test_a_mistake_in_a_task_is_its_line_and_a_part_that_fits_nowhere_is_refused(cluster, tmp_path, capsys):
     refused("^no image", looked_at, tmp_path, OnRay(cluster, 8, 1, 0))
-    assert "--workers 8: 2 parts fit on the cluster at a time (2 CPU, 0 GPU)" in capsys.readouterr().out
+    assert "--processes 8: 2 parts fit on the cluster at a time (2 CPU, 0 GPU)" in capsys.readouterr().out
     for too_much in (OnRay(cluster, None, 1, 1), OnRay(cluster, 1, 3, 0)):
         refused(r"no part fits on a machine of the cluster \(2 CPU, 0 GPU\)", looked_at, tmp_path, too_much)

@@ -62,7 +62,7 @@ def test_images_that_would_be_one_file_are_refused(images, tmp_path):
 
 
 def test_its_command(images, tmp_path, monkeypatch, capsys):
-    words = ["make_tinted.py", "--images", str(images), "--output", str(tmp_path / "lit")]
+    words = ["make_tinted.py", "--data", str(images), "--output", str(tmp_path / "lit")]
     monkeypatch.setattr(sys, "argv", words)
     runpy.run_path("studies/groups/make_tinted.py", run_name="tinted")["main"]()
     assert "has the images, and groups.csv" in capsys.readouterr().out

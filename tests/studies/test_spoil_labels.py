@@ -83,7 +83,7 @@ def test_precision_counts_a_missing_box_once_and_what_was_spoiled_otherwise():
 
 def test_the_script_spoils_and_scores(name, tmp_path):
     script = "python studies/label_check/spoil_labels.py"
-    text = run(f"{script} --labels {name} --share 0.1 --output {tmp_path}/spoiled", tmp_path)
+    text = run(f"{script} --data {name} --share 0.1 --output {tmp_path}/spoiled", tmp_path)
     assert "16 of 40 labels are spoiled" in text
     place = ("index", "image", "place", "suspicion", "suggestion")
     wrong = [label._asdict() | dict.fromkeys(place, 0) for label in read_spoiled(tmp_path / "spoiled")]
@@ -91,15 +91,15 @@ def test_the_script_spoils_and_scores(name, tmp_path):
     (tmp_path / "suspects.json").write_text(json.dumps({"labels": name, "suspects": listed}))
     scored = run(f"{script} --suspects {tmp_path} --output {tmp_path}/spoiled", tmp_path)
     assert scored.count("| 4 | 4 | 1.000 | 1.000 |") == 4
-    needs = one_line_error(f"{script} --labels {name} --accepted a.csv --output x", tmp_path)
+    needs = one_line_error(f"{script} --data {name} --accepted a.csv --output x", tmp_path)
     assert "--accepted needs the --suspects" in needs
-    assert "expected up to 0.25" in one_line_error(f"{script} --labels {name} --share 0.3 --output x", tmp_path)
+    assert "expected up to 0.25" in one_line_error(f"{script} --data {name} --share 0.3 --output x", tmp_path)
     content = json.loads((tmp_path / "boxes.json").read_text())
     content["annotations"] = [each for each in content["annotations"] if each["category_id"] == 1]
     content["categories"] = content["categories"][:1]
     (tmp_path / "ants.json").write_text(json.dumps(content))
     ants = name.replace("boxes.json", "ants.json")
-    classes = one_line_error(f"{script} --labels {ants} --output {tmp_path}/x", tmp_path)
+    classes = one_line_error(f"{script} --data {ants} --output {tmp_path}/x", tmp_path)
     assert "expected boxes of two classes or more" in classes
     none = one_line_error(f"{script} --suspects {tmp_path} --output {tmp_path}/photos", tmp_path)
     assert "expected the --output of this script" in none

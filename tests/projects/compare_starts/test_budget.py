@@ -109,7 +109,7 @@ def test_no_training_is_shorter_than_the_warm_up_and_too_few_minutes_run_the_pil
     """The least: 20 s of the pilot, then 6 trainings of 50 iterations, 3 of 100 and 2 of 200."""
     machine = Machine(monkeypatch)
     seconds = 20 + 6 * 35 + 3 * 60 + 2 * 110
-    message = f"--budget 10m is too short for 6 starts: expected at least {math.ceil(seconds / 60)}m"
+    message = f"--time 10m is too short for 6 starts: expected at least {math.ceil(seconds / 60)}m"
     assert message in refusal(make_budget(machine, 10).measure, 1)
     assert machine.ran == [("a", PILOT, 1)]
     chosen(make_budget(Machine(monkeypatch), math.ceil(seconds / 60)))
@@ -212,7 +212,7 @@ def test_a_dry_run_of_a_budget_and_a_probe_writes_nothing_and_names_what_would_r
 
 def test_what_a_probe_and_a_budget_cannot_do_is_refused_before_anything_is_made(task):
     refused("not 2: expected --labels all, or one", choice.check_options, task, [8, 16], slurm=False)
-    refused("expected no --slurm", choice.check_options, task, [16], slurm=True)
+    refused("expected no --on slurm", choice.check_options, task, [16], slurm=True)
     choice.check_options(task, [16], slurm=False)  # boxes of one class
 
 

@@ -101,7 +101,7 @@ def test_other_labels_of_the_same_images_are_other_data(tmp_path, write_pictures
 
 def test_a_comparison_is_run_resumed_written_and_shown_on_a_report(pretrained, toy_root, tmp_path):
     command = (
-        f"{TOOL} --config-file {DEPTH} --starts random {pretrained}/backbone.pth --labels 8 --seeds 1 2 "
+        f"{TOOL} --config-file {DEPTH} --weights random {pretrained}/backbone.pth --labels 8 --seeds 1 2 "
         f"--output {tmp_path}/out"
     )
     text = run(f"{command} --opts {SHORT}", toy_root)
@@ -130,22 +130,24 @@ def test_a_start_may_be_what_a_recipe_first_makes_of_the_images_without_their_la
         "SOLVER: {EPOCHS: 0, MAX_ITER: 2, IMS_PER_BATCH: 4, CHECKPOINT_EPOCHS: 0}\n"
     )
     command = f"{TOOL} --config-file {DEPTH} --labels 8 --seeds 1 --output {tmp_path}/out"
-    starts = f"--starts random pretrain:{recipe}"
+    starts = f"--weights random pretrain:{recipe}"
     planned = run(f"{command} {starts} --dry-run --opts {SHORT}", toy_root)
     assert "seed 1: pretraining (2 iterations of 4 images)" in planned and "3 jobs" in planned
     assert 'DATASETS.TRAIN "(' in planned  # as one types it
     text = run(f"{command} {starts} --opts {SHORT}", toy_root)
     assert re.search(r"\| simclr, these images \| \d\.\d{3} \|", text) and "3 jobs, 0 done" in text
-    other = f"{command} --starts random pretrain:{ROOT}/configs/toy/demo.yaml --opts {SHORT}"
+    other = f"{command} --weights random pretrain:{ROOT}/configs/toy/demo.yaml --opts {SHORT}"
     assert "MODEL.RESNETS.STEM_OUT_CHANNELS is 8 here and 16 there" in one_line_error(other, toy_root)
-    assert "is no pretraining" in one_line_error(f"{command} --starts random pretrain:{DEPTH} --opts {SHORT}", toy_root)
+    assert "is no pretraining" in one_line_error(
+        f"{command} --weights random pretrain:{DEPTH} --opts {SHORT}", toy_root
+    )
 
 
 def test_frozen_features_choose_lambda_among_the_labelled_images_and_are_computed_once(pretrained, toy_root, tmp_path):
     small = "LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,3)' LINEAR.MAX_ITER 50"
     text = run(
-        f"{TOOL} --config-file {FROZEN} --frozen --starts random {pretrained}/backbone.pth --labels 20 all --seeds 1 "
-        f"--output {tmp_path}/out --opts {NARROW} {small}",
+        f"{TOOL} --config-file {FROZEN} --how frozen --weights random {pretrained}/backbone.pth "
+        f"--labels 20 all --seeds 1 --output {tmp_path}/out --opts {NARROW} {small}",
         toy_root,
     )
     assert "top1, by frozen features" in text and "One seed" in text
@@ -196,7 +198,7 @@ def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
 )
 def test_mistakes_are_one_line_before_any_job(words, named, pretrained, toy_root, tmp_path):
     given, _, more = words.partition("--opts ")
-    command = f"{TOOL} --config-file {DEPTH} --starts random {pretrained}/backbone.pth --output {tmp_path}/out"
+    command = f"{TOOL} --config-file {DEPTH} --weights random {pretrained}/backbone.pth --output {tmp_path}/out"
     assert named in one_line_error(f"{command} {given} --opts {SHORT} {more}", toy_root)
     assert not (tmp_path / "out").exists()
 
@@ -205,7 +207,7 @@ def test_mistakes_are_one_line_before_any_job(words, named, pretrained, toy_root
     ("config", "frozen", "options", "score", "named"),
     [
         ("configs/toy/pretrain.yaml", False, "", "", "configs/toy/pretrain.yaml"),
-        (FROZEN, False, "", "", "--frozen"),
+        (FROZEN, False, "", "", "--how frozen"),
         (DEPTH, False, "DATASETS.TEST ()", "", "DATASETS.TEST"),
         (DEPTH, False, "DATASETS.TRAIN ('nothing',)", "", "'nothing'"),
         (DEPTH, False, "MODEL.WEIGHTS README.md", "", "MODEL.WEIGHTS"),  # the random start would learn from them
@@ -235,7 +237,7 @@ def test_a_score_that_no_result_has_is_one_line_and_never_instead_of_what_ended_
             raise ending
 
     (tmp_path / "a.pth").touch()
-    words = f"--config-file {DEPTH} --starts random {tmp_path}/a.pth --labels 8 --seeds 1 --score depth/rmse-dog "
+    words = f"--config-file {DEPTH} --weights random {tmp_path}/a.pth --labels 8 --seeds 1 --score depth/rmse-dog "
     monkeypatch.setattr(sys, "argv", ["compare_starts.py", *f"{words} --output {tmp_path}/out --opts {SHORT}".split()])
     monkeypatch.setattr(comparison, "check_starts", lambda *_: None)
     monkeypatch.setattr("revisit.jobs.commands.run_jobs", end)

@@ -46,5 +46,7 @@ def test_refusals_say_what_to_do(task, files, tmp_path):
     (tmp_path / "short.txt").write_text(f"{files[0]['file_name']}\n")
     picked = with_pick(task, f"{tmp_path}/short.txt", (1,))
     assert "has 1 labelled images" in refusal(get_records, picked.train_set(2, 1))
-    words = "--config-file configs/toy/detection.yaml --starts random a.pth --until-flat --pick a.txt --output x"
-    assert "expected no --pick" in one_line_error(f"python tools/compare_starts.py {words}", tmp_path)
+    words = (
+        "--config-file configs/toy/detection.yaml --weights random a.pth --how until-flat --labelled a.txt --output x"
+    )
+    assert "expected no --labelled" in one_line_error(f"python tools/compare_starts.py {words}", tmp_path)

@@ -144,8 +144,8 @@ def test_a_whole_detector_is_probed_by_its_own_parts_in_one_line(toy_root, tmp_p
     tiny = f"{TINY} MODEL.FPN.OUT_CHANNELS 16"
     run(f"{train} SOLVER.MAX_ITER 1 SOLVER.STEPS () SOLVER.IMS_PER_BATCH 2 SOLVER.WARMUP_ITERS 0 {tiny}", toy_root)
     text = run(
-        "python tools/compare_starts.py --config-file configs/toy/faster_rcnn_fpn.yaml --starts random "
-        f"run:{tmp_path}/detector --labels 8 --probe --output {tmp_path}/out --opts {tiny}",
+        "python tools/compare_starts.py --config-file configs/toy/faster_rcnn_fpn.yaml --weights random "
+        f"run:{tmp_path}/detector --labels 8 --how probe --output {tmp_path}/out --opts {tiny}",
         toy_root,
     )
     assert "| random weights | backbone |" in text and "| detector | neck and box head |" in text
@@ -154,8 +154,8 @@ def test_a_whole_detector_is_probed_by_its_own_parts_in_one_line(toy_root, tmp_p
 
 def test_the_command_orders_starts_and_says_what_it_cannot_know(pretrained, toy_root, tmp_path):
     text = run(
-        "python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random "
-        f"{pretrained}/backbone.pth --probe --output {tmp_path}/out --opts {TINY}",
+        "python tools/compare_starts.py --config-file configs/toy/detection.yaml --weights random "
+        f"{pretrained}/backbone.pth --how probe --output {tmp_path}/out --opts {TINY}",
         toy_root,
     )
     rows = [line.split("|")[1:4:2] for line in text.splitlines() if re.match(r"\| (random weights|backbone) ", line)]

@@ -103,7 +103,7 @@ def test_until_it_is_flat_a_teacher_is_trained_for_the_same_lengths_on_the_same_
 
 def test_a_comparison_with_test_images_as_photographs_runs_resumes_and_warns(toy_root, pretrained, tmp_path):
     command = (
-        f"{TOOL} --config-file {DETECTOR} --starts {pretrained}/backbone.pth --labels 8 --seeds 1 "
+        f"{TOOL} --config-file {DETECTOR} --weights {pretrained}/backbone.pth --labels 8 --seeds 1 "
         f"--unlabelled toy_coco_val --output {tmp_path}/out"
     )
     text = run(f"{command} --opts {SMALL}", toy_root)
@@ -143,11 +143,11 @@ def test_a_recipe_with_a_teacher_of_its_own_is_refused(toy_datasets):
     [
         ("--unlabelled folder:{}/nowhere", "nowhere"),
         ("--unlabelled folder:{}", "no images in"),
-        ("--unlabelled toy_coco_train --probe", "expected neither --probe nor --budget"),
-        ("--unlabelled toy_coco_train --budget 60m", "expected neither --probe nor --budget"),
+        ("--unlabelled toy_coco_train --how probe", "expected neither --how probe nor --time"),
+        ("--unlabelled toy_coco_train --time 60m", "expected neither --how probe nor --time"),
     ],
 )
 def test_mistakes_are_one_line_before_any_training(words, named, toy_root, tmp_path):
-    command = f"{TOOL} --config-file {DETECTOR} --starts random --labels 8 --output {tmp_path}/out"
+    command = f"{TOOL} --config-file {DETECTOR} --weights random --labels 8 --output {tmp_path}/out"
     assert named in one_line_error(f"{command} {words.format(tmp_path)} --opts {SMALL}", toy_root)
     assert not (tmp_path / "out").exists()

@@ -272,19 +272,19 @@ SHORT = (
         ("--held-out nothing", "'nothing'"),
         ("--reference c", "--reference c"),
         ("--spent c=3", "--spent c=3"),
-        ("--slurm", "no --slurm"),
+        ("--on slurm", "no --on slurm"),
         ("--labels 5", "subset:3:1"),  # fewer than a batch
     ],
 )
 def test_mistakes_are_one_line_before_any_training(words, named, pretrained, toy_root, tmp_path):
-    command = f"python tools/compare_starts.py --config-file configs/toy/depth.yaml --until-flat --labels 8 {words}"
-    starts = f"--starts random {pretrained}/backbone.pth --output {tmp_path}/out"
+    command = f"python tools/compare_starts.py --config-file configs/toy/depth.yaml --how until-flat --labels 8 {words}"
+    starts = f"--weights random {pretrained}/backbone.pth --output {tmp_path}/out"
     assert named in one_line_error(f"{command} {starts} --opts {SHORT}", toy_root)
     assert not (tmp_path / "out").exists()
 
 
 def test_the_documented_command_plans_all_rates_of_all_seeds(pretrained, toy_root):
-    (command,) = (each for each in documented("projects/CompareStarts/README.md") if "--until-flat" in each)
+    (command,) = (each for each in documented("projects/CompareStarts/README.md") if "--how until-flat" in each)
     narrow = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
     short = command.replace("output/demo", str(pretrained)).replace("--labels 50", "--labels 20")
     assert "36 jobs, 0 done" in run(f"{short} --dry-run --opts {narrow}", toy_root)
@@ -302,8 +302,9 @@ def test_a_command_that_is_killed_twice_repeats_nothing(pretrained, toy_root, tm
     own = {"DETECTRON2_DATASETS": str(toy_root), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment = os.environ | own
     command = (
-        "python tools/compare_starts.py --config-file configs/toy/depth.yaml --until-flat --labels 8 --seeds 1 "
-        f"--starts random {pretrained}/backbone.pth --longest 1 --parallel 1 --output {tmp_path}/out --opts {SHORT}"
+        "python tools/compare_starts.py --config-file configs/toy/depth.yaml --how until-flat --labels 8 --seeds 1 "
+        f"--weights random {pretrained}/backbone.pth --rule longest=1 --processes 1 "
+        f"--output {tmp_path}/out --opts {SHORT}"
     )
     times: dict[Path, int] = {}
     words = [sys.executable, *shlex.split(command)[1:]]

@@ -127,7 +127,7 @@ def weights(tmp_path_factory):
 def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, write_pictures, tmp_path):
     pictures = write_pictures(tmp_path / "photos/day", 3, size=(90, 120))
     photos = os.path.relpath(tmp_path / "photos", ROOT)
-    words = f"--weights {weights} --images folder:{photos} --short-side 192 --output {tmp_path}"
+    words = f"--weights {weights} --data folder:{photos} --short-side 192 --output {tmp_path}"
     command = f"python tools/discover.py {words}/out"
     text = run(command, tmp_path)
     assert "in 3 of 3 images" in text and f"coco:{photos}:{tmp_path}/out/data_set.json" in text
@@ -142,7 +142,7 @@ def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, writ
     known = with_proposals(str(tmp_path / "out/proposals.json"), records)
     assert sum(len(record["proposal_boxes"]) for record in known) == len(whole["annotations"]) > 0
     (tmp_path / "out" / FOUND).unlink()
-    assert "in 3 of 3 images" in run(f"{command} --workers 2", tmp_path)
+    assert "in 3 of 3 images" in run(f"{command} --processes 2", tmp_path)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == first
 
 
@@ -178,7 +178,7 @@ def test_what_is_found_is_scored_where_images_have_boxes(weights, write_pictures
     content = {"images": images, "annotations": [drawn], "categories": [{"id": 1, "name": "cat"}]}
     (tmp_path / "boxes.json").write_text(json.dumps(content))
     name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
-    command = f"python tools/discover.py --weights {weights} --images {name} --short-side 64 --output {tmp_path}/out"
+    command = f"python tools/discover.py --weights {weights} --data {name} --short-side 64 --output {tmp_path}/out"
     assert f"against the boxes of {name}: AP50 0.0, recall 0.0 %" in run(command, tmp_path)
 
 
@@ -188,7 +188,7 @@ def test_images_without_any_object_are_counted_and_refused_where_all_are(write_p
         values.zero_()
     weights = write_converted(blind, tmp_path / "backbone.pth")
     write_pictures(tmp_path / "photos", 2)
-    command = f"python tools/discover.py --weights {weights} --images folder:{tmp_path}/photos --output {tmp_path}/out"
+    command = f"python tools/discover.py --weights {weights} --data folder:{tmp_path}/photos --output {tmp_path}/out"
     message = "no object in any of 2 images, which look the same all over: give other --weights"
     assert message in one_line_error(f"{command} --short-side 64", tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "out" / FOUND).read_text().splitlines()]
@@ -202,15 +202,13 @@ def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 1)
     write_pictures(tmp_path / "others", 1)
     words = f"python tools/discover.py --output {tmp_path}/out --short-side 64 --weights"
-    assert "nowhere.pth" in one_line_error(
-        f"{words} {tmp_path}/nowhere.pth --images folder:{tmp_path}/photos", tmp_path
-    )
-    assert "others" in one_line_error(f"{words} {weights} --images folder:{tmp_path}/none/others", tmp_path)
-    run(f"{words} {weights} --images folder:{tmp_path}/photos", tmp_path)
-    message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/others", tmp_path)
+    assert "nowhere.pth" in one_line_error(f"{words} {tmp_path}/nowhere.pth --data folder:{tmp_path}/photos", tmp_path)
+    assert "others" in one_line_error(f"{words} {weights} --data folder:{tmp_path}/none/others", tmp_path)
+    run(f"{words} {weights} --data folder:{tmp_path}/photos", tmp_path)
+    message = one_line_error(f"{words} {weights} --data folder:{tmp_path}/others", tmp_path)
     assert "give another --output" in message
-    message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/photos --boxes 5", tmp_path)
+    message = one_line_error(f"{words} {weights} --data folder:{tmp_path}/photos --count 5", tmp_path)
     assert "other settings (boxes 30, now 5): give another --output" in message
     write_pictures(tmp_path / "photos", 2)
-    message = one_line_error(f"{words} {weights} --images folder:{tmp_path}/photos", tmp_path)
+    message = one_line_error(f"{words} {weights} --data folder:{tmp_path}/photos", tmp_path)
     assert "other settings (images): give another --output" in message  # not silence on the second

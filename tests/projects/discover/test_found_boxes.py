@@ -216,7 +216,7 @@ def detector(tmp_path):
 
 def test_a_detector_labels_images_for_the_next_round(detector, tmp_path):
     name = write_boxes(tmp_path, {"a.png": [(1, 5, 5, 20, 20)], "b.png": []}, classes=("object",))
-    command = f"python tools/self_label.py --weights {detector} --images {name} --output {tmp_path}/out"
+    command = f"python tools/self_label.py --weights {detector} --data {name} --output {tmp_path}/out"
     text = run(f"{command} --score-threshold 0.1", tmp_path)
     assert "in 2 of 2 images" in text
     content = json.loads((tmp_path / "out/data_set.json").read_text())
@@ -231,8 +231,8 @@ def test_a_detector_labels_images_for_the_next_round(detector, tmp_path):
 
 def test_images_that_somebody_labelled_can_be_left_out(detector, tmp_path):
     name = write_boxes(tmp_path, {"a.png": [(1, 5, 5, 20, 20)], "b.png": [], "c.png": []}, classes=("object",))
-    command = f"python tools/self_label.py --weights {detector} --images {name} --score-threshold 0.1"
-    text = run(f"{command} --leave-out {name} --output {tmp_path}/out", tmp_path)
+    command = f"python tools/self_label.py --weights {detector} --data {name} --score-threshold 0.1"
+    text = run(f"{command} --labelled {name} --output {tmp_path}/out", tmp_path)
     assert "1 of 3 images have boxes in" in text and "in 2 of 2 images" in text
     content = json.loads((tmp_path / "out/data_set.json").read_text())
     assert sorted(Path(image["file_name"]).name for image in content["images"]) == ["b.png", "c.png"]
@@ -241,8 +241,8 @@ def test_images_that_somebody_labelled_can_be_left_out(detector, tmp_path):
 def test_images_of_another_folder_cannot_be_left_out_nor_all():
     image, other = {"file_name": "a.png", "annotations": [{}]}, {"file_name": "b.png", "annotations": []}
     assert without_labelled([image, other], [image, other]) == [other]
-    assert "none of them is a file of --images" in refusal(without_labelled, [other], [image])
-    assert "every file of --images is one of them" in refusal(without_labelled, [image], [image, other])
+    assert "none of them is a file of --data" in refusal(without_labelled, [other], [image])
+    assert "every file of --data is one of them" in refusal(without_labelled, [image], [image, other])
 
 
 def test_images_without_any_found_box_are_said_and_left_out(tmp_path, caplog):

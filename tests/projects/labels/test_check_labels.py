@@ -182,9 +182,9 @@ def test_a_detection_of_two_classes_is_one_missing_box(world, tmp_path):
 
 def checked(world, weights, folder, more="", expect=0):
     """The command's output folder, for the labels in ``folder``/data_set.json."""
-    words = f"--weights {weights} --labels {name_of(world, 'boxes.json').rpartition(':')[0]}:{folder}/data_set.json"
+    words = f"--weights {weights} --data {name_of(world, 'boxes.json').rpartition(':')[0]}:{folder}/data_set.json"
     text = run(
-        f"python tools/check_labels.py {words} --short-side 128 --workers 0 --output {folder}/out {more}", folder
+        f"python tools/check_labels.py {words} --short-side 128 --readers 0 --output {folder}/out {more}", folder
     )
     return folder / "out", text
 
@@ -196,7 +196,7 @@ def spoiled(world, weights, tmp_path_factory):
     labels = read_labels_of(name_of(world))
     spoil(labels, 0.05, 1, folder)
     detections = found_in(world, labels, folder / "found")
-    checked(world, weights, folder, f"--detections {detections}")
+    checked(world, weights, folder, f"--boxes {detections}")
     return folder
 
 
@@ -255,7 +255,7 @@ def test_what_is_accepted_is_corrected_and_nothing_else(world, spoiled):
     by_kind = {kind: next(suspect for suspect in listed.values() if suspect["kind"] == kind) for kind in KINDS}
     chosen = {by_kind[kind]["id"] for kind in ("swapped", "missing", "shifted")}
     path = accepted_file(spoiled, chosen)
-    text = run(f"python tools/check_labels.py --accept {path} --output {spoiled}/out", spoiled)
+    text = run(f"python tools/check_labels.py --table {path} --output {spoiled}/out", spoiled)
     assert "3 corrections are in" in text and (spoiled / "data_set.json").read_bytes() == before
     old = boxes_in(f"coco:{world}/photos:{spoiled}/data_set.json")
     new = boxes_in(f"coco:{world}/photos:{spoiled}/out/corrected.json")
@@ -279,14 +279,14 @@ def test_suggestions_may_be_edited(world, spoiled):
     counts = []
     for suggestion in ("remove", "1 2 30.5 40"):
         path = accepted_file(spoiled, {odd_one["id"]}, suggestion=suggestion)
-        run(f"python tools/check_labels.py --accept {path} --output {spoiled}/out", spoiled)
+        run(f"python tools/check_labels.py --table {path} --output {spoiled}/out", spoiled)
         counts.append(len(boxes_in(whole)))
     assert counts[1] == counts[0] + 1
     assert (odd_one["file_name"], odd_one["label"], (1.0, 2.0, 30.5, 40.0)) in boxes_in(whole)
 
 
 def test_rows_that_cannot_be_accepted_are_refused_in_one_line(spoiled):
-    accept = f"python tools/check_labels.py --output {spoiled}/out --accept"
+    accept = f"python tools/check_labels.py --output {spoiled}/out --table"
     odd_one = next(suspect for suspect in listed_in(spoiled) if suspect["kind"] == "odd")["id"]
     for changed, message in (
         ({"id": "9999"}, "row '9999' is none of suspects.json"),
@@ -297,8 +297,8 @@ def test_rows_that_cannot_be_accepted_are_refused_in_one_line(spoiled):
         assert message in one_line_error(f"{accept} {accepted_file(spoiled, {odd_one}, **changed)}", spoiled)
     assert "lacks kind, suspicion" in one_line_error(f"{accept} {accepted_file(spoiled, {})}", spoiled)
     assert "cannot be read" in one_line_error(f"{accept} {spoiled}/none.csv", spoiled)
-    elsewhere = f"python tools/check_labels.py --output {spoiled}/found --accept {spoiled}/accepted.csv"
-    assert "expected the --output of an earlier call with --labels" in one_line_error(elsewhere, spoiled)
+    elsewhere = f"python tools/check_labels.py --output {spoiled}/found --table {spoiled}/accepted.csv"
+    assert "expected the --output of an earlier call with --data" in one_line_error(elsewhere, spoiled)
 
 
 def test_labels_that_have_changed_since_are_checked_again(world, weights, tmp_path):
@@ -309,7 +309,7 @@ def test_labels_that_have_changed_since_are_checked_again(world, weights, tmp_pa
     content = json.loads((tmp_path / "data_set.json").read_text())
     del content["annotations"][0]
     (tmp_path / "data_set.json").write_text(json.dumps(content))
-    line = one_line_error(f"python tools/check_labels.py --accept {path} --output {tmp_path}/out", tmp_path)
+    line = one_line_error(f"python tools/check_labels.py --table {path} --output {tmp_path}/out", tmp_path)
     assert "have changed since they were checked" in line
 
 
@@ -325,7 +325,7 @@ def test_names_are_escaped_and_masks_stay(world, weights, tmp_path):
     page = (output / "suspects.html").read_text()
     assert "<b>" not in page and "&lt;b&gt;red &amp; co&lt;/b&gt;" in page
     swap = next(suspect for suspect in listed_in(tmp_path) if suspect["kind"] == "swapped")["id"]
-    run(f"python tools/check_labels.py --accept {accepted_file(tmp_path, {swap})} --output {output}", tmp_path)
+    run(f"python tools/check_labels.py --table {accepted_file(tmp_path, {swap})} --output {output}", tmp_path)
     corrected = json.loads((output / "corrected.json").read_text())
     assert all(suspect["segmentation"] for suspect in corrected["annotations"])
     again = run(f"python tools/check_labels.py {words_of(world, weights, tmp_path)}", tmp_path)
@@ -334,7 +334,7 @@ def test_names_are_escaped_and_masks_stay(world, weights, tmp_path):
 
 def words_of(world, weights, folder):
     labels = f"coco:{world}/photos:{folder}/data_set.json"
-    return f"--weights {weights} --labels {labels} --short-side 128 --workers 0 --output {folder}/out"
+    return f"--weights {weights} --data {labels} --short-side 128 --readers 0 --output {folder}/out"
 
 
 def test_images_in_folders_of_classes_are_checked_too(weights, tmp_path):
@@ -345,21 +345,21 @@ def test_images_in_folders_of_classes_are_checked_too(weights, tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         picture = rng.integers(0, 40, (40, 40, 3)) + np.array(COLOURS[category])
         cv2.imwrite(str(folder / f"{number:02d}.png"), np.clip(picture, 0, 255).astype(np.uint8)[..., ::-1])
-    words = f"--weights {weights} --labels class_folders:{tmp_path}/photos --size 32 --workers 0"
+    words = f"--weights {weights} --data class_folders:{tmp_path}/photos --size 32 --readers 0"
     check = f"python tools/check_labels.py {words} --output {tmp_path}/out"
     run(check, tmp_path)
     first, *_ = listed_in(tmp_path)
     assert first["file_name"].endswith("green/00.png") and (first["label"], first["suggestion"]) == ("green", "red")
     path = accepted_file(tmp_path, {1})
-    refused = f"python tools/check_labels.py --accept {path} --output {tmp_path}/out"
+    refused = f"python tools/check_labels.py --table {path} --output {tmp_path}/out"
     assert "move the files to the folders" in one_line_error(refused, tmp_path)
     (tmp_path / "images.json").write_text("{}")
-    assert "expected no detectors" in one_line_error(f"{check} --detections {tmp_path}/predictions.json", tmp_path)
+    assert "expected no detectors" in one_line_error(f"{check} --boxes {tmp_path}/predictions.json", tmp_path)
 
 
 def test_bad_input_is_one_line(world, weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 2, size=(90, 120))
-    check = f"python tools/check_labels.py --weights {weights} --workers 0 --output {tmp_path}/out --labels"
+    check = f"python tools/check_labels.py --weights {weights} --readers 0 --output {tmp_path}/out --data"
     plain = one_line_error(f"{check} folder:{tmp_path}/photos", tmp_path)
     assert "has neither boxes nor classes of images: expected coco:IMAGES:FILE" in plain
     images = [{"id": n, "file_name": f"{n:03d}.png", "height": 90, "width": 120} for n in range(2)]
@@ -379,10 +379,10 @@ def test_bad_input_is_one_line(world, weights, write_pictures, tmp_path):
     assert "1 boxes lie outside their images, such as [50.0, 20.0, 20.0, 60.0]" in one_line_error(
         f"{check} {negative}", tmp_path
     )
-    both = f"{check} {name_of(world)} --detections x --config-file y"
+    both = f"{check} {name_of(world)} --boxes x --config-file y"
     assert "expected one of them" in one_line_error(both, tmp_path)
-    assert "expected --labels and --weights, or --accept" in one_line_error(f"{check.rpartition(' ')[0]}", tmp_path)
-    none = f"{check} {name_of(world)} --detections {tmp_path}/predictions.json"
+    assert "expected --data and --weights, or --table" in one_line_error(f"{check.rpartition(' ')[0]}", tmp_path)
+    none = f"{check} {name_of(world)} --boxes {tmp_path}/predictions.json"
     assert "expected predictions.json with the images.json" in one_line_error(none, tmp_path)
     (tmp_path / "weights.pth").write_bytes(b"no weights")
     write_pictures(tmp_path / "folders/cat", 3)

@@ -63,7 +63,7 @@ def places(s3, tmp_path_factory) -> tuple[Path, str]:
         Image.fromarray(noise).save(folder / f"{n:02d}.png")
     s3.create_bucket(Bucket="bucket")
     for place in (folder / "shards", "s3://bucket/train"):
-        pack(f"--dataset folder:{folder} --output {place} --images-per-shard 10 --workers 2")
+        pack(f"--data folder:{folder} --output {place} --count 10 --processes 2")
     return folder / "shards", "s3://bucket/train"
 
 
@@ -182,7 +182,7 @@ def refused_run(place: object) -> str:
 def test_other_buckets_than_there_are_and_older_indices_are_refused(s3, places):
     bucket = "s3://buckte/train"
     assert "bucket does not exist" in refused_run(bucket)
-    options = f"--dataset folder:{places[0].parent} --output {bucket}"
+    options = f"--data folder:{places[0].parent} --output {bucket}"
     assert "no bucket buckte: make it first" in refusal(pack, options)
     assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == ["bucket"]
     for path in places[0].iterdir():

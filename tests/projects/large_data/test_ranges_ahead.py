@@ -93,7 +93,7 @@ def shards(tmp_path_factory) -> Path:
     (folder / "images").mkdir()
     for n in range(NUM_IMAGES):
         cv2.imwrite(str(folder / f"images/{n:02d}.jpg"), rng.integers(0, 256, (40, 40, 3), np.uint8))
-    words = f"--dataset folder:{folder}/images --output {folder}/shards --images-per-shard 10"
+    words = f"--data folder:{folder}/images --output {folder}/shards --count 10"
     run(f"python tools/make_shards.py {words}", folder)
     return folder / "shards"
 

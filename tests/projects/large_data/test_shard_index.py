@@ -33,7 +33,7 @@ def packed(tmp_path_factory) -> Path:
     for n in range(NUM_IMAGES):
         (root / f"images/class{n % 3}").mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(root / f"images/class{n % 3}/{n:02d}.png"), np.full((20, 20, 3), n, np.uint8))
-    pack(f"--dataset class_folders:{root}/images --output {root}/shards --images-per-shard 5")
+    pack(f"--data class_folders:{root}/images --output {root}/shards --count 5")
     return root / "shards"
 
 

@@ -28,7 +28,7 @@ from revisit.data.sources.image_folders import load_class_folders
 from detectron2.utils import comm
 
 NUM_IMAGES = 22
-COMMAND = "python tools/make_shards.py --dataset {data} --output {shards} --images-per-shard 5"
+COMMAND = "python tools/make_shards.py --data {data} --output {shards} --count 5"
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_an_interrupted_call_goes_on_and_gives_the_same_bytes(images, made, shar
 
 def test_shards_of_other_images_are_not_added_to(images, tmp_path):
     shutil.copytree(images, tmp_path / "images")
-    words = f"--dataset class_folders:{tmp_path}/images --output {tmp_path}/out --images-per-shard 5"
+    words = f"--data class_folders:{tmp_path}/images --output {tmp_path}/out --count 5"
     pack(words)
     file = min((tmp_path / "images").rglob("*.*"))
     file.write_bytes(file.read_bytes() + b"more")
@@ -112,7 +112,7 @@ def test_shards_of_other_images_are_not_added_to(images, tmp_path):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("class_folders:{images} --output {shards} --images-per-shard 7", "--images-per-shard"),
+        ("class_folders:{images} --output {shards} --count 7", "--count"),
         ("class_folders:{images} --output {root}/theirs", "tar files of somebody else"),
         ("shards:{shards} --output {root}/s", "in shards already"),
         ("toy_voc_test --output {root}/s", "annotations"),
@@ -122,7 +122,7 @@ def test_shards_of_other_images_are_not_added_to(images, tmp_path):
 def test_what_shards_cannot_hold_is_refused(images, shards, toy_datasets, tmp_path, words, named):
     write(tmp_path / "list.txt", ["a.tga"])
     touch(tmp_path / "a.tga", tmp_path / "theirs/shard-000000.tar")
-    assert named in refusal(pack, f"--dataset {words.format(images=images, shards=shards, root=tmp_path)}")
+    assert named in refusal(pack, f"--data {words.format(images=images, shards=shards, root=tmp_path)}")
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_links_out_of_the_folder_and_what_is_no_whole_image_are_left_out_and_cou
     count = NUM_IMAGES + 1  # and the link inside
     for number, name in enumerate((f"folder:{photos}", f"folder:{photos.resolve()}", f"folder:{photos}/")):
         caplog.clear()
-        pack(f"--dataset {name} --output {tmp_path}/out{number}")
+        pack(f"--data {name} --output {tmp_path}/out{number}")
         said = [record.getMessage() for record in caplog.records]
         assert [line for line in said if f"left out {2 + len(list((photos / 'others').iterdir()))} of " in line]
         assert [line for line in said if "left out 2 of 25 files, which are no whole images" in line]
@@ -155,10 +155,10 @@ def test_links_out_of_the_folder_and_what_is_no_whole_image_are_left_out_and_cou
 
 def test_links_in_a_list_are_named_by_their_targets(photos, tmp_path, capsys):
     write(tmp_path / "list.txt", [f"{photos}/class0/outside.jpg", f"{photos}/class0/inside.jpg"])
-    pack(f"--dataset list:{tmp_path}/list.txt --output {tmp_path}/out")
+    pack(f"--data list:{tmp_path}/list.txt --output {tmp_path}/out")
     assert "1 images in 1 shards\n" in capsys.readouterr().out
     write(tmp_path / "list.txt", [f"{photos}/class0/outside.jpg"])
-    message = refusal(pack, f"--dataset list:{tmp_path}/list.txt --output {tmp_path}/other")
+    message = refusal(pack, f"--data list:{tmp_path}/list.txt --output {tmp_path}/other")
     assert "left out 1 of 1 images, links out" in message and "name that folder itself, or in a list" in message
 
 

@@ -70,7 +70,7 @@ def images(tmp_path):
 
 
 def words(images, output):
-    return f"--dataset folder:{images} --output {output} --images-per-shard 3 --workers 1"
+    return f"--data folder:{images} --output {output} --count 3 --processes 1"
 
 
 def test_a_store_gets_the_bytes_of_a_folder_the_index_last_and_resumes(images, tmp_path, store):

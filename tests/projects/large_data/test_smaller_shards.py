@@ -21,7 +21,7 @@ from revisit.data.sources.image_folders import load_class_folders
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 
 SIDE = 24
-COMMAND = "--dataset class_folders:{} --output {} --images-per-shard 4 --short-side {}"
+COMMAND = "--data class_folders:{} --output {} --count 4 --short-side {}"
 
 
 def jpeg(picture: np.ndarray, **options: object) -> bytes:
@@ -89,12 +89,12 @@ def test_a_call_with_other_options_is_refused(images, made):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ("--index-only --short-side 9", "--dataset"),
-        ("--dataset folder:{0} --quality 80", "--short-side"),
-        ("--dataset folder:{0} --short-side 8 --quality 101", "--quality is 101"),
-        ("--dataset folder:{0} --short-side 20000", "--short-side is 20000"),
-        ("--dataset folder:{0} --short-side 8", "deep.png"),
-        ("--dataset folder:{0}/long --short-side 20", "68000 x 20 px"),
+        ("--index-only --short-side 9", "--data"),
+        ("--data folder:{0} --quality 80", "--short-side"),
+        ("--data folder:{0} --short-side 8 --quality 101", "--quality is 101"),
+        ("--data folder:{0} --short-side 20000", "--short-side is 20000"),
+        ("--data folder:{0} --short-side 8", "deep.png"),
+        ("--data folder:{0}/long --short-side 20", "68000 x 20 px"),
     ],
 )
 def test_what_cannot_be_made_smaller_is_refused_in_one_line(tmp_path, options, named):
@@ -102,7 +102,7 @@ def test_what_cannot_be_made_smaller_is_refused_in_one_line(tmp_path, options, n
     write(tmp_path / "images/deep.png", cv2.imencode(".png", deep)[1].tobytes())
     write(tmp_path / "images/long/1.png", cv2.imencode(".png", long)[1].tobytes())
     options = options.format(tmp_path / "images")
-    assert named in refusal(pack, f"--output {tmp_path}/s --workers 1 {options}")
+    assert named in refusal(pack, f"--output {tmp_path}/s --processes 1 {options}")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_figures_of_the_paper_say_which_files_they_lack(tmp_path, monkeypatch):
 def test_drawn_images_are_where_the_runs_look_for_them(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", popen)
     builder = JobBuilder("toy", tmp_path)
-    source = replace(ROWS["scaling"]["IN 1x 118K"]["toy"], toy_data=("object_centric/train", "--num-images", "10"))
+    source = replace(ROWS["scaling"]["IN 1x 118K"]["toy"], toy_data=("object_centric/train", "--count", "10"))
     job = builder.drawn(source)
     job.claim()
     run_jobs([job], parallel=1)

@@ -209,7 +209,7 @@ def reproduce(monkeypatch, capsys):
         ("ablatoin --dry-run", "ablatoin.*linear, .*segment_retrieval.*figures"),
         ("ablation --only MoCO", "'MoCO'.*'Rand. init.'"),
         ("ablation --only ,kNN", "'kNN'"),  # a toy column
-        ("ablation --parallel 0", "--parallel"),
+        ("ablation --processes 0", "--processes"),
         ("ablation --opts SOLVER.MAX_ITER", "--opts"),
         ("sota --select best", "TEST.EVAL_EPOCHS 1"),
         ("figures --seeds 1 2", "--seeds"),

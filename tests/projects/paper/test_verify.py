@@ -40,7 +40,7 @@ def command(checkpoint, tmp_path_factory, tmp_path):
         path = tmp_path / "published.yaml"
         path.write_text(yaml.safe_dump({"columns": {"knn": KNN}, "files": {"toy": entry}}))
         layout = str(entry["layout"]).split()[-1]
-        return f"python tools/verify.py toy {checkpoint} --published {path} --output {root}_{layout}"
+        return f"python tools/verify.py toy {checkpoint} --table {path} --output {root}_{layout}"
 
     return of
 
@@ -87,7 +87,7 @@ def test_unknown_name_column_and_missing_file_are_refused(command, toy_root):
     assert "has no file 'toi': expected one of toy; did you mean" in one_line_error(
         words.replace("verify.py toy", "verify.py toi"), toy_root
     )
-    assert "was not published with it, expected of knn" in one_line_error(f"{words} --columns mAP", toy_root)
+    assert "was not published with it, expected of knn" in one_line_error(f"{words} --only mAP", toy_root)
     assert "expected your copy of moco-v2-200, or --fetch" in one_line_error(
         "python tools/verify.py moco-v2-200", toy_root
     )
@@ -99,7 +99,7 @@ def test_dry_run_shows_the_evaluation_and_runs_none(command, toy_root):
 
 
 def test_list_names_every_file_with_its_licence(toy_root):
-    text = run("python tools/verify.py --list", toy_root)
+    text = run("python tools/verify.py", toy_root)
     for name, facts in read_yaml(PUBLISHED)["files"].items():
         assert re.search(rf"^{name} .*{facts['licence']}", text, re.M)
 

@@ -199,11 +199,11 @@ def test_the_page_shows_what_the_command_prints(tmp_path):
 
 
 def test_fewer_images_than_a_batch_are_refused(tmp_path: Path):
-    assert "expected 1,024, a batch of all GPUs" in one_line_error(f"{COMMAND} --images 1 --gpus 16", tmp_path)
+    assert "expected 1,024, a batch of all GPUs" in one_line_error(f"{COMMAND} --count 1 --num-gpus 16", tmp_path)
 
 
 def test_a_recipe_that_leaves_values_open_is_counted_for_its_images_and_needs_a_length_in_epochs(tmp_path: Path):
-    own = f"{COMMAND} --config-file configs/own_images/objects.yaml --images 1e6 --gpus 8"
+    own = f"{COMMAND} --config-file configs/own_images/objects.yaml --count 1e6 --num-gpus 8"
     assert "minutes: expected one such as SOLVER.EPOCHS 100" in one_line_error(own, tmp_path)
     assert "configs/own_images/objects.yaml, 20 epochs" in run(f"{own} SOLVER.EPOCHS 20", tmp_path)
 

@@ -129,9 +129,9 @@ def test_the_command_writes_file_and_card_and_compares(write_pictures, toy_root,
     trained("detection", tmp_path)
     command = f"python tools/export_model.py --output {tmp_path}/out"
     write_pictures(tmp_path / "photos", 1)
-    text = run(f"{command}/a.ts --weights {tmp_path}/model_final.pth --images {tmp_path}/photos", toy_root)
+    text = run(f"{command}/a.ts --weights {tmp_path}/model_final.pth --data {tmp_path}/photos", toy_root)
     assert "image -> boxes, scores, classes" in text and "arning" not in text
-    assert re.search(r"over [1-9]\d* boxes in images of --images its outputs .* differ by \d.\de[-+]\d", text)
+    assert re.search(r"over [1-9]\d* boxes in images of --data its outputs .* differ by \d.\de[-+]\d", text)
     card = json.loads((tmp_path / "out/a.json").read_text())
     assert (card["channels"], card["short_side"], card["outputs"]) == ("RGB", 128, ["boxes", "scores", "classes"])
     assert "dotted_star" in card["classes"] and card["box"].startswith("x0, y0, x1, y1 in px")

@@ -105,8 +105,8 @@ def test_integers_are_rounded_weights_with_a_scale_for_each_channel(detector, tm
 
 def test_the_command_refuses_a_file_that_finds_something_else(detector, tmp_path):
     _, _, dataset = detector
-    words = f"--weights {tmp_path}/model_final.pth --dataset {dataset} --output {tmp_path}/deployed --threads 1"
-    files = "--runtimes torchscript onnx int8"
+    words = f"--weights {tmp_path}/model_final.pth --test {dataset} --output {tmp_path}/deployed --cpus 1"
+    files = "--format torchscript onnx int8"
     command = f"python tools/benchmark.py {words} {files} --calibrate folder:{tmp_path}/photos"
     line = one_line_error(f"{command} --opts MODEL.DEVICE cpu", tmp_path)
     assert "int8 loses" in line and "AP: not to be deployed; int8_pyramid" in line
@@ -122,6 +122,6 @@ def test_the_command_refuses_a_file_that_finds_something_else(detector, tmp_path
     assert cards == ["detector.json"]
     command = command.partition(" --calibrate")[0]
     assert "int8 needs --calibrate" in one_line_error(command, tmp_path)
-    run(f"python tools/make_shards.py --dataset folder:{tmp_path}/photos --output {tmp_path}/shards", tmp_path)
+    run(f"python tools/make_shards.py --data folder:{tmp_path}/photos --output {tmp_path}/shards", tmp_path)
     line = one_line_error(f"{command} --calibrate shards:{tmp_path}/shards", tmp_path)
     assert f"--calibrate shards:{tmp_path}/shards: images in shards have no names" in line

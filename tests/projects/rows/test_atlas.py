@@ -141,7 +141,7 @@ def test_columns_of_a_file_are_found_by_name(table, tmp_path):
 
 def test_the_command_writes_a_page_or_says_what_is_missing(table, tmp_path):
     save_table(tmp_path / "embeddings.npz", table)
-    command = f"python tools/atlas.py --embeddings {tmp_path} --map pca --output"
+    command = f"python tools/atlas.py --embeddings {tmp_path} --how pca --output"
     assert f"30 of 30 rows are in {tmp_path}/atlas.html" in run(f"{command} {tmp_path}/atlas.html", tmp_path)
     save_table(tmp_path / "embeddings.npz", table.of(np.arange(1)))
     assert "expects at least two" in one_line_error(f"{command} {tmp_path}/one.html", tmp_path)

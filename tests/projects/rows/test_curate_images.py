@@ -159,7 +159,7 @@ def test_scores_of_groups_count_pairs():
 
 
 def embed(weights, images, output):
-    words = f"--weights {weights} --images {images} --size 32 --readers 0 --output {output}"
+    words = f"--weights {weights} --data {images} --size 32 --readers 0 --output {output}"
     return run(f"python tools/embed.py {words}", Path(images))
 
 
@@ -177,7 +177,7 @@ def test_the_command_finds_copies_and_leaks_and_writes_data_sets(weights, write_
     image.save(tmp_path / "test/leak.jpg", quality=90)
     Image.open(pictures[5]).rotate(180).save(tmp_path / "test/other.png")
     embed(weights, f"folder:{tmp_path}/photos", tmp_path / "rows")
-    words = f"--embeddings {tmp_path}/rows --similar 0.9 --bits 8 --test folder:{tmp_path}/test --clusters 2 --keep 3"
+    words = f"--embeddings {tmp_path}/rows --rule cosine=0.9 bits=8 clusters=2 --test {tmp_path}/test --count 3"
     command = f"python tools/curate.py {words} --weights {weights} --output {tmp_path}/out"
     text = run(command, tmp_path)
     assert "8 images show 6 things: 1 copies of the same bytes, 1 near-duplicates; the largest group has 2" in text
@@ -194,7 +194,7 @@ def test_the_command_finds_copies_and_leaks_and_writes_data_sets(weights, write_
     header, *lines = read_csv(tmp_path / "out/clusters.csv")
     assert header == ["file_name", "cluster", "coarse"] and len(lines) == 5
     assert all((tmp_path / "out" / name).stat().st_size > 1000 for name in ("pairs.png", "leaks.png"))
-    again = run(command.replace("--similar 0.9", "--similar 1"), tmp_path)
+    again = run(command.replace("cosine=0.9", "cosine=1"), tmp_path)
     assert "hashing" not in again and "8 images show 7 things: 1 copies" in again
     assert "is there already" in again  # the test images' rows
 
@@ -206,17 +206,17 @@ def test_the_commands_of_the_page_run_as_they_are_typed(weights, write_pictures,
         command = command.replace("/data", str(tmp_path)).replace(" output", f" {tmp_path}/output")
         command = command.replace("imagenet:efficientnet_lite0", weights)
         command += " --size 32 --readers 0" * ("embed.py" in command)
-        text = run(command.replace("--budget 50", "--budget 3"), tmp_path)
+        text = run(command.replace("--count 50", "--count 3"), tmp_path)
         assert "LEAKS: 2 of 2" in text or "curate" not in command
     assert len(get_records(f"list:{tmp_path}/output/to_label/selected.txt")) == 3
 
 
 def test_copies_are_made_embedded_found_and_scored(weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 3, size=(64, 96))
-    make = f"python studies/curation/make_copies.py --images folder:{tmp_path}/photos --output {tmp_path}/copies"
+    make = f"python studies/curation/make_copies.py --data folder:{tmp_path}/photos --output {tmp_path}/copies"
     assert "6 copies of 2 images" in run(f"{make} --copies 3 --first 2", tmp_path)
     embed(weights, f"folder:{tmp_path}/copies", tmp_path / "rows")
-    run(f"python tools/curate.py --embeddings {tmp_path}/rows --bits 64 --output {tmp_path}/out", tmp_path)
+    run(f"python tools/curate.py --embeddings {tmp_path}/rows --rule bits=64 --output {tmp_path}/out", tmp_path)
     score = f"--groups {tmp_path}/out/groups.csv --truth {tmp_path}/copies/truth.csv"
     assert "truly 2: precision " in run(f"python studies/curation/score_groups.py {score}", tmp_path)
     other = score.replace("copies/truth", "out/clusters")
@@ -249,10 +249,10 @@ def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     save_table(tmp_path / "boxes/embeddings.npz", table._replace(about=table.about | {"of": "box"}))
     assert "has rows of boxes: expected those of images" in one_line_error(f"{curate} {tmp_path}/boxes", tmp_path)
     several = f"{curate} {tmp_path}/rows"
-    assert "expected at most 3, the images that differ" in one_line_error(f"{several} --keep 4", tmp_path)
-    assert "expected at most 3, the images that differ" in one_line_error(f"{several} --clusters 4", tmp_path)
-    assert "--similar 2.0: expected a cosine" in one_line_error(f"{several} --similar 2", tmp_path)
-    assert "--bits 65: expected 0 to 64" in one_line_error(f"{several} --bits 65", tmp_path)
+    assert "expected at most 3, the images that differ" in one_line_error(f"{several} --count 4", tmp_path)
+    assert "expected at most 3, the images that differ" in one_line_error(f"{several} --rule clusters=4", tmp_path)
+    assert "--rule cosine=2.0: expected above 0" in one_line_error(f"{several} --rule cosine=2", tmp_path)
+    assert "--rule bits=65: expected 0 to 64" in one_line_error(f"{several} --rule bits=65", tmp_path)
     other = one_line_error(f"{several} --test {tmp_path}/one_row", tmp_path)
     assert "was embedded by other weights or with another --size" in other
     assert "unknown data set" in one_line_error(f"{several} --test {tmp_path}/photos", tmp_path)

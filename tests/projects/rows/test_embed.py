@@ -172,7 +172,7 @@ def test_an_interrupted_command_continues_with_the_same_bytes(weights, write_pic
 
 def test_the_commands_write_a_table_and_a_sheet(weights, write_pictures, tmp_path):
     pictures = write_pictures(tmp_path / "photos", 4)
-    words = f"--weights {weights} --images folder:{tmp_path}/photos --size 32 --readers 0"
+    words = f"--weights {weights} --data folder:{tmp_path}/photos --size 32 --readers 0"
     command = f"python tools/embed.py {words} --format npz csv --output {tmp_path}/rows"
     assert f"4 rows of 64 numbers, of 4 images: {tmp_path}/rows" in run(command, tmp_path)
     assert "is there already" in run(command, tmp_path)
@@ -185,7 +185,7 @@ def test_the_commands_write_a_table_and_a_sheet(weights, write_pictures, tmp_pat
         header, *lines = csv.reader(file)
     assert header[:7] == ["file_name", "x0", "y0", "x1", "y1", "class", "v0"] and len(lines) == 4
     assert np.array([line[6:] for line in lines], np.float32) == pytest.approx(table.rows)
-    find = f"python tools/similar.py --embeddings {tmp_path}/rows --query {pictures[0]} --output {tmp_path}/similar.png"
+    find = f"python tools/similar.py --embeddings {tmp_path}/rows --data {pictures[0]} --output {tmp_path}/similar.png"
     find += f" --weights {weights}"
     lines = [line for line in run(find, tmp_path).splitlines() if ".png" in line and line[0].isdigit()]
     assert len(lines) == 3 and str(pictures[0]) not in "".join(lines)
@@ -205,20 +205,20 @@ def test_boxes_of_predictions_are_read(weights, write_pictures, tmp_path):
 def test_refusals_say_what_to_do(weights, write_pictures, boxes_file, tmp_path):
     write_pictures(tmp_path / "others", 1)
     embed_others = f"python tools/embed.py --weights {weights} --readers 0 --output {tmp_path}/out"
-    assert "expected --images, or --boxes" in one_line_error(embed_others, tmp_path)
-    named = f"{embed_others} --images folder:{tmp_path}/others --size 32"
+    assert "expected --data, or --boxes" in one_line_error(embed_others, tmp_path)
+    named = f"{embed_others} --data folder:{tmp_path}/others --size 32"
     run(named, tmp_path)
     changed = one_line_error(named.replace("others --size", "photos --size"), tmp_path)
     assert "was made with other settings (images" in changed and "another --output" in changed
     without = f"{embed_others}2 --boxes folder:{tmp_path}/others"
     assert "has no boxes: expected a data set with boxes" in one_line_error(without, tmp_path)
-    none = f"{embed_others}3 --boxes {boxes_file} --images folder:{tmp_path}/others"
+    none = f"{embed_others}3 --boxes {boxes_file} --data folder:{tmp_path}/others"
     assert "expected at least one" in one_line_error(none, tmp_path)
     broken = f"{embed_others}4 --boxes {tmp_path}/photos/predictions.json"
     assert "expected predictions.json and images.json" in one_line_error(broken, tmp_path)
-    head = f"{embed_others}5 --box-head --boxes {boxes_file}"
+    head = f"{embed_others}5 --features box-head --boxes {boxes_file}"
     assert "expected a run's checkpoint, such as model_final.pth" in one_line_error(head, tmp_path)
-    query = f"python tools/similar.py --output {tmp_path}/s.png --query {tmp_path}/others/000.png --embeddings"
+    query = f"python tools/similar.py --output {tmp_path}/s.png --data {tmp_path}/others/000.png --embeddings"
     assert "expected the output of tools/embed.py" in one_line_error(f"{query} {tmp_path}", tmp_path)
     boxed = one_line_error(f"{query} {tmp_path}/out --box 0 0 9 9", tmp_path)
     assert "the table has a row for each image: expected no --box" in boxed

@@ -22,7 +22,7 @@ def rows(write_pictures, tmp_path):
     torch.manual_seed(0)
     weights = write_converted(run_checkpoint(), tmp_path / "backbone.pth")
     write_pictures(tmp_path / "photos", 2)
-    words = f"--weights {weights} --images folder:{tmp_path}/photos --size 32 --readers 0 --output {tmp_path}/rows"
+    words = f"--weights {weights} --data folder:{tmp_path}/photos --size 32 --readers 0 --output {tmp_path}/rows"
     run(f"python tools/embed.py {words}", tmp_path)
     return tmp_path / "rows", str(weights)
 
@@ -35,7 +35,7 @@ def test_weights_modules_and_configs_of_a_table_are_not_used(rows, tmp_path):
     about = table.about | {"options": options | {"opts": ["IMPORTS", "('intruder',)"]}, "of": "box"}
     save_table(folder / "embeddings.npz", table._replace(about=about))
     query = f"{tmp_path}/photos/000.png"
-    find = f"python tools/similar.py --embeddings {folder} --query {query} --box 0 0 9 9 --output {tmp_path}/s.png"
+    find = f"python tools/similar.py --embeddings {folder} --data {query} --box 0 0 9 9 --output {tmp_path}/s.png"
     error = one_line_error(find, tmp_path)
     assert "expected --weights http://127.0.0.1:9/a.pth" in error and "intruder" in error
     error = one_line_error(f"{find} --weights {weights}", tmp_path)
@@ -51,7 +51,7 @@ def test_weights_that_are_named_are_those_of_the_table(rows, tmp_path):
     for size in (10**9, -1, True, "32", None, [32]):
         changed = about | {"options": about["options"] | {"size": size}}
         refused("states no sensible size", embedder_of_table, changed, Named(weights))
-    run(f"python tools/similar.py --embeddings {folder} --query {tmp_path}/photos/000.png --output {tmp_path}/s.png "
+    run(f"python tools/similar.py --embeddings {folder} --data {tmp_path}/photos/000.png --output {tmp_path}/s.png "
         f"--weights {weights}", tmp_path)  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def table(rows, write_pictures, tmp_path):
 
 @pytest.mark.parametrize("how", SELECTIONS)
 def test_the_command_writes_what_a_tool_for_labelling_reads(table, tmp_path, how):
-    words = f"--embeddings {tmp_path}/rows --budget 5 --how {how} --output {tmp_path}/out"
+    words = f"--embeddings {tmp_path}/rows --count 5 --how {how} --output {tmp_path}/out"
     assert "5 of 12 images: selected.txt" in run(f"python tools/select_images.py {words}", tmp_path)
     names = [record["file_name"] for record in get_records(f"list:{tmp_path}/out/selected.txt")]
     assert len({*names}) == 5 and {*names} <= {*table.files.tolist()}
@@ -123,19 +123,19 @@ def test_the_command_writes_what_a_tool_for_labelling_reads(table, tmp_path, how
 def test_labelled_images_are_not_chosen(table, tmp_path):
     (tmp_path / "labelled.txt").write_text("".join(f"{name}\n" for name in table.files[:4]))
     words = f"--embeddings {tmp_path}/rows --labelled list:{tmp_path}/labelled.txt --output {tmp_path}/out"
-    assert "8 of 12 images, next to 4 that" in run(f"python tools/select_images.py {words} --budget 8", tmp_path)
+    assert "8 of 12 images, next to 4 that" in run(f"python tools/select_images.py {words} --count 8", tmp_path)
     chosen = (tmp_path / "out/selected.txt").read_text().split()
     assert sorted(chosen) == sorted(table.files[4:].tolist())
-    assert "expected at most 8" in one_line_error(f"python tools/select_images.py {words} --budget 9", tmp_path)
+    assert "expected at most 8" in one_line_error(f"python tools/select_images.py {words} --count 9", tmp_path)
     Path(table.files[0]).with_name("new.png").write_bytes(Path(table.files[0]).read_bytes())
     (tmp_path / "labelled.txt").write_text("photos/new.png\n")
-    text = one_line_error(f"python tools/select_images.py {words} --budget 2", tmp_path)
+    text = one_line_error(f"python tools/select_images.py {words} --count 2", tmp_path)
     assert "the table lacks 1 of 1 images of --labelled" in text and "embed all images" in text
 
 
 def test_a_budget_above_the_number_of_images_is_refused(table, tmp_path):
-    words = f"python tools/select_images.py --embeddings {tmp_path}/rows --output {tmp_path}/out --budget 13"
-    assert "--budget 13: expected at most 12" in one_line_error(words, tmp_path)
+    words = f"python tools/select_images.py --embeddings {tmp_path}/rows --output {tmp_path}/out --count 13"
+    assert "--count 13: expected at most 12" in one_line_error(words, tmp_path)
     (tmp_path / "photos/003.png").unlink()
     assert "1 of 12 images of" in one_line_error(words, tmp_path)
 
@@ -152,4 +152,4 @@ def test_the_study_scores_each_way_of_choosing(table, tmp_path):
     assert "--labels 13: expected 12 at most" in one_line_error(study.replace("6 12", "6 13"), tmp_path)
     save_table(tmp_path / "rows/embeddings.npz", table)
     text = one_line_error(f"python studies/curation/selection_study.py {words}", tmp_path)
-    assert "a row has no class: expected tables of --images class_folders:DIR" in text
+    assert "a row has no class: expected tables of --data class_folders:DIR" in text

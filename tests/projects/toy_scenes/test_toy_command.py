@@ -15,7 +15,7 @@ def draw(tmp_path, monkeypatch, capsys):
     """Runs the command on ``tmp_path / name``; its status and what it printed, less the progress."""
 
     def call(name: str, *options: str) -> tuple[int, str]:
-        small = ["--num-images", "10", "--size", "64", "--workers", "1"]
+        small = ["--count", "10", "--size", "64", "--processes", "1"]
         monkeypatch.setattr(sys, "argv", [SCRIPT, "--output", str(tmp_path / name), *small, *options])
         status = 0
         try:
@@ -39,14 +39,14 @@ def test_a_second_run_finds_the_data_set_and_another_one_needs_overwrite(draw, t
     assert status == 0 and "already" in text and record.stat().st_mtime_ns == written
     status, text = draw("toy", "--seed", "3")
     assert status == 2 and "seed 0" in text and json.loads(record.read_text())["seed"] == 0
-    assert draw("toy", "--seed", "3", "--overwrite")[0] == 0
+    assert draw("toy", "--seed", "3", "--replace")[0] == 0
     assert json.loads(record.read_text())["seed"] == 3 and [path.name for path in tmp_path.iterdir()] == ["toy"]
 
 
 def test_files_of_others_are_never_deleted(draw, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").touch()
-    status, text = draw("mine", "--overwrite")
+    status, text = draw("mine", "--replace")
     assert status == 2 and str(tmp_path / "mine") in text and (tmp_path / "mine/thesis.txt").exists()
     assert draw("mine")[0] == 2
 
@@ -57,13 +57,13 @@ def test_a_file_of_others_among_those_of_toy_scenes_is_never_deleted(name, draw,
     file = tmp_path / "toy" / name
     file.parent.mkdir(exist_ok=True)
     file.touch()
-    status, text = draw("toy", "--overwrite", "--seed", "1")
-    assert status == 2 and f"also holds {name}: --overwrite would delete it" in text and file.exists()
+    status, text = draw("toy", "--replace", "--seed", "1")
+    assert status == 2 and f"also holds {name}: --replace would delete it" in text and file.exists()
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--num-images", "9"), ("--size", "32"), ("--size", "513"), ("--seed", "-1"), ("--workers", "0")],
+    [("--count", "9"), ("--size", "32"), ("--size", "513"), ("--seed", "-1"), ("--processes", "0")],
 )
 def test_numbers_out_of_range_are_refused(option, value, draw, tmp_path):
     status, text = draw("toy", option, value)

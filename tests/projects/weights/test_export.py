@@ -257,10 +257,10 @@ def test_docs_name_every_source():
 
 
 def test_mistakes_are_reported_in_one_line(output, tmp_path):
-    command = f"python tools/export_weights.py {output}/knn_moco/model_final.pth {tmp_path}/a.bin --to timm"
+    command = f"python tools/export_weights.py {output}/knn_moco/model_final.pth {tmp_path}/a.bin --format timm"
     assert "expected a name that ends in .pth or .safetensors" in one_line_error(command, tmp_path)
     torch.save({"decoder.weight": torch.zeros(2)}, tmp_path / "in.pth")
-    command = f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth --to torchvision"
+    command = f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth --format torchvision"
     line = one_line_error(command, tmp_path)
     assert "no backbone recognised in the checkpoint (it holds decoder.weight)" in line
     assert not (tmp_path / "out.pth").exists() and not (tmp_path / "out.md").exists()

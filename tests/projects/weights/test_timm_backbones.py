@@ -62,7 +62,7 @@ def keys_of(name: str, builder: str = "build_timm_backbone", **options: object) 
 
 
 def stated(name: str) -> dict[str, object]:
-    """What --config would say of a checkpoint of timm's."""
+    """What --config-file would say of a checkpoint of timm's."""
     return {"MODEL.TIMM.NAME": name, "MODEL.TIMM.OPTIONS": keys_of(name)[-1]}
 
 
