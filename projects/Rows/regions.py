@@ -8,6 +8,7 @@ import numpy as np
 
 from revisit.boxes.boxes import Boxes
 from revisit.boxes.predictions_file import read_predictions
+from revisit.command.options import data_set
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
@@ -37,7 +38,7 @@ def boxes_of(name: str, images: str = "") -> list[Places]:
         UserError: a data set without boxes, no boxes at all, or other files.
     """
     is_file = name.endswith(".json") and ":" not in name  # no KIND:PLACES
-    places = _predicted(Path(name)) if is_file else _labelled(name)
+    places = _predicted(Path(name)) if is_file else _labelled(data_set(name))
     if images:
         wanted = {os.path.realpath(record["file_name"]) for record in _records(images)}
         places = [each for each in places if os.path.realpath(each.record["file_name"]) in wanted]

@@ -198,6 +198,18 @@ def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp
         refused("--output", find_sources, [inputs, tmp_path / "film.mp4"], output)
 
 
+def test_a_data_set_is_an_input_too(tmp_path):
+    for name in ("a/1.png", "a/2.png", "b/1.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(cv2.imencode(".png", np.zeros((9, 9, 3), np.uint8))[1])
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/a/2.png\n{tmp_path}/b/1.png\n")
+    listed = [tmp_path / "a/2.png", tmp_path / "b/1.png"]
+    for form in (f"list:{tmp_path}/list.txt", f"('list:{tmp_path}/list.txt',)", f"{tmp_path}/list.txt"):
+        assert [source.path for source in find_sources([form], tmp_path / "x")] == listed
+    inside = [source.path for source in find_sources([f"folder:{tmp_path}/a"], tmp_path / "x")]
+    assert inside == [tmp_path / "a/1.png", tmp_path / "a/2.png"]
+
+
 @pytest.mark.parametrize(("given", "typed", "expected"), [(None, None, 0.5), (None, 0.3, 0.3), (0.2, 0.3, 0.2)])
 @pytest.mark.parametrize(("recipe", "heads"), [("detection", "ROI_HEADS"), ("retinanet_fpn", "RETINANET")])
 def test_objects_score_what_the_command_asks_for(recipe, heads, given, typed, expected):
