@@ -10,11 +10,10 @@ from typing import NamedTuple
 from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
 from projects.Reports.collect import short_names
 from projects.Weights.zoo_options import zoo_options
-from revisit.checkpoint.flags import network_flags, read_flags
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.run_folder import FINAL
+from revisit.checkpoint.start import start
 from revisit.errors import expect
-from revisit.modeling.backbone.description import family_of
 from revisit.plugins import find_config
 
 from detectron2.config import CfgNode
@@ -119,9 +118,6 @@ def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
 
 def _weights(file: Path) -> tuple[str, ...]:
     """KEY VALUE pairs of a pretraining from a converted backbone."""
-    flags = read_flags(file)[0]
-    expect(flags is not None, f"--weights continue:{file}: expected a converted backbone, with its flags next to it")
-    network = [word for key, value in network_flags(flags or {}).items() for word in (key, str(value))]
-    family = family_of(flags or {})
-    builder = ("MODEL.BACKBONE.NAME", family.BUILDER) if family and family.BUILDER else ()
-    return (*builder, *network, "MODEL.WEIGHTS", str(file))
+    keys = start(str(file)).keys
+    expect(keys, f"--weights continue:{file}: expected a converted backbone, with its flags next to it")
+    return (*(str(word) for pair in keys.items() for word in pair), "MODEL.WEIGHTS", str(file))

@@ -1,11 +1,9 @@
 """The key INPUT.BIT_DEPTH, and how it decides itself."""
 
 from projects.DeepPixels.deep_pixels import GreyLevels, find_bit_depth
-from revisit.checkpoint.flags import read_flags
-from revisit.checkpoint.reading import read_checkpoint
+from revisit.checkpoint.start import start
 from revisit.data.images.deep_images import bit_depth
 from revisit.errors import expect
-from revisit.files import local_copy
 from revisit.keys import Decision, Facts, declare, one_of
 
 from detectron2.config import CfgNode
@@ -21,22 +19,12 @@ def bit_depth_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
         is_open = cfg.INPUT.BIT_DEPTH == "auto"  # of the two words for it, None is the one that a checkpoint has
         return Decision(None, "8 bits, unless images have more") if is_open else None
     bits, reason = asked
-    trained = _depth_of_weights(cfg.MODEL.WEIGHTS)
+    trained = start(cfg.MODEL.WEIGHTS).flags.get(BIT_DEPTH)
     if trained:
         fits = bits == trained if 1 in (bits, trained) else bits <= trained
         expect(fits, f"{reason}: they ask for {BIT_DEPTH} {bits}, but {cfg.MODEL.WEIGHTS} was trained with {trained}")
         bits, reason = trained, f"as {cfg.MODEL.WEIGHTS} was trained; {reason}"
     return Decision(bits, f"values of 0 to {2**bits - 1} become 0 to 255, because {reason}", kept=True)
-
-
-def _depth_of_weights(weights: str) -> int | None:
-    """By the flags next to the file or in it; None where they state none."""
-    if not weights:
-        return None
-    flags = read_flags(weights)[0]
-    if flags is None:
-        flags = read_checkpoint(local_copy(weights, "MODEL.WEIGHTS")).get("flags")
-    return flags.get(BIT_DEPTH) if isinstance(flags, dict) else None
 
 
 BIT_DEPTHS = (None, "auto", 1, *range(8, 17))

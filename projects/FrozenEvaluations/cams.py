@@ -28,8 +28,8 @@ from torch import Tensor
 from projects.FrozenEvaluations.classification_datasets import PRESENT
 from projects.Pictures.label_maps import enlarge_map
 from projects.Pictures.tiles import SheetRow, evenly_spread, fit, save_sheet
+from revisit.checkpoint import RANDOM
 from revisit.command.evaluation_config import only_dataset, write_results
-from revisit.command.evaluation_options import RANDOM
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records

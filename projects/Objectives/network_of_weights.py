@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-from revisit.checkpoint.flags import expect_flags, network_flags, read_flags
-from revisit.checkpoint.named_weights import weights_file
-from revisit.checkpoint.run_folder import peek
+from revisit.checkpoint.start import start
 from revisit.errors import expect
 from revisit.files import is_url
 from revisit.keys import SWITCH, Decision, Facts, declare
-from revisit.modeling.backbone.description import Flags, family_of
 
 from detectron2.config import CfgNode
 
@@ -24,18 +21,9 @@ def network_of_weights(cfg: CfgNode, facts: Facts) -> Decision | None:
     weights = cfg.MODEL.WEIGHTS
     if not cfg.CONTINUE.NETWORK_OF_WEIGHTS or not (is_url(weights) or Path(weights).is_file()):
         return None
-    flags = flags_of_weights(weights)
-    family = family_of(flags)
-    expect(family is not None, f"{KEY}: no flags lie next to {weights}; convert the weights (tools/convert_to_d2.py)")
-    network = {"MODEL.BACKBONE.NAME": family.BUILDER} if family and family.BUILDER else {}
-    return Decision(True, f"as the flags of {weights} say", others={**network, **network_flags(flags)})
-
-
-def flags_of_weights(weights: str) -> Flags:
-    """Those next to a converted file or in a run's checkpoint; {} where there are none."""
-    flags = read_flags(weights)[0] or peek(weights_file(weights)).get("flags", {})
-    expect_flags(flags, weights)
-    return flags
+    keys = start(weights).keys
+    expect(keys, f"{KEY}: no flags lie next to {weights}; convert the weights (tools/convert_to_d2.py)")
+    return Decision(True, f"as the flags of {weights} say", others=keys)
 
 
 declare(

@@ -22,6 +22,7 @@ from projects.Paper.paper_tables import (
     paper_values,
 )
 from projects.Paper.snapshots import checkpoint_file, snapshot_file
+from revisit.checkpoint import RANDOM
 from revisit.checkpoint.run_folder import BEST
 from revisit.data.sources.catalog import datasets_root
 from revisit.engine.run_length import evaluates_on_the_way
@@ -170,7 +171,7 @@ class JobBuilder:
 
     def _frozen(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[str, ...]:
         """The command that looks at frozen features."""
-        place = ("--weights", str(weights or "random"), "--output", str(folder))
+        place = ("--weights", str(weights or RANDOM), "--output", str(folder))
         options = (*evaluation.options, *self._length_of(evaluation), "SEED", str(seed))
         return (evaluation.program, "--config-file", evaluation.config, *place, *options)
 

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from revisit.checkpoint import RANDOM
 from revisit.errors import expect
 from revisit.files import read_yaml
 from revisit.plugins import TRAIN
@@ -56,11 +57,11 @@ class GivenBackbone:
         """The folder of its evaluations: two files of one name have two."""
         place = Path(self.path).resolve()
         digest = hashlib.sha256(str(place).encode()).hexdigest()[:8]
-        return "random_init" if self.path == "random" else f"{place.stem}-{digest}"
+        return "random_init" if self.path == RANDOM else f"{place.stem}-{digest}"
 
     def file(self, seed: int) -> Path | None:
         """Raises UserError where there is none."""
-        if self.path == "random":
+        if self.path == RANDOM:
             return None
         from revisit.checkpoint.named_weights import weights_file  # not at start-up: it takes a second
 
@@ -128,7 +129,7 @@ def given_rows(weights: list[str]) -> dict[str, Row]:
     stems = [without_seed(Path(path).stem) for path in weights]
     rows = {}
     for path, stem in zip(weights, stems, strict=True):
-        label = RANDOM_INIT if path == "random" else path if stems.count(stem) > 1 else stem
+        label = RANDOM_INIT if path == RANDOM else path if stems.count(stem) > 1 else stem
         rows[label] = dict.fromkeys(PROFILES, GivenBackbone(path))
     return rows
 
@@ -158,7 +159,7 @@ def _backbone(text: str) -> Source | None:
     if not text:
         return None
     first, *words = _words(text)
-    if first == "random":
+    if first == RANDOM:
         return GivenBackbone(first)
     if first.startswith("weights/"):
         return OthersWeights(first.removeprefix("weights/"))

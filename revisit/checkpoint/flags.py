@@ -173,14 +173,6 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         raise UserError(f"{weights} was made under another configuration: {listed}. Change the config.{advice}")
 
 
-def keys_of_start(flags: Flags, cfg: CfgNode) -> Flags:
-    """Values by key with which ``cfg`` builds the backbone of weights with these flags and reads its images; {} where
-    it has no place for such a backbone."""
-    family = family_of(flags)
-    keys = family.keys_to_build(flags, cfg) if family else {}
-    return {**keys, **{key: flags[key] for key in flag_keys(family) if key in flags}} if keys else {}
-
-
 def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
     """Raise UserError, with the keys that are needed, for weights of another family than the config builds."""
     theirs = family_of(flags)

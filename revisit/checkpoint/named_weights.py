@@ -9,13 +9,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from revisit.checkpoint.flags import keys_of_start, read_flags
+from revisit.checkpoint.flags import read_flags
 from revisit.errors import UserError
 from revisit.files import local_copy, make_folder, user_cache
-from revisit.keys import Decision, Facts, of_detectron2, value_of
 from revisit.plugins import load_plugins
 
-from detectron2.config import CfgNode
 from fvcore.common.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -76,16 +74,3 @@ def _is_whole(path: Path) -> bool:
     except UserError as error:
         logger.warning(f"{error}: converting them again")
         return False
-
-
-def _file_of_name(cfg: CfgNode, facts: Facts) -> Decision | None:
-    """The file, and its backbone in place of the recipe's; keys that are stated nearer than the weights stay."""
-    weights = value_of(cfg, facts.key)
-    if not is_named(weights):
-        return None
-    file = weights_file(weights)
-    flags = read_flags(file)[0] or {}
-    return Decision(str(file), f"{weights}, with what its network needs", keys_of_start(flags, cfg))
-
-
-of_detectron2("MODEL.WEIGHTS", resolve=_file_of_name)

@@ -2,11 +2,12 @@
 
 import logging
 from argparse import Namespace
+from itertools import chain
 from pathlib import Path
 
-from revisit.checkpoint.flags import read_flags
-from revisit.checkpoint.named_weights import is_named, weights_file
-from revisit.command.options import RANDOM
+from revisit.checkpoint import RANDOM
+from revisit.checkpoint.named_weights import is_named
+from revisit.checkpoint.start import start
 from revisit.engine.environment import record_environment
 from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.run_log import open_log
@@ -14,7 +15,6 @@ from revisit.engine.same_experiment import config_text
 from revisit.engine.setup import make_config
 from revisit.errors import expect, without_secrets
 from revisit.files import make_folder, strict_json, write_whole
-from revisit.modeling.backbone.description import family_of
 
 from detectron2.config import CfgNode
 
@@ -25,8 +25,9 @@ def load_project(args: Namespace) -> CfgNode:
     --weights becomes MODEL.WEIGHTS, empty for a network drawn from SEED. A name, such as imagenet:NAME, brings its
     backbone in place of the recipe's.
     """
-    start = ("MODEL.WEIGHTS", "" if args.weights == RANDOM else args.weights)
-    pairs = (*_backbone_of(args.weights), *args.opts, *start)
+    # Without its plain backbone the recipe of a name looks like a detector's.
+    builder = start(args.weights).builder if is_named(args.weights) else {}
+    pairs = (*chain(*builder.items()), *args.opts, "MODEL.WEIGHTS", args.weights)
     cfg = make_config(args.config_file, pairs, seed=0)  # repeatable unless the seed is changed
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
@@ -37,14 +38,6 @@ def load_project(args: Namespace) -> CfgNode:
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
-
-
-def _backbone_of(weights: str) -> tuple[str, ...]:
-    """The pair that builds the plain backbone of named weights; without it the recipe looks like a detector's."""
-    if not is_named(weights):
-        return ()
-    family = family_of(read_flags(weights_file(weights))[0] or {})
-    return ("MODEL.BACKBONE.NAME", family.BUILDER) if family else ()
 
 
 def only_dataset(cfg: CfgNode, split: str) -> str:

@@ -5,7 +5,8 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
-from revisit.command.options import RANDOM, add, parse, parser_of
+from revisit.checkpoint import RANDOM
+from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.plugins import NAME
 

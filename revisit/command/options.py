@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from revisit import __version__
+from revisit.checkpoint import RANDOM
 from revisit.compat.old_options import current_words
 from revisit.engine.command import natural, pairs_of, whole
 from revisit.errors import UserError, did_you_mean
 from revisit.files import output_path
 
-RANDOM = "random"
 DEFAULT = "(default: %(default)s)"
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 

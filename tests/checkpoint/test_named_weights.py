@@ -11,6 +11,7 @@ from trees import refusal
 from revisit.checkpoint.flags import write_flags
 from revisit.checkpoint.named_weights import NAMED_WEIGHTS_REGISTRY, cache_folder, kept_file, weights_file
 from revisit.checkpoint.run_folder import trained_network
+from revisit.checkpoint.start import start
 from revisit.engine.setup import make_config
 from revisit.plugins import load_plugins
 
@@ -52,6 +53,20 @@ def test_a_config_takes_the_file_of_a_name(toy_datasets, cache, writer):
     assert cfg.MODEL.WEIGHTS == str(cache / "test/one.pth") and writer.count == 1
     cfg.MODEL.WEIGHTS = "test:one"
     assert trained_network(cfg).config == {}
+
+
+def test_random_weights_are_a_start_in_any_config(toy_datasets):
+    assert make_config(RECIPE, ["MODEL.WEIGHTS", "random"]).MODEL.WEIGHTS == ""
+    assert start("random").file is None and start("random").keys == {}
+
+
+def test_weights_say_their_network_by_the_flags_next_to_them_or_in_a_run(tmp_path, writer):
+    for weights in ("test:one", str(tmp_path / "run.pth")):
+        torch.save({"model": {}, "flags": {"MODEL.RESNETS.DEPTH": 18}}, tmp_path / "run.pth")
+        assert start(weights).keys == {
+            "MODEL.BACKBONE.NAME": "build_revisit_resnet_backbone",
+            "MODEL.RESNETS.DEPTH": 18,
+        }
 
 
 def test_paths_and_unknown_words_stay_what_they_are(writer):

@@ -1,6 +1,7 @@
 """A network with its pixels, and what weights ask for, have one door."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,3 +47,21 @@ def test_what_weights_describe_is_built_with_its_pixels_alone():
 
 def is_build(node: ast.Call) -> bool:
     return ast.unparse(node.func).endswith("description.build")
+
+
+def test_what_weights_ask_of_a_config_is_said_in_one_place():
+    """But for the advice in a message, what a config is refused with."""
+    asked = [
+        f"{path}: {ast.unparse(node.func)}"
+        for path, node in nodes(ast.Call)
+        if re.search(r"\b(keys_to_build|network_flags|family_of)$", ast.unparse(node.func))
+    ]
+    assert sorted(asked) == [
+        "revisit/checkpoint/flags.py: family_of",  # of network_flags
+        "revisit/checkpoint/flags.py: family_of",
+        "revisit/checkpoint/flags.py: theirs.keys_to_build",
+        "revisit/checkpoint/start.py: family.keys_to_build",
+        "revisit/checkpoint/start.py: family_of",
+        "revisit/checkpoint/start.py: family_of",
+        "revisit/checkpoint/start.py: network_flags",
+    ]

@@ -7,11 +7,11 @@ import torch
 import yaml
 from trees import refused
 
-from projects.Objectives.network_of_weights import flags_of_weights
 from projects.Paper.published import read_published
 from projects.Weights.stated_weights import flags_on_hub
 from projects.Weights.timm_networks import form_of, hashable
 from revisit.checkpoint.flags import network_flags, read_flags
+from revisit.checkpoint.start import start
 
 FLAGS = {"MODEL.RESNETS.DEPTH": 18, "INPUT.FORMAT": "RGB"}
 
@@ -37,7 +37,7 @@ def test_flags_of_weights_name_no_code_and_no_place(key, value, tmp_path):
     weights = write_flags(tmp_path, **{key: value})
     refused("backbone.yaml", read_flags, weights)
     torch.save({"model": {}, "flags": FLAGS | {key: value}}, tmp_path / "model_final.pth")
-    refused("model_final.pth", flags_of_weights, str(tmp_path / "model_final.pth"))
+    refused("model_final.pth", start, str(tmp_path / "model_final.pth"))
 
 
 def test_flags_decide_the_network_and_its_pixels_alone(tmp_path):
