@@ -27,6 +27,7 @@ from revisit.data.sources.image_folders import write_list
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
 from revisit.files import make_folder, output_path
+from revisit.jobs.with_parent import start_child
 from revisit.network.network import Network as Backbone
 from revisit.network.network import load_network
 from revisit.plugins import PACKAGES
@@ -210,7 +211,7 @@ def _command(verb: str, *words: str) -> None:
     safely = [] if Path.cwd() == PACKAGES else ["-P"]
     command = [sys.executable, *safely, "-m", "revisit", verb, *words]
     line = ""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with start_child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout
         try:
             for line in process.stdout:

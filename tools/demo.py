@@ -23,7 +23,7 @@ from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder
-from revisit.jobs.with_parent import with_parent
+from revisit.jobs.with_parent import start_child
 from revisit.markdown import markdown_table
 from revisit.plugins import find_file, name_from_here
 
@@ -70,7 +70,7 @@ class Demo:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with open(log, "w") as file:
             words, environment = [sys.executable, find_file(command[0]), *command[1:]], os.environ | own | variables
-            process = subprocess.Popen(with_parent(words), env=environment, **pipes)
+            process = start_child(words, env=environment, **pipes)
             for line in process.stdout:
                 file.write(line)
                 if shown := WORTH_SHOWING.search(line):

@@ -41,8 +41,8 @@ def main() -> None:
     from revisit.data.sources.file_names import expect_file_names
     from revisit.data.sources.records import fingerprint
     from revisit.engine.freed_memory import keep_freed_memory
-    from revisit.jobs.job import PerProcess
     from revisit.jobs.record import Record
+    from revisit.jobs.runner import PerProcess
     from revisit.network.dense_features import DenseFeatures
 
     runner = runner_of(args)

@@ -21,9 +21,9 @@ from revisit.boxes.boxes import sides_of
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
-from revisit.jobs.job import PerProcess, Runner
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines, save_arrays
 from revisit.jobs.processes import HERE
+from revisit.jobs.runner import PerProcess, Runner
 
 Maps = Sequence[np.ndarray]  # (h, w, C) float32 of the cells that cover an image, the finest first
 Features = Callable[[np.ndarray], Maps]  # of (H, W, 3) uint8 RGB

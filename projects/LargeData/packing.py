@@ -24,7 +24,7 @@ from revisit.data.images.opening import SUFFIXES
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.sources.records import Records, changes, fingerprint
 from revisit.errors import UserError, expect, printable, translated
-from revisit.jobs.job import Job, Runner
+from revisit.jobs.runner import Parts, Runner
 
 MANIFEST = "shards.json"
 QUALITY = 90  # of JPEG
@@ -68,7 +68,7 @@ def make_shards(
     # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        runner.run(Job("writing shards", names, place.sizes, make, str(place), lock, in_threads=True))
+        runner.run(Parts("writing shards", names, place.sizes, make, str(place), lock, in_threads=True))
     return names
 
 

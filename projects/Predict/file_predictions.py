@@ -25,10 +25,10 @@ from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
-from revisit.jobs.job import PerProcess, Runner
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines
 from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
+from revisit.jobs.runner import PerProcess, Runner
 from revisit.keys import DETECTORS, is_read
 
 from detectron2.config import CfgNode

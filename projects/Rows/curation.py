@@ -21,8 +21,8 @@ from revisit.command.options import data_set
 from revisit.data.sources.image_folders import write_list
 from revisit.errors import expect
 from revisit.files import make_folder, write_whole
-from revisit.jobs.job import Runner
 from revisit.jobs.processes import HERE
+from revisit.jobs.runner import Runner
 from revisit.markdown import csv_table
 
 

@@ -19,10 +19,10 @@ from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.records import fingerprint
 from revisit.errors import UserError, expect
-from revisit.jobs.job import PerProcess, Runner
 from revisit.jobs.parts import Arrays, Work, in_parts
 from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
+from revisit.jobs.runner import PerProcess, Runner
 from revisit.keys import declaration
 
 PART = 256  # images

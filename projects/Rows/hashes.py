@@ -20,10 +20,10 @@ from revisit.data.images.reader import open_record
 from revisit.data.sources.records import Records, ask_each, fingerprint
 from revisit.errors import UserError, expect
 from revisit.files import make_folder
-from revisit.jobs.job import Runner
 from revisit.jobs.parts import Arrays, Work, in_parts, save_arrays
 from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
+from revisit.jobs.runner import Runner
 
 PART = 1024  # images
 SIDE = 32  # px

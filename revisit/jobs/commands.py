@@ -27,7 +27,7 @@ from revisit.engine.setup import make_config
 from revisit.errors import UserError, expect, first_few
 from revisit.jobs.record import Record
 from revisit.jobs.sbatch import BatchJob
-from revisit.jobs.with_parent import with_parent
+from revisit.jobs.with_parent import start_child
 from revisit.keys import Facts, resolve_auto_values
 from revisit.plugins import PACKAGES, TRAIN, find_config, find_file
 
@@ -317,8 +317,8 @@ class _RunningJob:
         self._run(next(self._commands))
 
     def _run(self, command: tuple[str, ...]) -> None:
-        self._process = subprocess.Popen(
-            with_parent([sys.executable, find_file(command[0]), *command[1:]]),
+        self._process = start_child(
+            [sys.executable, find_file(command[0]), *command[1:]],
             cwd=PACKAGES,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
             stdout=self._log,

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 from revisit.compat.private_names import ray_on_this_machine_alone
 from revisit.errors import UserError, expect, first_line
-from revisit.jobs.job import CONTINUES, Job, in_batches, make_batch, missing, progress_of
 from revisit.jobs.options import RAY
+from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, missing, progress_of
 from revisit.plugins import PACKAGES, require_package
 
 RETRIES = 5  # of a task whose worker or machine is lost
 LOCAL = "local"  # a cluster of this machine
 _ANSWER = 5.0  # seconds that a cluster's head has
-_jobs: dict[str, Job] = {}  # of a worker, by their keys: a network is read once
+_parts: dict[str, Parts] = {}  # of a worker, by their keys: a network is read once
 
 
 class OnRay(NamedTuple):
@@ -35,33 +35,33 @@ class OnRay(NamedTuple):
     cpus: int
     gpus: float
 
-    def run(self, job: Job) -> None:
-        todo = missing(job)
+    def run(self, parts: Parts) -> None:
+        todo = missing(parts)
         if not todo:
             return
         ray = require_package("ray", '--on ray needs the package ray: expected pip install "revisit-detectron2[ray]"')
-        with _cluster(ray, self.address), progress_of(job, len(todo)) as bar:
-            for count in self._made(ray, job, todo):
+        with _cluster(ray, self.address), progress_of(parts, len(todo)) as bar:
+            for count in self._made(ray, parts, todo):
                 bar.update(count)
-        left = missing(job)
-        unseen = f"{len(left)} parts were made that this machine does not see in {job.place}"
+        left = missing(parts)
+        unseen = f"{len(left)} parts were made that this machine does not see in {parts.place}"
         expect(not left, f"{unseen}: expected a folder that all machines of the cluster share")
 
     def alone(self, folder: Path | None) -> AbstractContextManager:
         return nullcontext()
 
-    def _made(self, ray: ModuleType, job: Job, todo: list[int]) -> Iterator[int]:
+    def _made(self, ray: ModuleType, parts: Parts, todo: list[int]) -> Iterator[int]:
         """Numbers of parts, as they are made."""
         workers = self._workers(ray)
         batches = in_batches(todo, workers)
         task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=RETRIES)(_make_batch)
-        fixed = (uuid.uuid4().hex, [ray.put(job)], os.getcwd())
+        fixed = (uuid.uuid4().hex, [ray.put(parts)], os.getcwd())
         queue = (task.remote(*fixed, batch) for batch in batches)
         running = list(islice(queue, workers))
         while running:
             done, running = ray.wait(running)
             running += islice(queue, len(done))
-            yield sum(_result(ray, each, job) for each in done)
+            yield sum(_result(ray, each, parts) for each in done)
 
     def _workers(self, ray: ModuleType) -> int:
         """How many parts are made at a time: no more than fit. Raises UserError where none fits on any machine."""
@@ -80,24 +80,24 @@ class OnRay(NamedTuple):
 
 def _make_batch(key: str, boxed: list, folder: str, numbers: list[int]) -> int:
     """A task: make a batch of the job in a box, which Ray would unpack for every task."""
-    if key not in _jobs:
+    if key not in _parts:
         import ray
 
         os.chdir(folder)  # names of files may be relative
-        _jobs[key] = ray.get(boxed[0])
-    return make_batch(_jobs[key], numbers)
+        _parts[key] = ray.get(boxed[0])
+    return make_batch(_parts[key], numbers)
 
 
-def _result(ray: ModuleType, task: Any, job: Job) -> int:
+def _result(ray: ModuleType, task: Any, parts: Parts) -> int:
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:
         if not isinstance(error.cause, ray.exceptions.RayError):
             raise error.cause from error
         same = "expected the same packages and folders on all machines"
-        raise UserError(f"{job.title}: a worker cannot begin ({first_line(error.cause)}): {same}") from error
+        raise UserError(f"{parts.title}: a worker cannot begin ({first_line(error.cause)}): {same}") from error
     except ray.exceptions.RayError as error:
-        lost = f"{job.title}: a part's worker was lost {RETRIES + 1} times ({first_line(error)})"
+        lost = f"{parts.title}: a part's worker was lost {RETRIES + 1} times ({first_line(error)})"
         raise UserError(f"{lost}: {CONTINUES}") from error
 
 

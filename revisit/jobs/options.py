@@ -7,7 +7,7 @@ from revisit.command.options import add
 from revisit.errors import expect
 
 if TYPE_CHECKING:
-    from revisit.jobs.job import Runner
+    from revisit.jobs.runner import Runner
 
 RAY = "ray"
 OTHERS = ("here", "torchrun", "slurm")

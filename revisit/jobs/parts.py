@@ -15,8 +15,8 @@ import numpy as np
 from revisit.arrays import read_arrays
 from revisit.errors import UserError
 from revisit.files import written_whole
-from revisit.jobs.job import CONTINUES, Job, Runner
 from revisit.jobs.processes import HERE
+from revisit.jobs.runner import CONTINUES, Parts, Runner
 
 SECONDS = 1.0  # of work that a file is at least, where the next part follows: a killed process loses it
 FIRST_ROWS, LENGTHS = "first rows", "lengths"  # in a file: (parts,) and (parts, arrays) int64
@@ -43,7 +43,7 @@ def in_parts(work: Work, folder: Path, runner: Runner = HERE) -> Iterator[Arrays
     starts = range(0, work.count, work.size)
     present, make = partial(_starts_in, work, folder), partial(_make, work, folder)
     lock = folder.with_suffix(".lock")
-    runner.run(Job(work.title, starts, present, make, str(folder), lock))
+    runner.run(Parts(work.title, starts, present, make, str(folder), lock))
     parts = _read(_files_in(folder))
     yield _joined([parts[start] for start in starts])
     shutil.rmtree(folder)

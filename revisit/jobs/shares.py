@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from revisit.errors import UserError, expect
-from revisit.jobs.job import Job, in_batches, make_here, missing, progress_of
+from revisit.jobs.runner import Parts, in_batches, make_here, missing
 
 _held: list[FileLock] = []  # until this process ends
 
@@ -27,13 +27,13 @@ class Share(NamedTuple):
     number: int
     count: int
 
-    def run(self, job: Job) -> None:
-        own = in_batches(range(len(job.parts)), self.count)[self.number :: self.count]
-        todo = sorted({*chain(*own)}.intersection(missing(job)))
-        with progress_of(job, len(todo)) as bar, _error_of_each():
-            make_here(job, todo, bar)
-        if missing(job) or not _is_first(job):
-            one = f"{job.title}: process {self.number} of {self.count} has made its parts"
+    def run(self, parts: Parts) -> None:
+        own = in_batches(range(len(parts.names)), self.count)[self.number :: self.count]
+        todo = sorted({*chain(*own)}.intersection(missing(parts)))
+        with _error_of_each():
+            make_here(parts, todo)
+        if missing(parts) or not _is_first(parts):
+            one = f"{parts.title}: process {self.number} of {self.count} has made its parts"
             print(f"{one}; the process that finds all of them continues, or this command once more", flush=True)
             raise SystemExit(0)
 
@@ -49,19 +49,19 @@ def _locked(path: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _is_first(job: Job) -> bool:
+def _is_first(parts: Parts) -> bool:
     """Whether no other process puts the parts together, or has done so already."""
-    if job.lock is None:
+    if parts.lock is None:
         return True
-    lock = FileLock(job.lock)
+    lock = FileLock(parts.lock)
     try:
         lock.acquire(blocking=False)
     except Timeout:
         return False
     _held.append(lock)
-    atexit.register(job.lock.unlink, missing_ok=True)  # of what is put together outside ``in_parts``, too
-    if done := bool(missing(job)):  # and deleted since
-        job.lock.unlink(missing_ok=True)
+    atexit.register(parts.lock.unlink, missing_ok=True)  # of what is put together outside ``in_parts``, too
+    if done := bool(missing(parts)):  # and deleted since
+        parts.lock.unlink(missing_ok=True)
     return not done
 
 

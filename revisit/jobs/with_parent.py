@@ -9,14 +9,17 @@ a checkpoint. This file is a script of its own, which imports nothing slow.
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from typing import Any
 
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>; an exec keeps what it sets
 
 
-def with_parent(words: list[str]) -> list[str]:
-    """The words of a command that ends with this process, and with this thread."""
-    return [sys.executable, "-IS", os.path.abspath(__file__), str(os.getpid()), *words]
+def start_child(words: list[str], **options: Any) -> subprocess.Popen:
+    """A command that ends with this process, and with this thread; ``options`` are those of ``subprocess.Popen``."""
+    before = [sys.executable, "-IS", os.path.abspath(__file__), str(os.getpid())]
+    return subprocess.Popen([*before, *words], **options)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from trees import refusal, refused
 
 from revisit.command.options import share_of_gpus
 from revisit.jobs import parts
-from revisit.jobs.job import in_batches
 from revisit.jobs.options import add_runner_options, runner_of
 from revisit.jobs.parts import Work, in_parts
 from revisit.jobs.processes import HERE, Processes
+from revisit.jobs.runner import in_batches
 from revisit.jobs.shares import Share
 
 

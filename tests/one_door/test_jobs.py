@@ -46,3 +46,20 @@ def test_one_class_says_whether_a_folder_is_of_the_same_facts():
     }
     readers = files_with(r"""json\.loads\(.*(RECORD|SETTINGS|"job.json"|"settings.json")""")
     assert readers == set()
+
+
+def test_one_function_starts_a_child_and_one_file_writes_batch_scripts():
+    """Studies start what they measure or kill; who only asks a program something waits for it by ``run``."""
+    starters = files_with(r"\bPopen\(|os\.(fork|spawn\w+|posix_spawn)\(|os\.execv\(")
+    assert {name for name in starters if not name.startswith("studies/")} == {"revisit/jobs/with_parent.py"}
+    assert files_with('#SBATCH|"sbatch", ') == {"revisit/jobs/sbatch.py"}
+
+
+def test_a_job_is_of_commands_and_parts_are_of_a_runner():
+    classes = {name: re.findall(r"^class (Job|Parts|Runner)\b", text, re.MULTILINE) for name, text in SOURCES.items()}
+    places = {each: [name for name, found in classes.items() if each in found] for each in ("Job", "Parts", "Runner")}
+    assert places == {
+        "Job": ["revisit/jobs/commands.py"],
+        "Parts": ["revisit/jobs/runner.py"],
+        "Runner": ["revisit/jobs/runner.py"],
+    }

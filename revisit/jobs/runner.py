@@ -16,11 +16,11 @@ PER_WORKER = 16  # batches of parts at least, so that none waits long for the la
 CONTINUES = "the same command continues"
 
 
-class Job(NamedTuple):
+class Parts(NamedTuple):
     """What is to be made. It travels to other processes by pickle."""
 
     title: str  # of its progress
-    parts: Sequence[Hashable]  # what ``present`` calls them
+    names: Sequence[Hashable]  # what ``present`` calls them
     present: Callable[[], Collection[Hashable]]  # those that are in files
     make: Callable[[Sequence[int]], Iterator[int]]  # those of these numbers; yields how many more are in files
     place: str  # that has the files, in words
@@ -31,7 +31,7 @@ class Job(NamedTuple):
 class Runner(Protocol):
     """Who makes the parts."""
 
-    def run(self, job: Job) -> None:
+    def run(self, parts: Parts) -> None:
         """Make what is missing. A process that returns finds all parts there, and it alone puts them together.
 
         Raises SystemExit in a process that has made its share where others put them together; UserError where a part
@@ -57,22 +57,23 @@ class PerProcess:
         return PerProcess, (self._make,)
 
 
-def missing(job: Job) -> list[int]:
+def missing(parts: Parts) -> list[int]:
     """The numbers of parts that are not there."""
-    present = job.present()
-    return [number for number, name in enumerate(job.parts) if name not in present]
+    present = parts.present()
+    return [number for number, name in enumerate(parts.names) if name not in present]
 
 
-def progress_of(job: Job, missing: int) -> tqdm:
+def progress_of(parts: Parts, missing: int) -> tqdm:
     """Of all parts."""
-    count = len(job.parts)
-    return progress(job.title, "part", total=count, done=count - missing)
+    count = len(parts.names)
+    return progress(parts.title, "part", total=count, done=count - missing)
 
 
-def make_here(job: Job, numbers: Sequence[int], bar: tqdm) -> None:
+def make_here(parts: Parts, todo: Sequence[int]) -> None:
     """Make these parts in this process."""
-    for count in job.make(numbers):
-        bar.update(count)
+    with progress_of(parts, len(todo)) as bar:
+        for count in parts.make(todo):
+            bar.update(count)
 
 
 def in_batches(numbers: Sequence[int], workers: int) -> list[Sequence[int]]:
@@ -81,10 +82,10 @@ def in_batches(numbers: Sequence[int], workers: int) -> list[Sequence[int]]:
     return [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
-def make_batch(job: Job, numbers: Sequence[int]) -> int:
+def make_batch(parts: Parts, numbers: Sequence[int]) -> int:
     """Make what is missing of a batch, which another worker may have begun. Returns how many parts it has."""
-    present = job.present()
-    todo = [number for number in numbers if job.parts[number] not in present]
-    for _ in job.make(todo):
+    present = parts.present()
+    todo = [number for number in numbers if parts.names[number] not in present]
+    for _ in parts.make(todo):
         pass
     return len(numbers)
