@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
+from checkpoints import run_checkpoint, write_converted
 
 from revisit.command.evaluation_config import load_project
 from revisit.command.evaluation_options import parse_args
@@ -32,6 +34,13 @@ def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return output, json.loads((output / "results.json").read_text())
 
     return call
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A converted backbone as it is drawn. To read."""
+    torch.manual_seed(0)
+    return str(write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth"))
 
 
 @pytest.fixture

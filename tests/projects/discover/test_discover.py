@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from checkpoints import run_checkpoint, write_converted
 from commands import ROOT, one_line_error, run
 from pycocotools import mask as run_lengths
@@ -116,12 +115,6 @@ def test_recurrence_is_the_mean_over_the_other_images():
     assert Recurrence(images)(images["a"], "a") == pytest.approx(expected, abs=1e-9)
     assert Recurrence({"a": images["a"]})(images["a"], "a").tolist() == [1] * 5
     assert Recurrence(images)(np.zeros((0, 4)), "an image without parts").shape == (0,)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    torch.manual_seed(0)
-    return write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth")
 
 
 def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, write_pictures, tmp_path):

@@ -10,8 +10,6 @@ import statistics
 import cv2
 import numpy as np
 import pytest
-import torch
-from checkpoints import run_checkpoint, write_converted
 from commands import one_line_error, run
 
 from projects.Labels.detections import judged, missing, read_detections, shifted
@@ -25,12 +23,6 @@ from revisit.evaluation.nearest import nearest_others
 from studies.label_check.spoiling import KINDS, precision, read_spoiled, spoil
 
 COLOURS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210)}
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    torch.manual_seed(0)
-    return str(write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth"))
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
-from checkpoints import run_checkpoint, write_converted
 from commands import documented, one_line_error, run
 from PIL import Image
 
@@ -21,12 +19,6 @@ from projects.Rows.hierarchy import balanced, clustered, equal_shares
 from projects.Rows.row_table import RowTable, save_table
 from revisit.data.sources.catalog import get_records
 from studies.curation.score_groups import pair_scores
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    torch.manual_seed(0)
-    return str(write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth"))
 
 
 @pytest.fixture

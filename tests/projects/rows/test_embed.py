@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoints import finetuned_checkpoint, run_checkpoint, write_converted
+from checkpoints import finetuned_checkpoint
 from commands import one_line_error, run
 from torch.nn.functional import normalize
 from trees import refused
@@ -31,12 +31,6 @@ from revisit.jobs import parts
 from revisit.network.network_maps import network_maps, resized
 
 from detectron2.modeling import build_model
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    torch.manual_seed(0)
-    return str(write_converted(run_checkpoint(), tmp_path_factory.mktemp("weights") / "backbone.pth"))
 
 
 @pytest.fixture
