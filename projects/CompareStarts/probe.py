@@ -32,7 +32,7 @@ from projects.Rows.leave_out import (
 )
 from projects.Rows.own_features import BACKBONE, Features, own_features
 from revisit.boxes.boxes import Boxes, iou
-from revisit.boxes.labelled_boxes import size_of
+from revisit.boxes.coco_files import size_of
 from revisit.checkpoint.flags import flags_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of

@@ -39,7 +39,7 @@ def self_labelled(
             continue
         instances = predict(record, pixels)["instances"].to("cpu")
         results = instances_to_coco_json(instances, 0)
-        detected = [_numbered_from_one(each) for each in results]
+        detected = [each | {"category_id": each["category_id"] + 1} for each in results]
         has_masks = instances.has("pred_masks")
         before = [_in_coco(box, has_masks) for box in record.get("annotations", [])]
         height, width = pixels.shape[:2]
@@ -70,12 +70,6 @@ def merged(labelled: list[dict], detected: list[dict]) -> list[dict]:
     pairs = zip(labelled, highest, strict=True)
     kept = [box for box, overlap in pairs if overlap <= SAME or box.get("iscrowd")]
     return [*detected, *kept]
-
-
-def _numbered_from_one(result: dict) -> dict:
-    """A result of Detectron2's without the image, its class numbered as in files."""
-    kept = {key: value for key, value in result.items() if key != "image_id"}
-    return {**kept, "category_id": result["category_id"] + 1}
 
 
 def _in_coco(box: dict, has_masks: bool) -> dict:

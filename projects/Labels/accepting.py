@@ -12,8 +12,7 @@ import numpy as np
 from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
 from revisit.boxes.boxes import in_coco, with_sides
-from revisit.boxes.coco_files import folder_of, write_data_set
-from revisit.boxes.labelled_boxes import size_of, with_whole_name
+from revisit.boxes.coco_files import folder_of, size_of, write_data_set
 from revisit.errors import UserError, expect, first_line
 from revisit.markdown import CsvDicts
 
@@ -134,7 +133,7 @@ def _corrected(labels: Labels, changes: Sequence[Change]) -> list[dict[str, Any]
         ]
         objects += [_new(change) for change in of_place[image, NOT_A_LABEL]]
         height, width = size_of(record)
-        images.append({**with_whole_name(record), "height": height, "width": width, "objects": objects})
+        images.append({"file_name": record["file_name"], "height": height, "width": width, "objects": objects})
     return images
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from revisit.boxes.boxes import Boxes
-from revisit.boxes.labelled_boxes import size_of
+from revisit.boxes.coco_files import size_of
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names

@@ -10,7 +10,7 @@ import numpy as np
 from projects.Labels.labels import Labels
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.votes import Vote
-from revisit.boxes.labelled_boxes import size_of
+from revisit.boxes.coco_files import size_of
 from revisit.errors import UserError, first_line
 from revisit.files import write_whole
 from revisit.markdown import csv_table

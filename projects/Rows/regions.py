@@ -1,6 +1,7 @@
 """What is to be embedded: the images of a data set, its boxes, or the boxes of tools/predict.py."""
 
 import os
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,12 +66,13 @@ def _labelled(name: str) -> list[Places]:
     has_boxes = all("annotations" in record for record in records)
     expect(has_boxes, f"--boxes {name} has no boxes: expected a data set with boxes, or a predictions.json")
     classes = names_of(name)
-    places = []
-    for record in records:
-        objects = [each for each in record["annotations"] if not each.get("iscrowd")]
-        boxes = Boxes.of_annotations(objects, np.float32)
-        places.append(Places(record, boxes.xyxy, [classes[number] for number in boxes.classes]))
-    return places
+    objects = [[each for each in record["annotations"] if not each.get("iscrowd")] for record in records]
+    boxes = Boxes.of_annotations(list(chain.from_iterable(objects)), np.float32)
+    of_images = np.split(np.arange(len(boxes)), np.cumsum(list(map(len, objects)))[:-1])
+    return [
+        Places(record, boxes.xyxy[places], [classes[number] for number in boxes.classes[places]])
+        for record, places in zip(records, of_images, strict=True)
+    ]
 
 
 def _predicted(path: Path) -> list[Places]:

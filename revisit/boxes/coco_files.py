@@ -7,11 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from revisit.data.images.reader import read_size
 from revisit.errors import UserError
 from revisit.files import write_whole
 
 CATEGORY = {"id": 1, "name": "object"}
 Images = Sequence[Mapping[str, Any]]  # records with height and width, px, and objects in COCO's format
+
+
+def size_of(record: Mapping[str, Any]) -> tuple[int, int]:
+    """Height and width of a record's image, px, from its file where the record does not have them."""
+    size = record if "height" in record and "width" in record else read_size(record["file_name"])
+    return size["height"], size["width"]
 
 
 def folder_of(images: Images, data_set: str = "") -> str:
@@ -40,8 +47,8 @@ def write_data_set(
         name = os.path.relpath(image["file_name"], folder) if folder else image["file_name"]
         pictures.append({"id": number, "file_name": name, **size})
         for each in image["objects"]:
-            identity = {"id": len(annotations) + 1, "image_id": number, "category_id": 1, "iscrowd": 0}
-            annotations.append(identity | each)
+            identity = {"id": len(annotations) + 1, "image_id": number}
+            annotations.append({**identity, "category_id": 1, "iscrowd": 0, **each, **identity})
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
     write_whole(path, json.dumps({"images": pictures, "annotations": annotations, "categories": categories}))
     return len(annotations)

@@ -1,6 +1,7 @@
 """Spoil the labels of a data set in known ways, and count how many of them a list of suspects has first."""
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,7 @@ import numpy as np
 from projects.Labels.labels import Labels
 from projects.Labels.suspects import Suspect, box_text, row_of
 from revisit.boxes.boxes import iou, sides_of, with_sides
-from revisit.boxes.coco_files import write_data_set
-from revisit.boxes.labelled_boxes import size_of, with_whole_name
+from revisit.boxes.coco_files import size_of, write_data_set
 from revisit.errors import expect
 from revisit.files import write_whole
 
@@ -65,7 +65,7 @@ def spoil(labels: Labels, share: float, seed: int, output: Path) -> list[Spoiled
 
 def _with_objects(record: dict, objects: list[dict]) -> dict[str, Any]:
     height, width = size_of(record)
-    return {**with_whole_name(record), "height": height, "width": width, "objects": objects}
+    return {"file_name": os.path.abspath(record["file_name"]), "height": height, "width": width, "objects": objects}
 
 
 def _another(number: int, count: int, rng: np.random.Generator) -> int:

@@ -10,6 +10,7 @@ import statistics
 import cv2
 import numpy as np
 import pytest
+import torch
 from commands import one_line_error, run
 
 from projects.Labels.detections import judged, missing, read_detections, shifted
