@@ -81,6 +81,16 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
+@contextmanager
+def one_at_a_time(lock: str | Path) -> Iterator[None]:
+    """A block that one process at a time enters. Who waits for a lock that is deleted takes the next one."""
+    from filelock import FileLock  # not at start-up
+
+    with FileLock(lock):
+        yield
+        Path(lock).unlink(missing_ok=True)
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove the files that processes were writing here by ``written_whole`` when they were killed."""
     for entry in filter(os.DirEntry.is_file, os.scandir(folder)):
@@ -201,7 +211,7 @@ def local_copy(name: str, what: str = "file") -> Path:
 
 def _fetch(url: str) -> str:
     from iopath.common.download import download
-    from iopath.common.file_io import file_lock, get_cache_dir
+    from iopath.common.file_io import get_cache_dir
 
     from detectron2.utils.file_io import PathManager  # not at start-up: it takes a second
 
@@ -210,7 +220,8 @@ def _fetch(url: str) -> str:
         return PathManager.get_local_path(parts._replace(query="").geturl())
     # PathManager's name of the copy would end in the query instead of the suffix.
     copy = Path(get_cache_dir()) / hashlib.sha256(url.encode()).hexdigest()[:16] / Path(parts.path).name
-    with file_lock(str(copy)):
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(f"{copy}.lock"):
         if not copy.is_file():
             download(url, str(copy.parent), filename=copy.name)
     return str(copy)

@@ -143,8 +143,7 @@ class Trainings:
 
 def has_diverged(job: Job) -> bool:
     """Whether its last line says that the learning rate is too high: running it again would end alike."""
-    lines = job.log.read_text(errors="replace").splitlines() if job.log.is_file() and not job.done else []
-    return bool(lines) and DIVERGED in lines[-1]
+    return not job.done and job.log.is_file() and DIVERGED in job.last_line
 
 
 def last_metric(folder: Path, name: str) -> float:

@@ -19,15 +19,13 @@ from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
-from filelock import FileLock
-
 from projects.LargeData.run_store import HALF, OWNER, Entry, Listing, Owner, RunStore, answered
 from projects.LargeData.threads import quiet_thread
 from revisit.checkpoint.run_folder import FINAL, OF_RUN, checkpoints_of_run, iteration_of, outdated
 from revisit.engine.data_checks import evaluation_sets
 from revisit.engine.run_copies import RUN_COPY_REGISTRY
 from revisit.errors import UserError, expect, first_line, without_secrets
-from revisit.files import is_url, make_folder, write_whole
+from revisit.files import is_url, make_folder, one_at_a_time, write_whole
 from revisit.keys import RUN, Rule, declare
 
 from detectron2.config import CfgNode
@@ -67,7 +65,7 @@ class OutputSync:
         folder = Path(cfg.OUTPUT_DIR)
         make_folder(folder, "OUTPUT_DIR")
         store = open_store(cfg)
-        with FileLock(folder / f".{OF_FOLDER}.lock"):  # of several processes here, one brings the files back
+        with one_at_a_time(folder / f".{OF_FOLDER}.lock"):  # of several processes here, one brings the files back
             listing = answered(store.listing, f"OUTPUT_SYNC: reading {store}")
             check_is_ours(store, listing, folder, resume=resume)
             claim(store, folder)

@@ -19,13 +19,12 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import fsspec
 import numpy as np
-from filelock import FileLock
 from fsspec.implementations.local import LocalFileSystem
 
 from revisit.arrays import read_head
 from revisit.data.sources.rows import Table
 from revisit.errors import expect
-from revisit.files import make_folder, plain_name, user_cache, written_whole
+from revisit.files import make_folder, one_at_a_time, plain_name, user_cache, written_whole
 
 INDEX = "index.npz"
 NO_LABEL = -1
@@ -175,7 +174,7 @@ def local_index(filesystem: fsspec.AbstractFileSystem, folder: str) -> str:
     end = _end_of(filesystem, path)
     copy = user_cache() / "indexes" / f"{hashlib.sha256(end).hexdigest()[:32]}.npz"
     make_folder(copy.parent, "the folder of copied indexes (XDG_CACHE_HOME)")
-    with FileLock(f"{copy}.lock"):
+    with one_at_a_time(f"{copy}.lock"):
         if not _ends_with(copy, end):
             with written_whole(copy) as temporary:
                 filesystem.get_file(path, str(temporary))

@@ -7,11 +7,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock
-
 from revisit.checkpoint.flags import read_flags
 from revisit.errors import UserError
-from revisit.files import local_copy, make_folder, user_cache
+from revisit.files import local_copy, make_folder, one_at_a_time, user_cache
 from revisit.plugins import load_plugins
 
 from fvcore.common.registry import Registry
@@ -60,7 +58,7 @@ def kept_file(name: str, write: Callable[[Path], None]) -> Path:
     if _is_whole(path):
         return path
     make_folder(path.parent, "the folder of converted weights (XDG_CACHE_HOME)")
-    with FileLock(f"{path}.lock"):
+    with one_at_a_time(f"{path}.lock"):
         if not _is_whole(path):
             write(path)
             logger.info(f"wrote {path}")

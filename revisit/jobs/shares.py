@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from revisit.errors import UserError, expect
+from revisit.files import one_at_a_time
 from revisit.jobs.runner import Parts, in_batches, make_here, missing
 
 _held: list[FileLock] = []  # until this process ends
@@ -38,15 +39,8 @@ class Share(NamedTuple):
             raise SystemExit(0)
 
     def alone(self, folder: Path | None) -> AbstractContextManager:
-        return _locked(folder / ".shares.lock") if folder else nullcontext()  # an upload is whole, and the same bytes
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """A block that one process at a time enters. Who waits for a lock that is deleted takes the next one."""
-    with FileLock(path):
-        yield
-        path.unlink(missing_ok=True)
+        # An upload to a store is whole, and of the same bytes.
+        return one_at_a_time(folder / ".shares.lock") if folder else nullcontext()
 
 
 def _is_first(parts: Parts) -> bool:

@@ -48,6 +48,14 @@ def test_one_class_says_whether_a_folder_is_of_the_same_facts():
     assert readers == set()
 
 
+def test_one_block_keeps_other_processes_out():
+    """Two hold a lock for as long as they live, or until another one has it: a run, and who puts parts together. One
+    waits a second at most; and a file that is written, or a log, is a lock by itself."""
+    hold, waits_a_second = {"revisit/engine/run_lock.py", "revisit/jobs/shares.py"}, {"projects/LargeData/cache.py"}
+    assert files_with(r"\bFileLock\(|\bfile_lock\b") == {"revisit/files.py"} | hold | waits_a_second
+    assert files_with(r"\bflock\(") == {"revisit/files.py", "revisit/jobs/commands.py"}
+
+
 def test_one_function_starts_a_child_and_one_file_writes_batch_scripts():
     """Studies start what they measure or kill; who only asks a program something waits for it by ``run``."""
     starters = files_with(r"\bPopen\(|os\.(fork|spawn\w+|posix_spawn)\(|os\.execv\(")
