@@ -227,6 +227,12 @@ def _fetch(url: str) -> str:
     return str(copy)
 
 
+def file_digest(path: str | Path, kind: str = "sha256") -> str:
+    """The digest of a file's bytes by hashlib's ``kind``, hexadecimal."""
+    with open(path, "rb") as content:
+        return hashlib.file_digest(content, kind).hexdigest()
+
+
 def read_yaml(path: str | Path, *, as_text: bool = False) -> Any:
     """The plain values of a YAML file: dicts, lists, text, numbers, dates.
 

@@ -3,7 +3,6 @@
 FILE is one image a line, such as selected.txt of tools/select_images.py. Larger numbers contain smaller ones.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, Lab
 from revisit.data.sources.records import Records
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import expect
+from revisit.files import file_digest
 
 if TYPE_CHECKING:  # every command registers the layout
     from projects.CompareStarts.comparison import Task
@@ -37,7 +37,7 @@ def with_pick(task: "Task", file: str, seeds: Sequence[int]) -> "Task":
     facts = []
     for path in sorted({place.replace(SEED, str(seed)) for seed in seeds}):
         expect(os.path.isfile(path), f"--labelled {path}: no such list; tools/select_images.py makes one, selected.txt")
-        facts.append(f"{path}: {hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]}")
+        facts.append(f"{path}: {file_digest(path)[:16]}")
     return replace(task, picked=place, facts=(*task.facts, *facts))
 
 

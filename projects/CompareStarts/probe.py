@@ -42,7 +42,7 @@ from revisit.data.sources.labels import VOID, read_depth, read_labels
 from revisit.data.sources.records import Records, fingerprint, sample
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect
-from revisit.files import written_whole
+from revisit.files import file_digest, written_whole
 from revisit.network.network import Network
 from revisit.progress import progress
 
@@ -133,7 +133,7 @@ def _digest(task: Task, start: Start, data: list, seed: int, root: Path) -> str:
 def _digest_of_weights(start: Start, seed: int, root: Path) -> str:
     if isinstance(start.source, GivenBackbone):
         return start.source.digest(seed) or f"random {seed}"
-    return hashlib.sha256(weights_of(start, seed, root).read_bytes()).hexdigest()
+    return file_digest(weights_of(start, seed, root))
 
 
 def _read(file: Path, title: str) -> Probe:

@@ -20,7 +20,7 @@ from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
-from revisit.files import local_copy, make_folder, output_path, written_whole
+from revisit.files import file_digest, local_copy, make_folder, output_path, written_whole
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
 from revisit.network.network import Network
@@ -160,8 +160,7 @@ def weights_key(cfg: CfgNode) -> str:
     drawn = f"SEED {cfg.SEED}" if not cfg.MODEL.WEIGHTS or cfg.MODEL.ALLOW_PARTIAL_BACKBONE else ""
     if not cfg.MODEL.WEIGHTS:
         return drawn
-    with open(local_copy(cfg.MODEL.WEIGHTS, "MODEL.WEIGHTS"), "rb") as file:
-        return f"{hashlib.file_digest(file, 'sha256').hexdigest()} {drawn}".strip()
+    return f"{file_digest(local_copy(cfg.MODEL.WEIGHTS, 'MODEL.WEIGHTS'))} {drawn}".strip()
 
 
 def images_key(records: list[dict]) -> str:

@@ -4,7 +4,6 @@ One thread looks at OUTPUT_DIR, uploads what is new, and writes the list of what
 waits for the training: where the store does not answer, the files stay on the disk, and it tries again.
 """
 
-import hashlib
 import json
 import logging
 import re
@@ -25,7 +24,7 @@ from revisit.checkpoint.run_folder import FINAL, OF_RUN, checkpoints_of_run, ite
 from revisit.engine.data_checks import evaluation_sets
 from revisit.engine.run_copies import RUN_COPY_REGISTRY
 from revisit.errors import UserError, expect, first_line, without_secrets
-from revisit.files import is_url, make_folder, one_at_a_time, write_whole
+from revisit.files import file_digest, is_url, make_folder, one_at_a_time, write_whole
 from revisit.keys import RUN, Rule, declare
 
 from detectron2.config import CfgNode
@@ -351,7 +350,4 @@ def state_of(path: Path) -> tuple[int, int] | None:
 
 def is_same(path: Path, entry: Entry) -> bool:
     """Whether a file has the bytes that a list has."""
-    if path.stat().st_size != entry.size:
-        return False
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+    return path.stat().st_size == entry.size and file_digest(path) == entry.sha256

