@@ -1,18 +1,25 @@
 """Detectron2's checkpointer, made strict: written whole or not at all, and what cannot be loaded whole is refused."""
 
 import logging
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from revisit.checkpoint.detector_parts import part_flags, parts_that_fit, report_parts, without_predictors
-from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
+from revisit.checkpoint.detector_parts import (
+    for_both_encoders,
+    of_backbone,
+    part_flags,
+    parts_that_fit,
+    report_parts,
+    without_predictors,
+)
+from revisit.checkpoint.flags import check_stated_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
+    for_prediction,
     read_checkpoint,
     require_finite,
     require_tensors,
@@ -25,7 +32,7 @@ from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, network_of, value_of
-from revisit.modeling.backbone.description import Flags, backbone_keys, describe, description_of, undescribed
+from revisit.modeling.backbone.description import Flags, backbone_keys, describe, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.checkpoint import DetectionCheckpointer
@@ -52,7 +59,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         trainer: what else resumes; its ``check_state_dict`` refuses another experiment's checkpoint.
     """
 
-    trains = True  # whether the model is trained after loading
+    trains = True  # after loading; else its weights have to be those of the whole model
 
     def __init__(self, model: nn.Module, cfg: CfgNode, trainer: Any = None):
         super().__init__(model, cfg.OUTPUT_DIR, **({"trainer": trainer} if trainer else {}))
@@ -133,17 +140,48 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return {**content, "model": unwrapped(content["model"])}
 
     def _load_model(self, checkpoint: dict) -> object:
-        if not (self._resuming and self.trains):
-            checkpoint = {**checkpoint, "model": for_prediction(checkpoint)}
-        if self._resuming:
-            self._check_resumes(checkpoint)
-            return super()._load_model(checkpoint)
-        tensors = self._tensors_to_start_from(checkpoint)
-        incompatible = super()._load_model(self._named_plainly({**checkpoint, "model": tensors}))
+        """The steps of a load, in their order. What is loaded is this run's own, or what it starts from."""
+        return self._resume(checkpoint) if self._resuming else self._start_from(for_prediction(checkpoint))
+
+    def _resume(self, checkpoint: dict) -> object:
+        checkpoint = checkpoint if self.trains else for_prediction(checkpoint)
+        if self._trainer:  # which says more than tensors that do not fit
+            self._trainer.check_state_dict(checkpoint["trainer"])
+        self._start = start_of(checkpoint)
+        flags = checkpoint.get("flags") or read_flags(self._named)[0]
+        check_stated_flags(flags, self._cfg, describe(self.model), self._path, is_folded=False)
+        self._check_fits_exactly(checkpoint["model"])
+        return super()._load_model(checkpoint)
+
+    def _start_from(self, checkpoint: dict) -> object:
+        tensors, description = checkpoint["model"], describe(self.model)
+        if description is None:
+            raise undescribed(f"the backbone, a {type(getattr(self.model, 'backbone', self.model)).__name__},")
+        stated = checkpoint.get("flags")
+        flags, source, licence = (stated, "", "") if stated else read_flags(self._named)
+        self._start = origin_of(checkpoint, Path(self._named).name, source, licence)
+        folded = flags is None and self.trains and is_folded(of_backbone(tensors))
+        check_stated_flags(flags, self._cfg, description, self._path, is_folded=folded)
+        for key, value in tensors.items():
+            require_finite(f"{self._path}: {key}", value)
+        taken = self._named_plainly({**checkpoint, "model": self._taken(checkpoint, flags or {})})
+        incompatible = super()._load_model(taken)
         self._check_backbone_is_whole(incompatible.missing_keys, checkpoint)
-        if self.trains and not method_of(self._cfg):
+        if not self.trains:
+            self._check_model_is_whole(incompatible.missing_keys)
+        elif not method_of(self._cfg):
             report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
         return incompatible
+
+    def _taken(self, checkpoint: dict, flags: Flags) -> dict:
+        """The tensors of a file that this model takes, under its names."""
+        tensors = checkpoint["model"]
+        if method_of(self._cfg):
+            return for_both_encoders(tensors, self.model, self._path)
+        tensors = parts_that_fit(tensors, flags, self.model.state_dict(), self._cfg, self._path)
+        theirs, ours = checkpoint.get("classes"), self._class_names()
+        has_others = self.trains and theirs and ours and theirs != ours
+        return without_predictors(tensors, self._path) if has_others else tensors
 
     def _named_plainly(self, checkpoint: dict) -> dict:
         """A file whose tensors Detectron2 gives to all names that end as theirs: of a network that has a copy for its
@@ -151,76 +189,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         prefixes = network_of(self._cfg).training_only
         if not (prefixes and checkpoint.get("matching_heuristics")):
             return checkpoint
-        plain = for_prediction({"model": self.model.state_dict(), "training_only": prefixes})
+        plain = for_prediction({"model": self.model.state_dict(), "training_only": prefixes})["model"]
         is_of_caffe2 = checkpoint.get("__author__") == "Caffe2"
         tensors = align_and_update_state_dicts(plain, checkpoint["model"], c2_conversion=is_of_caffe2)
         return {**checkpoint, "model": tensors, "matching_heuristics": False}
-
-    def _check_resumes(self, checkpoint: dict) -> None:
-        """Refuse the checkpoint of another experiment, or of another network."""
-        if self._trainer:  # which says more than tensors that do not fit
-            self._trainer.check_state_dict(checkpoint["trainer"])
-        self._start = start_of(checkpoint)
-        self._check_flags(checkpoint.get("flags") or read_flags(self._named)[0])
-        self._check_fits_exactly(checkpoint["model"])
-
-    def _tensors_to_start_from(self, checkpoint: dict) -> dict:
-        """The tensors of a file that this model takes, under its names. Refuses a file of other flags."""
-        tensors = checkpoint["model"]
-        description = describe(self.model)
-        if description is None:
-            raise undescribed(f"the backbone, a {type(getattr(self.model, 'backbone', self.model)).__name__},")
-        flags, source, licence = checkpoint.get("flags"), "", ""
-        if not flags:
-            flags, source, licence = read_flags(self._named)
-        self._start = origin_of(checkpoint, Path(self._named).name, source, licence)
-        self._check_flags(flags)
-        if flags is None and self.trains and is_folded(_of_backbone(tensors)):
-            check_flags(description.FOLDED, self._cfg, description, self._path)
-        for key, value in tensors.items():
-            require_finite(f"{self._path}: {key}", value)
-        if method_of(self._cfg):
-            return self._for_both_encoders(tensors)
-        tensors = parts_that_fit(tensors, flags or {}, self.model.state_dict(), self._cfg, self._path)
-        return without_predictors(tensors, self._path) if self._has_other_classes(checkpoint) else tensors
-
-    def _check_flags(self, flags: object) -> None:
-        """Refuse flags that this config does not have; warn where there are none."""
-        if not isinstance(flags, dict | None):
-            raise UserError(f"{self._path} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
-        if flags is not None:
-            check_flags(flags, self._cfg, describe(self.model), self._path)
-            return
-        logger.warning(
-            f"{self._path} holds tensors without flags (a bare state dict, or weights of others), and none lie "
-            "next to it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
-        )
-
-    def _has_other_classes(self, checkpoint: dict) -> bool:
-        """Whether the network of the file predicts other classes than the one that is to be trained."""
-        theirs = checkpoint.get("classes")
-        ours = self._class_names()
-        return bool(self.trains and theirs and ours) and theirs != ours
-
-    def _for_both_encoders(self, tensors: dict) -> dict:
-        """Of a pretraining's weights the backbone alone, under the names of encoder and momentum encoder.
-
-        Else one method's checkpoint would start half of another: g and not g', or a queue whose rows do not match.
-        """
-        parts = [name for name, _ in self.model.named_children()]
-        encoders = [name for name in parts if name.endswith("backbone")]
-        heads = [name for name in parts if name.endswith("roi_heads")]  # C4's have a stage of the backbone
-        backbone = _of_backbone(tensors)
-        description = description_of(backbone)
-        if not encoders or description is None:
-            return tensors
-        backbone = {key: value for key, value in backbone.items() if key.startswith(description.PREFIXES)}
-        if len(backbone) < len(tensors):
-            left = sorted({key.partition(".")[0] for key in tensors} - {"backbone"})
-            logger.info(f"of {self._path} the backbone starts {' and '.join(encoders)}; not taken: {', '.join(left)}")
-        places = product(encoders + heads, ("", "bottom_up."), backbone)
-        keys = {f"{part}.{pyramid}{name}": name for part, pyramid, name in places}
-        return {key: backbone[keys[key]] for key in self.model.state_dict() if key in keys}
 
     def _check_fits_exactly(self, tensors: dict) -> None:
         ours = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
@@ -248,6 +220,13 @@ class RevisitCheckpointer(DetectionCheckpointer):
             "with tools/convert_to_d2.py, correct the backbone's keys, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
         )
 
+    def _check_model_is_whole(self, missing_keys: list[str]) -> None:
+        if missing_keys:
+            raise UserError(
+                f"MODEL.WEIGHTS {self._path} lacks {len(missing_keys)} tensors of this model, the first "
+                f"{missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth"
+            )
+
 
 class WholeModelCheckpointer(RevisitCheckpointer):
     """Refuses to load less than the whole model: what is scored or drawn must have been trained."""
@@ -259,21 +238,6 @@ class WholeModelCheckpointer(RevisitCheckpointer):
             raise UserError("no weights to predict with: give MODEL.WEIGHTS, such as output/x/model_final.pth")
         return super().load(path, *args, **kwargs)
 
-    def _load_model(self, checkpoint: dict) -> object:
-        incompatible = super()._load_model(checkpoint)
-        if incompatible.missing_keys:
-            raise UserError(
-                f"MODEL.WEIGHTS {self._path} lacks {len(incompatible.missing_keys)} tensors of this model, the first "
-                f"{incompatible.missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth"
-            )
-        return incompatible
-
-
-def for_prediction(checkpoint: dict) -> dict:
-    """The tensors of a file without those that only its training needs, under the prefixes in ``training_only``."""
-    prefixes = tuple(checkpoint.get("training_only", ()))
-    return {key: value for key, value in checkpoint["model"].items() if not key.startswith(prefixes)}
-
 
 def _is_whole(path: Path) -> bool:
     """Whether a run can resume from a checkpoint; says why not."""
@@ -284,11 +248,3 @@ def _is_whole(path: Path) -> bool:
     if problem:
         logger.error(f"DAMAGED CHECKPOINT: {problem}. Trying the one before it")
     return not problem
-
-
-def _of_backbone(tensors: dict) -> dict:
-    """Of a model's tensors those of the network below its FPN, or of its backbone, without prefix; else all."""
-    for prefix in ("backbone.bottom_up.", "backbone."):
-        if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
-            return found
-    return tensors

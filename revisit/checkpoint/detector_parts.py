@@ -3,11 +3,14 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import product
 from typing import Any, NamedTuple
+
+from torch import nn
 
 from revisit.errors import expect
 from revisit.keys import value_of
-from revisit.modeling.backbone.description import Flags
+from revisit.modeling.backbone.description import Flags, description_of
 
 from detectron2.config import CfgNode
 
@@ -112,3 +115,32 @@ def _part_of(key: str) -> str:
     """``backbone`` of a backbone's tensor, ``roi_heads.box_head`` of a head's."""
     depth = 2 if key.startswith(("roi_heads.", "head.")) else 1
     return ".".join(key.split(".")[:depth])
+
+
+def for_both_encoders(tensors: dict, model: nn.Module, path: str) -> dict:
+    """Of a pretraining's weights the backbone alone, under the names of encoder and momentum encoder.
+
+    Else one method's checkpoint would start half of another: g and not g', or a queue whose rows do not match.
+    """
+    parts = [name for name, _ in model.named_children()]
+    encoders = [name for name in parts if name.endswith("backbone")]
+    heads = [name for name in parts if name.endswith("roi_heads")]  # C4's have a stage of the backbone
+    backbone = of_backbone(tensors)
+    description = description_of(backbone)
+    if not encoders or description is None:
+        return tensors
+    backbone = {key: value for key, value in backbone.items() if key.startswith(description.PREFIXES)}
+    if len(backbone) < len(tensors):
+        left = sorted({key.partition(".")[0] for key in tensors} - {"backbone"})
+        logger.info(f"of {path} the backbone starts {' and '.join(encoders)}; not taken: {', '.join(left)}")
+    places = product(encoders + heads, ("", "bottom_up."), backbone)
+    keys = {f"{part}.{pyramid}{name}": name for part, pyramid, name in places}
+    return {key: backbone[keys[key]] for key in model.state_dict() if key in keys}
+
+
+def of_backbone(tensors: dict) -> dict:
+    """Of a model's tensors those of the network below its FPN, or of its backbone, without prefix; else all."""
+    for prefix in ("backbone.bottom_up.", "backbone."):
+        if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
+            return found
+    return tensors

@@ -4,6 +4,7 @@ Silent mis-transfer (flipped channels, another stride, other pixel statistics) c
 no error by itself, so the flags travel with the weights and every user of the weights compares them.
 """
 
+import logging
 from pathlib import Path
 
 import torch
@@ -17,6 +18,8 @@ from revisit.keys import NETWORK, declaration, value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families, family_of
 
 from detectron2.config import CfgNode, get_cfg
+
+logger = logging.getLogger(__name__)
 
 # What weights of other projects expect: MoCo, the reference code, DenseCL, SwAV, VirTex, torchvision, timm's resnet50.
 IMAGENET: Flags = {
@@ -165,6 +168,21 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
             advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
             advice += "--calibrate IMAGES"
         raise UserError(f"{weights} was made under another configuration: {listed}. Change the config.{advice}")
+
+
+def check_stated_flags(
+    flags: object, cfg: CfgNode, description: BackboneDescription | None, weights: str, *, is_folded: bool
+) -> None:
+    """As check_flags, of whatever a file says. Without flags it warns; batch norm that ``is_folded`` must be frozen."""
+    if flags is None:
+        logger.warning(
+            f"{weights} holds tensors without flags (a bare state dict, or weights of others), and none lie "
+            "next to it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
+        )
+        flags = description.FOLDED if description and is_folded else {}
+    if not isinstance(flags, dict):
+        raise UserError(f"{weights} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
+    check_flags(flags, cfg, description, weights)
 
 
 def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:

@@ -127,6 +127,13 @@ def require_finite(key: str, value: torch.Tensor | np.ndarray) -> None:
         raise UserError(f"{key} has values that are not finite: the weights of a run that diverged")
 
 
+def for_prediction(checkpoint: dict) -> dict:
+    """A checkpoint without the tensors that only its training needs, under the prefixes in ``training_only``."""
+    prefixes = tuple(checkpoint.get("training_only", ()))
+    tensors = {key: value for key, value in checkpoint["model"].items() if not key.startswith(prefixes)}
+    return {**checkpoint, "model": tensors}
+
+
 def _load_tensors(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as records:
