@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from revisit.engine import setup
+from revisit.engine import data_checks
 
 CONFIGS = Path("configs")
 BASES = ("Base-Pretrain.yaml", "Base-Finetune.yaml", "Base-Dense.yaml")
@@ -132,7 +132,7 @@ def test_batch_statistics_are_over_as_many_images_whatever_the_number_of_process
 
 @pytest.mark.parametrize(("name", "architecture"), OBJECTIVES.items())
 def test_another_objective_is_a_toy_run_but_for_its_loss(name, architecture, dry_run, toy_root, monkeypatch):
-    monkeypatch.setattr(setup, "inspect_training", lambda *_, **options: 10000)  # else too short to warm up
+    monkeypatch.setattr(data_checks, "inspect_training", lambda *_, **options: 10000)  # else too short to warm up
     plan, moco = dry_run(f"toy/{name}", toy_root), dry_run("toy/pretrain", toy_root)
     assert (plan["architecture"], plan["lambda"]) == (architecture, 0.0)
     for fact in ("crops", "policy", "epochs", "iterations", "lr", "weight_decays", "precision", "data", "backbone"):

@@ -21,12 +21,11 @@ from projects.CompareStarts.starts import RANDOM, Start
 from projects.Paper.cells import Cell
 from projects.Paper.paper_tables import GivenBackbone
 from projects.Reports.main_score import direction
-from revisit.engine.data_checks import inspect_training
+from revisit.engine.data_checks import decide_by_images
 from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
 from revisit.files import strict_json, written_whole
 from revisit.jobs.commands import Job
-from revisit.keys import Facts, resolve_auto_values
 from revisit.markdown import markdown_table
 
 from detectron2.config import CfgNode
@@ -173,7 +172,7 @@ class Budget:
 
     def _solver(self, seed: int) -> CfgNode:
         cfg = self._task.load(self._task.options_for(self._count, seed))
-        resolve_auto_values(cfg, Facts(images=inspect_training(cfg)))
+        decide_by_images(cfg)
         return cfg.SOLVER
 
     def _seconds(self, solver: CfgNode, count: int, number: int, longest: int) -> float:

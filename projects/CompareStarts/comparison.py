@@ -24,11 +24,11 @@ from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import PARTS, Records, fingerprint
 from revisit.data.sources.subsets import is_labelled
 from revisit.engine.command import pairs_of
-from revisit.engine.data_checks import inspect_evaluation, inspect_training
+from revisit.engine.data_checks import decide_by_images, inspect_evaluation
 from revisit.engine.setup import make_config
 from revisit.errors import expect, translated
 from revisit.jobs.commands import Job
-from revisit.keys import Facts, architecture_of, resolve_auto_values
+from revisit.keys import architecture_of
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.network.network import Network
@@ -187,7 +187,7 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
             train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
             check_classes(train.targets, test.targets, (train.name, test.name))
             continue
-        resolve_auto_values(cfg, Facts(images=inspect_training(cfg)))
+        decide_by_images(cfg)
         inspect_evaluation(cfg)
         solvers[count] = cfg.SOLVER
     if len({solver.MAX_ITER for solver in solvers.values()}) > 1:

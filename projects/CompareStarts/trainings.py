@@ -15,10 +15,9 @@ from projects.CompareStarts.starts import Start
 from projects.Paper.cells import read_score
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run
-from revisit.engine.data_checks import inspect_training
+from revisit.engine.data_checks import decide_by_images
 from revisit.errors import expect
 from revisit.jobs.commands import Job
-from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.config import CfgNode
 
@@ -133,7 +132,7 @@ class Trainings:
     def _resolved(self, labels: int) -> CfgNode:
         """The recipe's length and rate, with so many labelled images."""
         cfg = self.task.load(self.task.options_for(self.learned(labels), 1))
-        resolve_auto_values(cfg, Facts(images=inspect_training(cfg)))
+        decide_by_images(cfg)
         is_fixed = cfg.SOLVER.MAX_ITER > 0 and not cfg.SOLVER.MINUTES
         expect(
             is_fixed, "--how until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS"

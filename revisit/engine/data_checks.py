@@ -18,6 +18,14 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
 
+def decide_by_images(cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False) -> Facts:
+    """The facts with the number of images, after ``inspect_training``; keys that go by them are resolved."""
+    images = inspect_training(cfg, facts, assume_missing=assume_missing)
+    counted = replace(facts or Facts(), images=images)
+    resolve_auto_values(cfg, counted)
+    return counted
+
+
 def inspect_training(
     cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False, looked_at: bool = True
 ) -> int:

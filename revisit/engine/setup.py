@@ -27,7 +27,7 @@ from revisit.data.sources.catalog import register
 from revisit.data.sources.inspection import num_classes
 from revisit.engine.command import in_shell
 from revisit.engine.config_checks import check_config, check_evaluation, check_schedule, check_start
-from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
+from revisit.engine.data_checks import decide_by_images, evaluation_sets, follow_class_names, inspect_evaluation
 from revisit.engine.environment import record_environment
 from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.launch import log_processes
@@ -72,22 +72,28 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         cfg, facts = _resolved(args.config_file, args.opts, facts, **how)
         with translated("looking at the data sets"):
             unused_overrides(cfg, facts.stated[-1])
-            network = _used_network(cfg, args)
-            follow_class_names(cfg, network)
-            if network.weights and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):
-                logger.warning(f"{network.weights} names no classes: those of DATASETS.TEST go by their order")
+            _share_classes(cfg, _used_network(cfg, args))
             if not args.eval_only:
-                images = inspect_training(cfg, facts, assume_missing=args.dry_run)
-                facts = replace(facts, images=images)
-                resolve_auto_values(cfg, facts)
-                check_config(cfg, num_processes)  # now that what follows from the images is known
-                check_start(cfg, facts.typed)
-                if cfg.SOLVER.MAX_ITER:
-                    check_schedule(cfg, images, num_processes)
+                facts = decide_by_images(cfg, facts, assume_missing=args.dry_run)
+                _check_training(cfg, facts)
             check_evaluation(cfg, eval_only=args.eval_only)
             inspect_evaluation(cfg, facts, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
     return Plan(cfg, facts, log.records())
+
+
+def _share_classes(cfg: CfgNode, network: Trained) -> None:
+    follow_class_names(cfg, network)
+    if network.weights and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):
+        logger.warning(f"{network.weights} names no classes: those of DATASETS.TEST go by their order")
+
+
+def _check_training(cfg: CfgNode, facts: Facts) -> None:
+    """Now that what follows from the images is known."""
+    check_config(cfg, facts.processes)
+    check_start(cfg, facts.typed)
+    if cfg.SOLVER.MAX_ITER:
+        check_schedule(cfg, facts.images, facts.processes)
 
 
 @contextmanager
