@@ -24,8 +24,8 @@ class Boxes:
 
     xyxy: np.ndarray  # (N, 4) float px
     classes: np.ndarray  # (N,) int
-    scores: np.ndarray | None = None  # (N,) float, 0..1
-    masks: np.ndarray | None = None  # (N, H, W) bool
+    scores: Any = None  # (N,) float array, 0..1
+    masks: Any = None  # (N, H, W) bool array
 
     def __len__(self) -> int:
         return len(self.xyxy)
