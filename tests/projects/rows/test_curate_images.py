@@ -247,7 +247,7 @@ def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     assert "--rule bits=65: expected 0 to 64" in one_line_error(f"{several} --rule bits=65", tmp_path)
     other = one_line_error(f"{several} --test {tmp_path}/one_row", tmp_path)
     assert "was embedded by other weights or with another --size" in other
-    assert "unknown data set" in one_line_error(f"{several} --test {tmp_path}/photos", tmp_path)
+    assert "unknown data set" in one_line_error(f"{several} --test {tmp_path}/nowhere", tmp_path)
     pictures[1].write_bytes(b"no image")
     assert "embed again" in one_line_error(f"{several} --output {tmp_path}/new", tmp_path)
     pictures[1].unlink()
