@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from revisit.checkpoint import RANDOM
+from revisit.compat.moved import EVALUATIONS
 from revisit.errors import expect
 from revisit.files import file_digest, read_yaml
 from revisit.plugins import TRAIN
@@ -175,8 +176,10 @@ def _evaluation(text: str, score: str, length: str = "") -> Evaluation | None:
     if not text:
         return None
     first, *words = _words(text)
-    kind, _, _ = first.partition("/")
-    program, config = study(f"FrozenEvaluations/{first}") if kind in FROZEN else (TRAIN, f"configs/{first}.yaml")
+    room, _, recipe = first.partition("/")
+    kind = Path(EVALUATIONS.get(room, room)).stem  # files of others may have a name of version 0.1
+    is_frozen = kind in FROZEN
+    program, config = study(f"FrozenEvaluations/{kind}/{recipe}") if is_frozen else (TRAIN, f"configs/{first}.yaml")
     return Evaluation(program, config, _words(score), tuple(words), _words(length))
 
 
