@@ -107,5 +107,5 @@ def read_suspects(folder: Path) -> tuple[str, dict[int, Suspect]]:
         listed = {entry["id"]: Suspect(*map(entry.__getitem__, fields)) for entry in content["suspects"]}
         return content["labels"], listed
     except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "expected the --output of an earlier call with --labels"
+        expected = "expected the --output of an earlier call with --data"
         raise UserError(f"{path} cannot be read ({first_line(error)}): {expected}") from error

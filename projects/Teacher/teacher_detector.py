@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from projects.Teacher.geometry import as_labels
-from projects.Teacher.own_numbers import numbers_of, with_numbers
+from projects.Teacher.own_numbers import unmoved_numbers
 from projects.Teacher.samples import with_unlabelled
 from projects.Teacher.tally import Tally
 from revisit.compat.private_names import BatchNorm
@@ -73,7 +73,6 @@ class TeacherDetector(nn.Module, Architecture):
         self.burn_in, self.momentum, self.weight = options.BURN_IN, options.MOMENTUM, options.WEIGHT
         self.thresholds = thresholds_of(options.THRESHOLD, num_classes(cfg) or 0)
         self.tally = Tally(len(self.thresholds))
-        self._of_photographs = numbers_of(self.student)  # those on labels are the student's own
 
     @classmethod
     def training_samples(cls, cfg: CfgNode, labelled: Dataset) -> Dataset:
@@ -130,9 +129,8 @@ class TeacherDetector(nn.Module, Architecture):
         """Of the student on ``strong``, where the teacher's boxes in ``image`` are the truth."""
         pairs = zip(photographs, pseudo_boxes, strict=True)
         samples = [{"image": seen["strong"], "instances": as_labels(boxes, seen["moves"])} for seen, boxes in pairs]
-        # Detectron2's monitors of a step are those of the labels, and so is what it normalises losses on them by.
-        monitors, numbers = EventStorage(get_event_storage().iter), with_numbers(self.student, self._of_photographs)
-        with monitors, numbers, boxes_alone(self.student):
+        # Detectron2's monitors of a step are those of the labels, and so is what it divides losses by.
+        with EventStorage(get_event_storage().iter), unmoved_numbers(self.student), boxes_alone(self.student):
             losses = self.student(samples)
         return {f"{name}_unlabelled": self.weight * losses[name] for name in LEARNT if name in losses}
 

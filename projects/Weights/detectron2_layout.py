@@ -79,7 +79,7 @@ def zoo_flags(tensors: Tensors, description: BackboneDescription, author: str) -
         raise UserError(
             "tensors without flags, whose batch norm has statistics, unlike most of Detectron2's model zoo: nothing "
             "says which channel order, pixel statistics and strides they were trained with. Expected a checkpoint of a "
-            "Revisit run, or --config with their config.yaml"
+            "Revisit run, or --config-file with their config.yaml"
         )
     flags = {**IMAGENET, **description.flags_of_tensors(tensors, {})}
     if author == "torchvision":

@@ -3,17 +3,32 @@
 import json
 from pathlib import Path
 
+from revisit.errors import UserError, expect
+
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     """metrics.json -> (iteration, value) pairs by name, in order: without a line that a killed run left torn, and of
-    iterations that a resumed run repeated with the last."""
+    iterations that a resumed run repeated with the last.
+
+    Raises:
+        UserError: a file of something else.
+    """
     series: dict[str, dict[int, float]] = {}
-    for line in path.read_text(errors="replace").split("\n"):
+    for line in _lines(path):
         try:
             values = json.loads(line)
-            iteration = int(values.pop("iteration"))
-        except (ValueError, AttributeError, KeyError, TypeError):
+        except ValueError:
             continue
+        is_of_iteration = isinstance(values, dict) and isinstance(values.get("iteration"), int)
+        expect(is_of_iteration, f"{path}: {line[:100]!r}: expected lines with an iteration and its metrics")
+        iteration = values.pop("iteration")
         for name, value in values.items():
             series.setdefault(name, {})[iteration] = value
     return {name: sorted(values.items()) for name, values in series.items()}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: no text ({error}): expected a run's metrics") from error

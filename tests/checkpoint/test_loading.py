@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from checkpoints import load_into, moco, random_resnet, run_checkpoint, write_converted
-from commands import ROOT, one_line_error, run
+from commands import ROOT, run
 from PIL import Image
 from runs import assert_same
 from tiny import tiny_config, tiny_model
@@ -259,7 +259,7 @@ def test_it_comes_from_other_projects_and_goes_to_the_library_that_has_it(conv_n
     run(f"{command} timm", tmp_path)
     assert_same(torch.load(tmp_path / "out.pth"), tensors)
     assert "A net of 8 channels by `torch.load" in (tmp_path / "out.md").read_text()
-    line = one_line_error(f"{command} torchvision", tmp_path)
+    line = run(f"{command} torchvision", tmp_path, expect=2)  # the tests' own process knows the module by another name
     assert "torchvision is not known to have a ConvNet" in line
 
 

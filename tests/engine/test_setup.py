@@ -23,7 +23,7 @@ from trees import refusal, refused
 
 from projects.Labels import truth
 from revisit import keys, plugins
-from revisit.compat.moved import warn_once
+from revisit.compat.moved import EVALUATIONS, warn_once
 from revisit.config import add_revisit_config
 from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
@@ -63,8 +63,8 @@ def test_a_key_is_declared_by_one_module_alone():
 def test_the_reference_page_is_the_one_that_the_declarations_make():
     add_revisit_config(get_cfg())  # imports all that declares keys, plug-ins too
     rooms = ("revisit.", *(f"projects.{path.parent.name}." for path in ROOT.glob("projects/*/plugin.py")))
-    plugged_in = (key for key in KEYS.values() if key.owner.startswith(rooms) and not key.owner.endswith(".run"))
-    page = reference(plugged_in)
+    scripts = {script.removesuffix(".py").replace("/", ".") for script in EVALUATIONS.values()}
+    page = reference(key for key in KEYS.values() if key.owner.startswith(rooms) and key.owner not in scripts)
     assert (ROOT / "docs/config.md").read_text() == page, "python -m revisit.config > docs/config.md"
 
 

@@ -122,4 +122,4 @@ def test_refusals_say_what_to_do(images, store):
     assert "no *.tar in counting://bucket/train" in refusal(pack, f"--index-only --output {store}")
     assert "opening nowhere://bucket" in refusal(place_of, "nowhere://bucket")
     pack(words(images, store))
-    assert "choose another --output" in refusal(pack, words(images, store).replace("shard 3", "shard 4"))
+    assert "choose another --output" in refusal(pack, words(images, store).replace("count 3", "count 4"))

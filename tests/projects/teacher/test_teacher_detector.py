@@ -184,18 +184,6 @@ def test_photographs_leave_the_losses_on_labels_as_they_are(options, found):
         assert all(torch.equal(loss, losses[1][name]) for name, loss in losses[0].items())
 
 
-def test_losses_on_photographs_have_a_running_normaliser_of_their_own():
-    with_labels, alone = small_teacher(*ONE_STAGE), small_teacher(*ONE_STAGE)
-    series = {with_labels: [], alone: []}
-    for model, losses in series.items():
-        with EventStorage(0):
-            for _ in range(3):
-                if model is with_labels:
-                    model.student(labelled())
-                losses.append(model.unlabelled_losses(photographs(), FOUND)["loss_cls_unlabelled"].item())
-    assert series[with_labels] == series[alone] and len(set(series[alone])) == 3
-
-
 def test_in_photographs_where_nothing_is_found_all_is_background():
     model = small_teacher(*TWO_STAGES)
     with EventStorage(0):
