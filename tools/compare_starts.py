@@ -94,10 +94,10 @@ def main() -> None:
     import torch
 
     from projects.CompareStarts.choice import check_options, choose, probe, result_of, show_plan
-    from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels, read_task
+    from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels
     from projects.CompareStarts.flat_command import compare_until_flat
-    from projects.CompareStarts.picked import with_pick
     from projects.CompareStarts.starts import read_starts
+    from projects.CompareStarts.task import read_task, with_pick
     from projects.CompareStarts.unlabelled import with_teachers
     from projects.CompareStarts.write_comparison import write_comparison
     from revisit.jobs.commands import with_needs

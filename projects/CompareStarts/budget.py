@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from projects.CompareStarts.comparison import Task, make_job
 from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle
 from projects.CompareStarts.starts import RANDOM, Start
+from projects.CompareStarts.task import Task
+from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import Cell
 from projects.Paper.paper_tables import GivenBackbone
-from projects.Reports.main_score import direction
-from revisit.engine.data_checks import decide_by_images
 from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
 from revisit.files import strict_json, written_whole
@@ -75,7 +74,6 @@ class Budget:
         self._minutes, self._root, self._parallel, self._gpus = minutes, root, parallel, gpus
         self._run, self._report = run, report
         self._names = list(starts)
-        self._sign = direction("/".join(task.score)) or 1
         self._record = root / "choice/rounds.json"
         recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
         self.rounds = [_read_round(*fields) for fields in recorded]
@@ -145,7 +143,7 @@ class Budget:
 
     def table(self) -> str:
         """Every round and its decision, in Markdown."""
-        headers = ["iterations", "seed", "/".join(self._task.score), "minutes", "decision"]
+        headers = ["iterations", "seed", self._task.score_name, "minutes", "decision"]
         rows = []
         for each in self.rounds:
             numbers = [
@@ -162,7 +160,7 @@ class Budget:
 
     @property
     def _timed(self) -> str:
-        given = (name for name in self._names if isinstance(self._starts[name].source, GivenBackbone))
+        given = (name for name in self._names if self._starts[name].is_given)
         return next(given, RANDOM)
 
     @property
@@ -171,9 +169,7 @@ class Budget:
         return sum(each.seconds for each in self.rounds[: self._begun])
 
     def _solver(self, seed: int) -> CfgNode:
-        cfg = self._task.load(self._task.options_for(self._count, seed))
-        decide_by_images(cfg)
-        return cfg.SOLVER
+        return self._task.resolved(self._count, seed).SOLVER
 
     def _seconds(self, solver: CfgNode, count: int, number: int, longest: int) -> float:
         """What so many starts take from here on, ``number`` halvings before the last trainings."""
@@ -222,7 +218,7 @@ class Budget:
             self.rounds[number] = each = each._replace(decision=self._decision(each, kept))
             self._save()
             self._report(each)
-        score = "/".join(self._task.score)
+        score = self._task.score_name
         undefined = all(math.isnan(value) for value in each.scores.values())
         nothing = f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed"
         expect(not undefined, f"{nothing}; expected another test set, or --score NAME")
@@ -240,8 +236,8 @@ class Budget:
     def _cell(self, solver: CfgNode, name: str, each: Round) -> Cell:
         length = () if each.iterations == solver.MAX_ITER else of_length(solver, each.iterations)
         suffix = f"_{each.iterations}_iterations" if length else ""
-        where = {"root": self._root, "gpus": self._gpus, "length": length, "suffix": suffix}
-        job = make_job(self._task, name, self._starts[name], self._count, each.seed, **where)
+        trial = Trial(self._task, name, self._starts[name], self._count, each.seed)
+        job = trial.job(self._root, self._gpus, length=length, suffix=suffix)
         return Cell(name, str(self._count), None, [job], self._task.score)
 
     def _seeds_left(self, iterations: int, count: int) -> int:
@@ -249,18 +245,14 @@ class Budget:
         seconds = math.ceil(count / self._parallel) * (self._around + iterations * self._iteration)
         return max(0, math.floor((60 * self._minutes - self._spent) / seconds))
 
-    def _goodness(self, score: float) -> float:
-        """The higher the better; an undefined score is the worst."""
-        return -math.inf if math.isnan(score) else self._sign * score
-
     def _order(self, each: Round) -> list[str]:
         """Best first; of equal ones the first of the round's."""
-        return sorted(each.scores, key=lambda name: -self._goodness(each.scores[name]))
+        return sorted(each.scores, key=lambda name: -self._task.goodness(each.scores[name]))
 
     def _kept(self, each: Round, count: int) -> list[str]:
         order = self._order(each)
-        last = self._goodness(each.scores[order[count - 1]])
-        return [name for name in order if self._goodness(each.scores[name]) >= last]
+        last = self._task.goodness(each.scores[order[count - 1]])
+        return [name for name in order if self._task.goodness(each.scores[name]) >= last]
 
     def _decision(self, each: Round, count: int) -> str:
         if len(each.starts) == 1:
@@ -286,22 +278,21 @@ class Budget:
         Args:
             seeds_left: for which there is time yet.
         """
-        goodness = {
-            name: statistics.fmean(self._goodness(each.scores[name]) for each in finals) for name in finals[0].starts
-        }
+        better = self._task.goodness
+        goodness = {name: statistics.fmean(better(each.scores[name]) for each in finals) for name in finals[0].starts}
         best, other, *_ = sorted(goodness, key=lambda name: -goodness[name])
-        score, seeds = "/".join(self._task.score), f"{len(finals)} seed{'s' * (len(finals) > 1)}"
-        how, value = f"{seeds}, {finals[0].iterations:,} iterations", self._sign * goodness[best]
+        score, seeds = self._task.score_name, f"{len(finals)} seed{'s' * (len(finals) > 1)}"
+        how, value = f"{seeds}, {finals[0].iterations:,} iterations", self._task.sign * goodness[best]
         if goodness[other] == -math.inf:
             return f"Start from {best}: {score} {value:.2f}, {other} has none ({how}).", True
         if goodness[best] == goodness[other]:
             alike = " and ".join(name for name in goodness if goodness[name] == goodness[best])
             return f"No difference: {alike} have {score} {value:.2f} ({how}). Give more minutes, or take any.", False
         minutes = statistics.fmean(each.seconds for each in finals) / 60
-        text = f"Start from {best}: {score} {value:.2f}, {other} has {self._sign * goodness[other]:.2f} ({how}"
+        text = f"Start from {best}: {score} {value:.2f}, {other} has {self._task.sign * goodness[other]:.2f} ({how}"
         if len(finals) == 1:
             return f"{text}). One seed says nothing of chance: a second one takes {minutes:.0f} minutes.", False
-        gains = [self._sign * (each.scores[best] - each.scores[other]) for each in finals]
+        gains = [self._task.sign * (each.scores[best] - each.scores[other]) for each in finals]
         is_sure = self._test.look(gains, len(gains) + seeds_left)
         limit = self._test.limit(gains)
         text = f"{text}; the difference is {statistics.fmean(gains):.2f}, chance alone reaches {limit:.2f})"

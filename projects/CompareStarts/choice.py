@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from projects.CompareStarts.budget import Budget, Round
-from projects.CompareStarts.comparison import Task, preparation
+from projects.CompareStarts.comparison import preparation
 from projects.CompareStarts.label_curves import LabelCurve
 from projects.CompareStarts.probe import Probe, check_regions, probe_starts
 from projects.CompareStarts.starts import Start
+from projects.CompareStarts.task import Task
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
 from projects.Paper.cells import read_score
 from projects.Rows.leave_out import Interval
@@ -114,11 +115,9 @@ def choose(
     def write(sentence: str) -> str:
         spent = sum(each.seconds for each in budget.rounds) / 60
         text = f"{budget.table()}\n\n{sentence} {spent:.0f} of {minutes:g} minutes are used."
-        protocol = (
-            f"{'/'.join(task.score)} by {task.config} on {labels} labelled images of {task.data}, {minutes:g} min"
-        )
+        protocol = f"{task.score_name} by {task.config} on {labels} labelled images of {task.data}, {minutes:g} min"
         _write(root / "choice", text, {"protocol": protocol, "sentence": sentence})
-        curves, score = curves_of(budget.rounds[1:]), "/".join(task.score)
+        curves, score = curves_of(budget.rounds[1:]), task.score_name
         plot_scores(curves, score, "iterations of finetuning", root / "choice/rounds.png")
         return text
 
@@ -165,10 +164,11 @@ def _refuse(jobs: list[Job]) -> None:
     raise AssertionError("a dry run runs nothing")
 
 
-def result_of(job: Job, task: Task) -> str:
-    """The score of a training of the task, once it is done; "" of another job, such as a pretraining."""
-    score = "/".join(task.score)
-    return f"{score} {read_score(job.result, score):.4g}" if job.result.suffix == ".json" else ""
+def result_of(job: Job, task: Task, data: str = "") -> str:
+    """The score of a training of the task, once it is done, on one of several test sets ``NAME/``; "" of another job,
+    such as a pretraining."""
+    score = task.score_name
+    return f"{score} {read_score(job.result, data + score):.4g}" if job.result.suffix == ".json" else ""
 
 
 def run_claimed(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = lambda job: "") -> None:

@@ -5,16 +5,16 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from projects.CompareStarts.choice import run_claimed
-from projects.CompareStarts.comparison import Task, check_labels
+from projects.CompareStarts.choice import result_of, run_claimed
+from projects.CompareStarts.comparison import check_labels
 from projects.CompareStarts.flat import Rule
-from projects.CompareStarts.held_out import HeldOut, read_held_out
+from projects.CompareStarts.labelled_parts import HeldOut, read_held_out
 from projects.CompareStarts.spent import read_spent, seconds_before
 from projects.CompareStarts.starts import Start
+from projects.CompareStarts.task import Task
 from projects.CompareStarts.trainings import Trainings
 from projects.CompareStarts.until_flat import UntilFlat
 from projects.CompareStarts.write_flat import FlatReport
-from projects.Paper.cells import read_score
 from projects.Reports.main_score import scores_of
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.errors import expect
@@ -43,7 +43,7 @@ def compare_until_flat(
     rule = Rule(**{"tolerance": _tolerance(task)} | dict(args.rule))
 
     def run(jobs: list[Job]) -> None:
-        run_claimed(jobs, parallel, lambda job: _result_of(job, task))
+        run_claimed(jobs, parallel, lambda job: result_of(job, task, f"{trainings.test}/"))
 
     def report() -> None:
         before = {name: given.get(name, seconds_before(start, args.seeds, root, trainings.metric))
@@ -77,7 +77,7 @@ def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: He
     )
     check_labels(task, sorted({count - held_out.count(count) for count in labels}), seeds)
     for count in labels:
-        name = held_out.data_set(task, count, seeds[0])
+        name = held_out.data_set(task.data, count, seeds[0])
         inspect_evaluation(task.load((*task.options, "DATASETS.TEST", str((name,)))))
 
 
@@ -89,15 +89,6 @@ def _reference(name: str, starts: Mapping[str, Start]) -> str:
 
 
 def _tolerance(task: Task) -> float:
-    score = "/".join(task.score).partition("-")[0]
+    score = task.score_name.partition("-")[0]
     unit = next((each.unit for each in scores_of(task.load(task.options)) if each.name == score), "%")
     return TOLERANCES.get(unit, TOLERANCE)
-
-
-def _result_of(job: Job, task: Task) -> str:
-    """The test score of a training, once it is done; "" of another job, such as a pretraining."""
-    if job.result.suffix != ".json":
-        return ""
-    score = "/".join(task.score)
-    (test,) = task.load(task.options).DATASETS.TEST
-    return f"{score} {read_score(job.result, f'{test}/{score}'):.4g}"

@@ -1,5 +1,5 @@
 """Registers the layouts ``held_out`` and ``picked``."""
 
-from projects.CompareStarts import held_out, picked
+from projects.CompareStarts import labelled_parts
 
-__all__ = ["held_out", "picked"]
+__all__ = ["labelled_parts"]

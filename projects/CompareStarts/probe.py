@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from projects.CompareStarts.comparison import Task, loaded_network, weights_of
 from projects.CompareStarts.starts import Start
-from projects.Paper.paper_tables import GivenBackbone
+from projects.CompareStarts.task import Task
+from projects.CompareStarts.trial import Trial
 from projects.Rows.leave_out import (
     Interval,
     balanced_accuracy,
@@ -101,9 +101,10 @@ def probe_starts(task: Task, starts: Mapping[str, Start], labels: int, seed: int
     probes = []
     for number, (title, start) in enumerate(starts.items(), start=1):
         place = f"probe [{number}/{len(starts)}] {title}"
-        file = root / "probe/cache" / f"{_digest(task, start, data, seed, root)}.json"
+        trial = Trial(task, title, start, labels, seed)
+        file = root / "probe/cache" / f"{_digest(trial, data, root)}.json"
         known = file.is_file()
-        probes.append(_read(file, title) if known else _probe(task, title, start, records, seed, root, place))
+        probes.append(_read(file, title) if known else _probe(trial, records, root, place))
         how = "as before" if known else f"{probes[-1].seconds:.0f} s"
         print(f"{place}: {probes[-1].score.value:.4g} ({how})", flush=True)
         if not known:
@@ -115,10 +116,11 @@ def _records(task: Task, labels: int, seed: int) -> Records:
     return sample([each for each in get_records(task.train_set(labels, seed)) if is_labelled(each)], IMAGES)
 
 
-def _digest(task: Task, start: Start, data: list, seed: int, root: Path) -> str:
+def _digest(trial: Trial, data: list, root: Path) -> str:
     """Of all that a probe depends on."""
-    weights = _digest_of_weights(start, seed, root)
-    cfg = task.load((*task.options, *start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu"))
+    weights = _digest_of_weights(trial.start, trial.seed, root)
+    options = (*trial.task.options, *trial.start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu")
+    cfg = trial.task.load(options)
     causes = (
         "own features",
         weights,
@@ -131,9 +133,9 @@ def _digest(task: Task, start: Start, data: list, seed: int, root: Path) -> str:
 
 
 def _digest_of_weights(start: Start, seed: int, root: Path) -> str:
-    if isinstance(start.source, GivenBackbone):
+    if start.is_given:
         return start.source.digest(seed) or f"random {seed}"
-    return file_digest(weights_of(start, seed, root))
+    return file_digest(start.weights(seed, root))
 
 
 def _read(file: Path, title: str) -> Probe:
@@ -148,15 +150,15 @@ def _write(file: Path, probe: Probe) -> None:
         temporary.write_text(json.dumps({key: value for key, value in probe._asdict().items() if key != "start"}))
 
 
-def _probe(task: Task, title: str, start: Start, records: Records, seed: int, root: Path, place: str) -> Probe:
+def _probe(trial: Trial, records: Records, root: Path, place: str) -> Probe:
     began = time.perf_counter()
-    model, cfg = loaded_network(task, weights_of(start, seed, root), start.options, seed)
-    features = own_features(model.eval(), loaded_network(task, None, start.options, seed)[0])
+    model, cfg = trial.network(trial.start.weights(trial.seed, root))
+    features = own_features(model.eval(), trial.network(None)[0])
     rows, targets, images = regions_of(model.backbone, features, cfg, records, place)
     scores, count = score_regions(rows, targets, images), int(images.max()) + 1
     named = {name: with_interval(score, count) for name, score in scores.items()}
     mean = with_interval(lambda weights: np.mean([score(weights) for score in scores.values()], axis=0), count)
-    return Probe(title, named, mean, time.perf_counter() - began, features.title)
+    return Probe(trial.title, named, mean, time.perf_counter() - began, features.title)
 
 
 def _check_targets(targets: Tensor, data: str) -> None:

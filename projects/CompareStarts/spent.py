@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from projects.CompareStarts.comparison import weights_of
 from projects.CompareStarts.starts import PublishedWeights, Start
 from projects.CompareStarts.trainings import last_metric
 from revisit.checkpoint.named_weights import cache_folder
@@ -34,7 +33,7 @@ def seconds_before(start: Start, seeds: Sequence[int], root: Path, metric: str) 
     """
     if isinstance(start.source, PublishedWeights):
         return 0.0
-    return statistics.fmean(_of_file(weights_of(start, seed, root), metric) for seed in seeds)
+    return statistics.fmean(_of_file(start.weights(seed, root), metric) for seed in seeds)
 
 
 def _of_file(file: Path | None, metric: str, after: frozenset[Path] = frozenset()) -> float:

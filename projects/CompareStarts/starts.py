@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from projects.Paper.cells import JobBuilder
 from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
 from projects.Reports.collect import short_names
 from projects.Weights.zoo_options import zoo_options
@@ -56,6 +57,17 @@ class Start(NamedTuple):
     options: tuple[str, ...] = ()  # KEY VALUE pairs that its weights need in the recipe
     suffix: str = ""  # of its trainings' folders, where another start has the same source
     facts: tuple[str, ...] = ()  # what tells its data from others
+
+    @property
+    def is_given(self) -> bool:
+        """Whether nothing has to be pretrained before."""
+        return isinstance(self.source, GivenBackbone)
+
+    def weights(self, seed: int, root: Path) -> Path | None:
+        """Their file; None of random ones."""
+        if self.is_given:
+            return self.source.file(seed)
+        return JobBuilder("", root).backbone(self.source, seed).result
 
 
 def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str, Start]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from projects.CompareStarts.budget import of_length
-from projects.CompareStarts.comparison import Task, make_job
-from projects.CompareStarts.held_out import HeldOut
+from projects.CompareStarts.labelled_parts import HeldOut
 from projects.CompareStarts.starts import Start
+from projects.CompareStarts.task import Task
+from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import read_score
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run
-from revisit.engine.data_checks import decide_by_images
 from revisit.errors import expect
 from revisit.jobs.commands import Job
 
@@ -59,7 +59,7 @@ class Trainings:
         self.task, self.starts, self.held_out, self.root = task, starts, held_out, root
         self._gpus = gpus
         cfg = task.load(task.options)
-        (self._test,) = cfg.DATASETS.TEST
+        (self.test,) = cfg.DATASETS.TEST
         self.unit, self.metric = task.cost
         self._solvers = {count: self._resolved(count) for count in labels}
         self._jobs: dict[Training, Job] = {}  # a job has the hash of its weights, which takes a while
@@ -85,15 +85,16 @@ class Trainings:
         solver, learned = self._solvers[labels], self.learned(labels)
         rate = f"{self.learning_rate(training):.3g}"
         values = FIXED | {
-            "DATASETS.TEST": (self.held_out.data_set(self.task, labels, seed), self._test),
+            "DATASETS.TEST": (self.held_out.data_set(self.task.data, labels, seed), self.test),
             "SOLVER.BASE_LR": rate,
             "SOLVER.CHECKPOINT_PERIOD": min(solver.CHECKPOINT_PERIOD, math.ceil(solver.MAX_ITER / 2)),
         }
         length = of_length(solver, self.iterations(training)) if times > 1 else ()
         pairs = (str(word) for pair in values.items() for word in pair)
         held = f"_{labels - learned}_held_out" * (labels > learned)
-        where = {"root": self.root, "gpus": self._gpus, "suffix": f"{held}_{times}x_rate_{rate}"}
-        job = make_job(self.task, start, self.starts[start], learned, seed, length=(*length, *pairs), **where)
+        trial = Trial(self.task, start, self.starts[start], learned, seed)
+        suffix = f"{held}_{times}x_rate_{rate}"
+        job = trial.job(self.root, self._gpus, length=(*length, *pairs), suffix=suffix)
         return replace(job, name=f"{job.name}, {times}x, learning rate {rate}")
 
     def has_ended(self, training: Training) -> bool:
@@ -102,10 +103,10 @@ class Trainings:
         return job.done or has_diverged(job)
 
     def test_score(self, training: Training) -> float:
-        return self._score(training, self._test)
+        return self._score(training, self.test)
 
     def held_out_score(self, training: Training) -> float:
-        return self._score(training, self.held_out.data_set(self.task, training.labels, training.seed))
+        return self._score(training, self.held_out.data_set(self.task.data, training.labels, training.seed))
 
     def seconds(self, training: Training) -> float:
         """What it has cost, its start included, the evaluation at its end not; NaN where nothing says so."""
@@ -127,17 +128,15 @@ class Trainings:
     def _score(self, training: Training, data: str) -> float:
         """NaN where it is undefined or the training has diverged."""
         job = self.job(training)
-        return read_score(job.result, "/".join((data, *self.task.score))) if job.done else math.nan
+        return read_score(job.result, f"{data}/{self.task.score_name}") if job.done else math.nan
 
     def _resolved(self, labels: int) -> CfgNode:
         """The recipe's length and rate, with so many labelled images."""
-        cfg = self.task.load(self.task.options_for(self.learned(labels), 1))
-        decide_by_images(cfg)
-        is_fixed = cfg.SOLVER.MAX_ITER > 0 and not cfg.SOLVER.MINUTES
-        expect(
-            is_fixed, "--how until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS"
-        )
-        return cfg.SOLVER
+        solver = self.task.resolved(self.learned(labels), 1).SOLVER
+        is_fixed = solver.MAX_ITER > 0 and not solver.MINUTES
+        short = "--how until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS"
+        expect(is_fixed, short)
+        return solver
 
 
 def has_diverged(job: Job) -> bool:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from projects.CompareStarts.comparison import Task, facts_of
 from projects.CompareStarts.starts import Start
+from projects.CompareStarts.task import Task, facts_of
 from projects.Teacher.checks import check_photographs
 from projects.Teacher.keys import ARCHITECTURE
 from projects.Teacher.samples import unlabelled_records

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from projects.CompareStarts.flat import RATES, Rule
 from projects.CompareStarts.trainings import Training, Trainings, has_diverged
-from projects.Reports.main_score import direction
 from revisit.errors import UserError
 from revisit.jobs.commands import Job
 
@@ -67,7 +66,6 @@ class UntilFlat:
     ):
         self.trainings, self.labels, self.seeds, self.rule = trainings, labels, seeds, rule
         self._run, self._report, self._parallel = run, report, parallel
-        self._sign = direction("/".join(trainings.task.score)) or 1
 
     def claim(self) -> None:
         """Raises UserError where what has ended is of another recipe or of other data."""
@@ -111,17 +109,13 @@ class UntilFlat:
                 every[training_of(curve, point.times)] = None
         return [each for each in every if self.trainings.job(each).done]
 
-    def goodness(self, score: float) -> float:
-        """The higher the better; an undefined score is the worst."""
-        return -math.inf if math.isnan(score) else self._sign * score
-
     def _curve(self, start: str, labels: int, seed: int) -> Curve:
         searched = [Training(start, labels, seed, 1, rate) for rate in RATES]
         if not all(map(self.trainings.has_ended, searched)):
             return Curve(start, labels, seed)
 
         def held_out(training: Training) -> float:
-            return self.goodness(self.trainings.held_out_score(training))
+            return self.trainings.task.goodness(self.trainings.held_out_score(training))
 
         best = max(searched, key=held_out)  # of equal ones the first, at the recipe's rate
         points = []
@@ -153,7 +147,7 @@ class UntilFlat:
         return Point(training.times, test, held_out, known.seconds(training))
 
     def _goodness(self, points: Sequence[Point]) -> list[float]:
-        return [self.goodness(point.held_out) for point in points]
+        return [self.trainings.task.goodness(point.held_out) for point in points]
 
     def _announce(self, left: Sequence[Training]) -> None:
         """What runs next, and how long it takes by what has ended."""

@@ -5,15 +5,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from projects.CompareStarts.comparison import Task
 from projects.CompareStarts.label_curves import Equivalence, LabelCurve, equivalences, sentence, worth
 from projects.CompareStarts.starts import RANDOM
+from projects.CompareStarts.task import Task
 from projects.CompareStarts.trainings import last_metric
 from projects.CompareStarts.unlabelled import without_teacher
 from projects.Paper.cells import Cell
 from projects.Paper.result_table import NONE, ours
 from projects.Pictures.curves import saved_plot
-from projects.Reports.main_score import direction
 from revisit.errors import without_secrets
 from revisit.files import strict_json, write_whole
 from revisit.markdown import csv_table, markdown_table
@@ -25,8 +24,8 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
     Every start is compared with random weights, or with the first one where these are not among the starts; one with a
     teacher with the same without. Cells whose seeds are not all finished stand in the table, and are not compared.
     """
-    score = "/".join(task.score)
-    lower = direction(score) < 0
+    score = task.score_name
+    lower = task.sign < 0
     curves = finished_curves(cells)
     others = _others(list(curves))
     compared = {
@@ -36,7 +35,7 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
     sentences += _what_lacks(cells, score)
     worths = _worths(compared, others)
     listed = "\n".join(f"- {each['start']}: {each['worth']}" for each in worths)
-    protocol = _protocol(task, seeds, lower_is_better=lower)
+    protocol = _protocol(task, seeds)
     note = (
         f"{protocol}. Bands are mean ± standard deviation over seeds. In brackets: where the two bands begin and end "
         "to overlap. Between the measured numbers of labels, scores are interpolated over their logarithm."
@@ -68,13 +67,13 @@ def _others(names: Sequence[str]) -> dict[str, str]:
     return others
 
 
-def _protocol(task: Task, seeds: Sequence[int], *, lower_is_better: bool) -> str:
+def _protocol(task: Task, seeds: Sequence[int]) -> str:
     """How the scores were made, in words."""
-    better = ", lower is better" if lower_is_better else ""
+    better = ", lower is better" if task.sign < 0 else ""
     features = "frozen features" if task.frozen else "finetuning"
     numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     how = f"{features} with {task.config} on labelled images of {task.data}"
-    return f"{'/'.join(task.score)}{better}, by {how}, {numbers}"
+    return f"{task.score_name}{better}, by {how}, {numbers}"
 
 
 def _what_lacks(cells: Sequence[Cell], score: str) -> list[str]:

@@ -12,15 +12,13 @@ from projects.CompareStarts.flat_rows import Row, score_at_end
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.until_flat import Curve, UntilFlat, training_of
 from projects.CompareStarts.write_comparison import write_texts
+from projects.Paper.result_table import NONE
 from projects.Pictures.curves import saved_plot
-from projects.Reports.main_score import direction
 from revisit.files import strict_json
 from revisit.markdown import csv_table, deviation, markdown_table, mean_and_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-NONE = "–"
 
 
 class FlatReport(NamedTuple):
@@ -67,11 +65,11 @@ class FlatReport(NamedTuple):
 
     @property
     def _score(self) -> str:
-        return "/".join(self._trainings.task.score)
+        return self._trainings.task.score_name
 
     @property
     def _digits(self) -> int:
-        return 3 if direction(self._score) < 0 else 1
+        return 3 if self._trainings.task.sign < 0 else 1
 
     def _shown(self, scores: Sequence[float]) -> str:
         return mean_and_spread(scores, self._digits)
@@ -92,7 +90,7 @@ class FlatReport(NamedTuple):
 
     def _protocol(self) -> str:
         task = self._trainings.task
-        better = ", lower is better" if direction(self._score) < 0 else ""
+        better = ", lower is better" if task.sign < 0 else ""
         seeds = ", ".join(map(str, self.comparison.seeds))
         how = f"finetuning with {task.config} until it is flat"
         return f"{self._score}{better}, by {how}, on {task.data}, seeds {seeds}"
@@ -119,7 +117,7 @@ class FlatReport(NamedTuple):
         cells = [self._cell(row, times) for times in lengths]
         if not row.is_begun:
             return [row.start, before, NONE, *cells, "not yet", NONE, NONE, NONE]
-        to_goal = NONE if goal is None else row.seconds_to(goal, self.comparison.goodness)
+        to_goal = NONE if goal is None else row.seconds_to(goal, self._trainings.task.goodness)
         return [
             row.start,
             before,
@@ -161,7 +159,7 @@ class FlatReport(NamedTuple):
 
     def _verdict(self, rows: Sequence[Row]) -> str:
         """Which start is best at the end, and which are equal to it."""
-        goodness = self.comparison.goodness
+        goodness = self._trainings.task.goodness
         verdict = judge({row.start: list(map(goodness, row.end.scores)) for row in rows})
         if verdict.mean == -math.inf:
             return f"no start has a {self._score}"

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from projects.CompareStarts.comparison import facts_of
-from projects.CompareStarts.held_out import KIND as HELD_OUT
+from projects.CompareStarts.labelled_parts import HELD_OUT
+from projects.CompareStarts.task import facts_of
 from projects.CompareStarts.trainings import FIXED
 from projects.Labels.labels import Labels
 from revisit.errors import expect

@@ -5,7 +5,7 @@ import pytest
 from commands import one_line_error, run
 from trees import refusal
 
-from projects.CompareStarts.picked import load_picked
+from projects.CompareStarts.labelled_parts import load_picked
 from projects.Labels.labels import read_labels_of
 from projects.Rows.image_lists import labelled_in
 from projects.Rows.regions import whole_images

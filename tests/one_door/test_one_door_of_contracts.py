@@ -60,7 +60,7 @@ def test_whose_classes_a_data_set_counts_by_is_known_to_that_data_set_alone():
     ]
     assert by_name == []
     writers = {str(path) for path, tree in trees().items() if "vars(MetadataCatalog.get(" in ast.unparse(tree)}
-    reads_alone = {"revisit/data/sources/class_names.py", "projects/CompareStarts/held_out.py"}
+    reads_alone = {"revisit/data/sources/class_names.py", "projects/CompareStarts/labelled_parts.py"}
     of_truth = "revisit/evaluation/box_evaluators.py"  # the file of a data set, not its classes
     assert writers - reads_alone == {"revisit/data/sources/catalog.py", of_truth}
 

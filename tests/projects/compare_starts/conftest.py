@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from projects.CompareStarts.comparison import Task, read_task
+from projects.CompareStarts.task import Task, read_task
 
 
 @pytest.fixture

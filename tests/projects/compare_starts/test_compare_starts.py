@@ -13,8 +13,9 @@ from commands import ROOT, one_line_error, run
 from trees import refusal, refused
 
 from projects.CompareStarts import comparison
-from projects.CompareStarts.comparison import check_labels, make_cells, read_labels, read_task
+from projects.CompareStarts.comparison import check_labels, make_cells, read_labels
 from projects.CompareStarts.starts import read_starts
+from projects.CompareStarts.task import read_task
 from projects.CompareStarts.write_comparison import write_comparison
 from projects.Paper.cells import Cell
 from projects.Reports.collect import collect

@@ -3,7 +3,7 @@
 import pytest
 from trees import refused
 
-from projects.CompareStarts.held_out import HeldOut, read_held_out
+from projects.CompareStarts.labelled_parts import HeldOut, read_held_out
 from revisit.data.sources.catalog import get_records, subset_name
 from revisit.evaluation.box_evaluators import BoxEvaluator
 from revisit.evaluation.registry import evaluator_for

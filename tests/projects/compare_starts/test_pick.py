@@ -4,9 +4,9 @@ import pytest
 from commands import one_line_error
 from trees import refusal
 
-from projects.CompareStarts.comparison import make_cells, read_task
-from projects.CompareStarts.picked import with_pick
+from projects.CompareStarts.comparison import make_cells
 from projects.CompareStarts.starts import read_starts
+from projects.CompareStarts.task import read_task, with_pick
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.subsets import is_labelled
 

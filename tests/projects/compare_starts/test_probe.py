@@ -10,9 +10,9 @@ from commands import run
 from torch import nn
 from trees import refused
 
-from projects.CompareStarts.comparison import read_task
 from projects.CompareStarts.probe import _boxes, check_regions, probe_starts, regions_of, score_regions
 from projects.CompareStarts.starts import Start
+from projects.CompareStarts.task import read_task
 from projects.Paper.paper_tables import GivenBackbone
 from projects.Rows.own_features import Features, of_maps, own_features
 from revisit.data.sources.catalog import get_records

@@ -8,8 +8,10 @@ import torch
 from trees import refusal
 
 from projects.CompareStarts import choice
-from projects.CompareStarts.comparison import loaded_network, make_job, preparation, read_task
+from projects.CompareStarts.comparison import preparation
 from projects.CompareStarts.starts import RANDOM, OnTheseImages, read_starts
+from projects.CompareStarts.task import read_task
+from projects.CompareStarts.trial import Trial
 from projects.Weights.zoo_options import zoo_options
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import write_flags
@@ -61,7 +63,7 @@ def test_a_backbone_is_continued_without_labels_before_it_is_a_start(cfg, tmp_pa
     starts = read_starts(["random", f"continue:{file}"], cfg, CONTINUE)
     assert list(starts) == [RANDOM, "backbone, continued"]
     task = read_task(DETECTION, NARROW, frozen=False)
-    job = make_job(task, "title", starts["backbone, continued"], 8, 2, root=tmp_path)
+    job = Trial(task, "title", starts["backbone, continued"], 8, 2).job(tmp_path)
     (needed,) = job.needs
     command = " ".join(needed.commands[0])
     assert isinstance(starts["backbone, continued"].source, OnTheseImages)
@@ -74,7 +76,7 @@ def test_a_backbone_is_continued_without_labels_before_it_is_a_start(cfg, tmp_pa
 def test_a_budget_runs_what_the_starts_of_a_later_seed_need(cfg, tmp_path, monkeypatch):
     starts = read_starts(["random", "pretrain:toy/demo.yaml"], cfg, CONTINUE)
     task = read_task(DETECTION, NARROW, frozen=False)
-    jobs = [make_job(task, title, start, 8, 2, root=tmp_path) for title, start in starts.items()]
+    jobs = [Trial(task, title, start, 8, 2).job(tmp_path) for title, start in starts.items()]
     ran = []
     monkeypatch.setattr(choice, "run_jobs", lambda jobs, *_: ran.extend(jobs))
     choice.run_claimed(jobs, 1)
@@ -109,7 +111,9 @@ def test_of_a_whole_detector_all_is_kept_but_the_predictor_of_other_classes(cfg,
         torch.save(content, tmp_path / "model_final.pth")
     task = read_task(DETECTION, NARROW, frozen=False)
     with caplog.at_level(logging.INFO):
-        loaded, _ = loaded_network(task, tmp_path / "model_final.pth", (), 1)
+        loaded, _ = Trial(task, RANDOM, read_starts(["random"], cfg, CONTINUE)[RANDOM], 8, 1).network(
+            tmp_path / "model_final.pth"
+        )
     new = {key for key, value in loaded.state_dict().items() if not torch.equal(value, model.state_dict()[key])}
     assert all(key.startswith("roi_heads.box_predictor.") for key in new)
     assert len(new) == (0 if same_classes else 4)

@@ -8,9 +8,10 @@ import pytest
 from commands import one_line_error, run
 from trees import refused
 
-from projects.CompareStarts.comparison import make_cells, read_task
-from projects.CompareStarts.held_out import HeldOut
+from projects.CompareStarts.comparison import make_cells
+from projects.CompareStarts.labelled_parts import HeldOut
 from projects.CompareStarts.starts import Start, read_starts
+from projects.CompareStarts.task import read_task
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.unlabelled import with_teachers
 from projects.CompareStarts.write_comparison import write_comparison

@@ -17,7 +17,7 @@ from commands import ROOT, documented, one_line_error, popen, run, wait_until
 from trees import refused
 
 from projects.CompareStarts.flat import Rule
-from projects.CompareStarts.held_out import HeldOut
+from projects.CompareStarts.labelled_parts import HeldOut
 from projects.CompareStarts.spent import read_spent, seconds_before
 from projects.CompareStarts.starts import Start, read_starts
 from projects.CompareStarts.trainings import Training, Trainings

@@ -1,23 +1,29 @@
-"""Labelled images to choose by, which are neither learned from nor tested on: ``held_out:NAME:FEWER:MORE:SEED``.
+"""Parts of a data set's labelled images, as data sets.
 
-They are those of subset:MORE:SEED:NAME that subset:FEWER:SEED:NAME does not have. Boxes are scored against these
-records, as COCO's evaluator does it, whatever file they are from.
+``held_out:NAME:FEWER:MORE:SEED`` are those to choose by, which are neither learned from nor tested on: those of
+subset:MORE:SEED:NAME that subset:FEWER:SEED:NAME does not have. Boxes are scored against these records, as COCO's
+evaluator does it, whatever file they are from.
+
+``picked:NAME:N:FILE`` are the first N of a list, in an order that somebody has chosen. FILE is one image a line, such
+as selected.txt of tools/select_images.py. Larger numbers contain smaller ones.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from pathlib import Path
+from typing import NamedTuple
 
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import class_metadata
+from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.image_folders import load_list
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.subsets import nested_subset
+from revisit.data.sources.records import Records
+from revisit.data.sources.subsets import is_labelled, nested_subset
 from revisit.errors import expect
 
 from detectron2.data import MetadataCatalog
 
-if TYPE_CHECKING:  # every command registers the layout, and only a comparison needs what compares
-    from projects.CompareStarts.comparison import Task
-
-KIND = "held_out"
+HELD_OUT, PICKED = "held_out", "picked"
 SHARE = 0.2  # of the labelled images
 LEAST = 3  # images, where at least as many are left to learn from
 OF_FILES = ("json_file", "image_root", "dirname", "split", "year", "year_is_known", "name", "expected_images")
@@ -28,7 +34,7 @@ def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     """See the module. Raises UserError where FEWER, MORE and SEED are no numbers in this order of size."""
     texts = (fewer, more, seed)
     are_numbers = all(text.isascii() and text.isdecimal() for text in texts)
-    problem = f"data set '{KIND}:{name}:{fewer}:{more}:{seed}'"
+    problem = f"data set '{HELD_OUT}:{name}:{fewer}:{more}:{seed}'"
     expected = "expected numbers of images FEWER below MORE, and a seed"
     expect(are_numbers and int(fewer) < int(more), f"{problem}: {expected}")
     records = get_records(name)
@@ -39,7 +45,7 @@ def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     return LabelledSet(others, class_metadata(name))
 
 
-def held_out_metadata(name: str, *_: str) -> dict:
+def metadata_of_part(name: str, *_: str) -> dict:
     """Detectron2's, of the whole data set, without what names its files."""
     register(name)
     whole = vars(MetadataCatalog.get(name))
@@ -53,7 +59,7 @@ def held_out_metadata(name: str, *_: str) -> dict:
 
 
 TEXTS = ("NAME", "FEWER", "MORE", "SEED")
-LABEL_LAYOUT_REGISTRY.register(LabelLayout(KIND, ":".join(TEXTS), load_held_out, held_out_metadata, TEXTS))
+LABEL_LAYOUT_REGISTRY.register(LabelLayout(HELD_OUT, ":".join(TEXTS), load_held_out, metadata_of_part, TEXTS))
 
 
 class HeldOut(NamedTuple):
@@ -68,10 +74,10 @@ class HeldOut(NamedTuple):
             return 0
         return min(max(round(self.share * labels), LEAST), labels // 2)
 
-    def data_set(self, task: "Task", labels: int, seed: int) -> str:
-        """The name of the held-out images, the same for all starts."""
+    def data_set(self, data: str, labels: int, seed: int) -> str:
+        """The name of those of the data set ``data``, the same for all starts."""
         learned = labels - self.count(labels)
-        return self.name or f"{KIND}:{task.data}:{learned}:{labels}:{seed}"
+        return self.name or f"{HELD_OUT}:{data}:{learned}:{labels}:{seed}"
 
 
 def read_held_out(text: str) -> HeldOut:
@@ -82,3 +88,32 @@ def read_held_out(text: str) -> HeldOut:
         return HeldOut(name=text)
     expect(0 < share <= 0.5, f"--held-out {text}: expected a share above 0 and up to 0.5, or the name of a data set")
     return HeldOut(share)
+
+
+def picked_name(name: str, count: int, file: str) -> str:
+    return f"{PICKED}:{name}:{count}:{file}"
+
+
+def load_picked(name: str, count: str, file: Path) -> LabelledSet:
+    """See the module.
+
+    Raises:
+        UserError: N is no number; images have no files of their own; the list has fewer than N labelled images of the
+            data set.
+    """
+    expect(count.isdecimal() and int(count) > 0, f"data set '{PICKED}:{name}:{count}:{file}': expected a number N")
+    records = get_records(name)
+    expect_file_names(records, name)
+    order = in_order(records, file)
+    expect(len(order) >= int(count), f"{file} has {len(order)} labelled images of {name}: expected {count} or more")
+    return LabelledSet(order[: int(count)], class_metadata(name))
+
+
+def in_order(records: Records, file: Path) -> Records:
+    """The labelled records that a list names, in its order. Raises UserError for a list that is none."""
+    by_place = {os.path.realpath(record["file_name"]): record for record in records if is_labelled(record)}
+    places = dict.fromkeys(os.path.realpath(each["file_name"]) for each in load_list(file))
+    return [by_place[place] for place in places if place in by_place]
+
+
+LABEL_LAYOUT_REGISTRY.register(LabelLayout(PICKED, "NAME:N:LIST", load_picked, metadata_of_part, texts=("NAME", "N")))
