@@ -93,12 +93,12 @@ def main() -> None:
     args = parse_args()
     import torch
 
-    from projects.CompareStarts.choice import check_options, choose, probe, result_of, show_plan
     from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels
-    from projects.CompareStarts.flat_command import compare_until_flat
+    from projects.CompareStarts.probe_and_budget import check_options, choose, probe, result_of, show_plan
     from projects.CompareStarts.starts import read_starts
     from projects.CompareStarts.task import read_task, with_pick
     from projects.CompareStarts.unlabelled import with_teachers
+    from projects.CompareStarts.until_flat_command import compare_until_flat
     from projects.CompareStarts.write_comparison import write_comparison
     from revisit.jobs.commands import with_needs
 

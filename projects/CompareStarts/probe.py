@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
-from projects.Rows.leave_out import (
+from projects.Rows.leave_image_out import (
     Interval,
     balanced_accuracy,
     knn_without_image,

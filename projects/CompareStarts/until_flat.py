@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from projects.CompareStarts.flat import RATES, Rule
+from projects.CompareStarts.flatness import RATES, Rule
 from projects.CompareStarts.trainings import Training, Trainings, has_diverged
 from revisit.errors import UserError
 from revisit.jobs.commands import Job

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.Labels.detections import judged, missing, read_detections, shifted
-from projects.Labels.halves import train_halves
+from projects.Labels.half_detectors import train_halves
 from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.pictures import SHOWN, draw
 from projects.Labels.suspects import NOT_A_LABEL, Suspect, odd, ordered, swapped, write_suspects

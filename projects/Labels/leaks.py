@@ -2,7 +2,7 @@
 
 import logging
 
-from projects.Labels.alike import alike_images
+from projects.Labels.near_copies import alike_images
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
 from revisit.data.sources.records import Records, sample, shared_images

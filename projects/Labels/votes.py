@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from projects.Rows.leave_out import ridge_without_image, votes_of
+from projects.Rows.leave_image_out import ridge_without_image, votes_of
 from revisit.evaluation.nearest import nearest_others
 
 NEIGHBORS = 20

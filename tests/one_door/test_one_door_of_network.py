@@ -24,7 +24,7 @@ def test_pixels_are_normalised_by_the_network_alone():
     ]
     assert sorted(divided) == [
         "projects/FrozenEvaluations/while_pretraining.py",  # rows of features, as the next
-        "projects/Rows/leave_out.py",
+        "projects/Rows/leave_image_out.py",
         "revisit/modeling/meta_arch/depth_estimator.py",
         "revisit/modeling/meta_arch/pretraining.py",
         "revisit/network/network.py",

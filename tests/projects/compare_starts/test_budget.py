@@ -10,7 +10,7 @@ from commands import ROOT
 from trees import refusal, refused
 
 from projects.CompareStarts import budget as module
-from projects.CompareStarts import choice
+from projects.CompareStarts import probe_and_budget as choice
 from projects.CompareStarts.budget import PILOT, Budget, of_length
 from projects.CompareStarts.probe import Interval, Probe
 from projects.CompareStarts.starts import Start, read_starts

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from projects.CompareStarts.flat import RATES, Rule, chance, judge
+from projects.CompareStarts.flatness import RATES, Rule, compare_ends, tukey_difference
 
 
 @pytest.mark.parametrize(
@@ -40,21 +40,21 @@ def test_two_starts_are_compared_by_the_paired_t_test():
     for seeds in (2, 3, 8):
         one, other = rng.normal(size=(2, seeds))
         limit = ttest_rel(one, other).confidence_interval(0.95)
-        assert chance([one, other]) == pytest.approx((limit.high - limit.low) / 2, rel=1e-3)
+        assert tukey_difference([one, other]) == pytest.approx((limit.high - limit.low) / 2, rel=1e-3)
 
 
 def test_more_starts_are_compared_by_tukeys_range():
     """The quantile of 3 means with 4 degrees of freedom, as tables print it: 5.04."""
     rows = np.array([[1.0, 2, 4], [2, 5, 3], [9, 6, 8]])
     residual = rows - rows.mean(0) - rows.mean(1, keepdims=True) + rows.mean()
-    assert chance(rows.tolist()) == pytest.approx(5.04 * math.sqrt((residual**2).sum() / 4 / 3), rel=1e-3)
-    verdict = judge({"a": [1, 2, 4], "b": [2, 5, 3], "c": [9, 6, 8]})
+    assert tukey_difference(rows.tolist()) == pytest.approx(5.04 * math.sqrt((residual**2).sum() / 4 / 3), rel=1e-3)
+    verdict = compare_ends({"a": [1, 2, 4], "b": [2, 5, 3], "c": [9, 6, 8]})
     assert verdict.best == "c" and verdict.equal == ["b"]
 
 
 def test_one_seed_and_undefined_scores_have_no_chance():
-    assert math.isnan(judge({"a": [1.0], "b": [2.0]}).limit)
-    verdict = judge({"a": [1.0, 2.0], "b": [-math.inf, 2.0]})
+    assert math.isnan(compare_ends({"a": [1.0], "b": [2.0]}).limit)
+    verdict = compare_ends({"a": [1.0, 2.0], "b": [-math.inf, 2.0]})
     assert verdict.best == "a" and not verdict.equal
 
 
@@ -80,11 +80,11 @@ def simulated_ends(rng: np.random.Generator, seeds: int, final: float) -> list[f
 def test_equal_starts_are_called_equal_in_95_percent(starts, seeds):
     """Of 1,500 comparisons; their standard error is 0.6 %."""
     rng = np.random.default_rng(0)
-    verdicts = [judge({str(n): simulated_ends(rng, seeds, 50) for n in range(starts)}) for _ in range(1500)]
+    verdicts = [compare_ends({str(n): simulated_ends(rng, seeds, 50) for n in range(starts)}) for _ in range(1500)]
     assert np.mean([len(verdict.equal) == starts - 1 for verdict in verdicts]) > 0.94
 
 
 def test_a_start_that_ends_higher_is_called_better():
     rng = np.random.default_rng(0)
-    verdicts = [judge({"a": simulated_ends(rng, 5, 50), "b": simulated_ends(rng, 5, 58)}) for _ in range(300)]
+    verdicts = [compare_ends({"a": simulated_ends(rng, 5, 50), "b": simulated_ends(rng, 5, 58)}) for _ in range(300)]
     assert np.mean([verdict.best == "b" and not verdict.equal for verdict in verdicts]) > 0.8

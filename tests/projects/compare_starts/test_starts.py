@@ -7,7 +7,7 @@ import pytest
 import torch
 from trees import refusal
 
-from projects.CompareStarts import choice
+from projects.CompareStarts import probe_and_budget as choice
 from projects.CompareStarts.comparison import preparation
 from projects.CompareStarts.starts import RANDOM, OnTheseImages, read_starts
 from projects.CompareStarts.task import read_task

@@ -16,13 +16,13 @@ import pytest
 from commands import ROOT, documented, one_line_error, popen, run, wait_until
 from trees import refused
 
-from projects.CompareStarts.flat import Rule
+from projects.CompareStarts.flatness import Rule
 from projects.CompareStarts.labelled_parts import HeldOut
-from projects.CompareStarts.spent import read_spent, seconds_before
+from projects.CompareStarts.start_costs import read_spent, seconds_before
 from projects.CompareStarts.starts import Start, read_starts
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.until_flat import UntilFlat
-from projects.CompareStarts.write_flat import FlatReport
+from projects.CompareStarts.write_until_flat import FlatReport
 from projects.Paper.paper_tables import GivenBackbone
 from projects.Reports.collect import collect
 from projects.Reports.kinds import STUDY, by_kind, study_of

@@ -18,7 +18,7 @@ from projects.Labels.labels import read_labels_of
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.suspects import ordered
 from projects.Labels.votes import TEMPERATURE, vote
-from projects.Rows.leave_out import STRENGTH, votes_of
+from projects.Rows.leave_image_out import STRENGTH, votes_of
 from revisit.errors import UserError
 from revisit.evaluation.nearest import nearest_others
 from studies.label_check.spoiling import KINDS, precision, read_spoiled, spoil

@@ -12,8 +12,8 @@ from trees import logged, refusal, write
 
 from projects.Labels import leaks as leaks_module
 from projects.Labels import soundness
-from projects.Labels.alike import alike_images
 from projects.Labels.leaks import leaks
+from projects.Labels.near_copies import alike_images
 from projects.Labels.soundness import look_at
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import ends_well, read_image, read_record, require_record

@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from projects.Rows.leave_out import (
+from projects.Rows.leave_image_out import (
     NEIGHBORS,
     STRENGTH,
     balanced_accuracy,

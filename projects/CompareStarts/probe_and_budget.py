@@ -11,7 +11,7 @@ from projects.CompareStarts.starts import Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
 from projects.Paper.cells import read_score
-from projects.Rows.leave_out import Interval
+from projects.Rows.leave_image_out import Interval
 from projects.Rows.own_features import BACKBONE
 from revisit.errors import UserError, expect
 from revisit.files import make_folder, strict_json

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from projects.CompareStarts.flat import judge
-from projects.CompareStarts.flat_rows import Row, score_at_end
+from projects.CompareStarts.flatness import compare_ends
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.until_flat import Curve, UntilFlat, training_of
+from projects.CompareStarts.until_flat_rows import Row, score_at_end
 from projects.CompareStarts.write_comparison import write_texts
 from projects.Paper.result_table import NONE
 from projects.Pictures.curves import saved_plot
@@ -47,7 +47,7 @@ class FlatReport(NamedTuple):
             "weights": ", ".join(self.before),
             "sentence": " ".join(sentences),
             "seconds_before": dict(self.before),
-            "curves": list(map(plain, curves)),
+            "curves": list(map(curve_as_json, curves)),
         }
         texts = {
             "table.md": markdown,
@@ -160,7 +160,7 @@ class FlatReport(NamedTuple):
     def _verdict(self, rows: Sequence[Row]) -> str:
         """Which start is best at the end, and which are equal to it."""
         goodness = self._trainings.task.goodness
-        verdict = judge({row.start: list(map(goodness, row.end.scores)) for row in rows})
+        verdict = compare_ends({row.start: list(map(goodness, row.end.scores)) for row in rows})
         if verdict.mean == -math.inf:
             return f"no start has a {self._score}"
         shown = {row.start: self._shown(row.end.scores) for row in rows}
@@ -238,7 +238,7 @@ class FlatReport(NamedTuple):
         with saved_plot(path, len(shown), size=(6, 4)) as axes:
             for axis, (count, rows) in zip(axes, shown.items(), strict=True):
                 for number, row in enumerate(rows):
-                    draw(axis, row, f"C{number % 10}")
+                    draw_row(axis, row, f"C{number % 10}")
                 axis.set_xscale("log")
                 axis.set_title(f"{count:,} labelled images", fontsize=9)
                 axis.set_xlabel(f"{self._trainings.unit} in all")
@@ -252,13 +252,13 @@ def of_seeds(words: Iterable[str]) -> str:
     return listed[0] if is_same else ", ".join(listed)
 
 
-def plain(curve: Curve) -> dict[str, object]:
+def curve_as_json(curve: Curve) -> dict[str, object]:
     """A curve as JSON has it."""
     points = [point._asdict() for point in curve.points]
     return curve._asdict() | {"points": points}
 
 
-def draw(axis: Axes, row: Row, color: str) -> None:
+def draw_row(axis: Axes, row: Row, color: str) -> None:
     """Means with their band, mean ± standard deviation, and a dot for each training."""
     steps = row.steps()
     seconds = [step.seconds for step in steps]

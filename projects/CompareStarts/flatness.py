@@ -81,7 +81,7 @@ class Verdict(NamedTuple):
         return [name for name, gain in self.gains.items() if gain <= self.limit]
 
 
-def judge(goodness: Mapping[str, Sequence[float]]) -> Verdict:
+def compare_ends(goodness: Mapping[str, Sequence[float]]) -> Verdict:
     """Compare two or more starts.
 
     Args:
@@ -95,7 +95,7 @@ def judge(goodness: Mapping[str, Sequence[float]]) -> Verdict:
         if name != best:
             gains[name] = means[best] - mean
     defined = [row for row in goodness.values() if is_defined(row)]
-    limit = chance(defined) if len(defined) > 1 else 0.0
+    limit = tukey_difference(defined) if len(defined) > 1 else 0.0
     return Verdict(best, means[best], gains, limit)
 
 
@@ -103,7 +103,7 @@ def is_defined(row: Sequence[float]) -> bool:
     return all(map(math.isfinite, row))
 
 
-def chance(rows: Sequence[Sequence[float]]) -> float:
+def tukey_difference(rows: Sequence[Sequence[float]]) -> float:
     """The largest difference of two means of K rows over n seeds that equal starts have in 95 % of all cases.
 
     q s / sqrt(n), q the quantile of the studentised range of K means with (K - 1) (n - 1) degrees of freedom, s the

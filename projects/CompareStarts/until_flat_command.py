@@ -5,16 +5,16 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from projects.CompareStarts.choice import result_of, run_claimed
 from projects.CompareStarts.comparison import check_labels
-from projects.CompareStarts.flat import Rule
+from projects.CompareStarts.flatness import Rule
 from projects.CompareStarts.labelled_parts import HeldOut, read_held_out
-from projects.CompareStarts.spent import read_spent, seconds_before
+from projects.CompareStarts.probe_and_budget import result_of, run_claimed
+from projects.CompareStarts.start_costs import read_spent, seconds_before
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trainings import Trainings
 from projects.CompareStarts.until_flat import UntilFlat
-from projects.CompareStarts.write_flat import FlatReport
+from projects.CompareStarts.write_until_flat import FlatReport
 from projects.Reports.main_score import scores_of
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.errors import expect
