@@ -15,6 +15,7 @@ from projects.CompareStarts.trial import Trial
 from projects.Weights.zoo_options import zoo_options
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import write_flags
+from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 
 from detectron2.config import CfgNode
@@ -99,6 +100,7 @@ def test_a_detector_of_the_zoos_brings_its_pixels_strides_and_frozen_batch_norm(
 @pytest.mark.parametrize("same_classes", [True, False])
 def test_of_a_whole_detector_all_is_kept_but_the_predictor_of_other_classes(cfg, same_classes, tmp_path, caplog):
     cfg.OUTPUT_DIR = str(tmp_path)
+    get_records("toy_coco_train")  # whose classes a checkpoint has
     model = build_model(cfg)
     for value in model.state_dict().values():
         if value.is_floating_point():
