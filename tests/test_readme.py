@@ -103,6 +103,7 @@ def test_every_command_has_options_and_keys_that_exist(page, monkeypatch):
             patch.setattr(argparse.ArgumentParser, "parse_args", understand)
             raise Parsed(parse(parser))
 
+    importlib.import_module("projects.FrozenEvaluations.linear")  # whose keys a comparison of frozen features has
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
     for module in ("revisit.command.options", "revisit.command.evaluation_options"):
         monkeypatch.setattr(f"{module}.parse", with_pairs)
