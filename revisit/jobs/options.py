@@ -14,7 +14,7 @@ OTHERS = ("here", "torchrun", "slurm")
 
 
 def add_runner_options(parser: argparse.ArgumentParser, processes: int = 1) -> None:
-    """--on, --processes and what Ray's tasks need, for ``runner_of``; ``processes`` where nothing is said."""
+    """--on, --processes and what Ray's tasks need, for ``runner_of``; ``processes`` is the default."""
     add(parser, "on")
     add(parser, "processes", help=f"parts at a time (default: {processes} here, all that fit on Ray)")
     add(parser, "cpus", help="cores of a part on Ray (default: 1)")

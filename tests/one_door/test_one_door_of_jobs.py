@@ -1,6 +1,5 @@
 """Each thing has one door: a second copy of what lives in one place would be found here."""
 
-import ast
 import re
 
 from commands import ROOT
@@ -14,19 +13,6 @@ SOURCES = {
 def files_with(pattern: str) -> set[str]:
     """The source files that have a regular expression."""
     return {name for name, text in SOURCES.items() if re.search(pattern, text)}
-
-
-def files_that_import(*modules: str) -> set[str]:
-    """The source files that import one of these, or a name from it, other than to say the type of something."""
-    found = set()
-    for name, text in SOURCES.items():
-        for node in ast.walk(ast.parse(text)):
-            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or "", *(f"{node.module}.{each.name}" for each in node.names)]
-            if set(names) & set(modules):
-                found.add(name)
-    return found
 
 
 def test_one_function_writes_markdown_tables():
