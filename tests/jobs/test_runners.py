@@ -104,7 +104,10 @@ def test_a_killed_worker_is_one_line_and_the_same_call_continues(tmp_path, monke
     others = {*multiprocessing.active_children()}
     refused("squares: a worker was killed", result, job, tmp_path, Processes(2))
     wait_until(lambda: {*multiprocessing.active_children()} <= others)
-    assert result(job, tmp_path, Processes(2)) == EXPECTED and made(tmp_path / "notes") == STARTS
+    in_files = {int(path.stem.partition("-")[0]) for path in (tmp_path / "parts").glob("*.npz")}
+    (tmp_path / "notes/made").unlink(missing_ok=True)  # the other worker may have ended between a note and its file
+    assert result(job, tmp_path, Processes(2)) == EXPECTED
+    assert made(tmp_path / "notes") == sorted({*STARTS} - in_files)
 
 
 def share(folder: Path, number: int, count: int) -> list[int] | None:
