@@ -15,12 +15,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from revisit.checkpoint.backbone_file import write_backbone
 from revisit.checkpoint.convert import BackboneWeights
 from revisit.checkpoint.flags import IMAGENET, flags_of, flags_to_config
 from revisit.data.crops import ConstrainedMultiCrop
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.loading.sampler import EpochBatchSampler
 from revisit.data.sources.catalog import get_records
@@ -70,15 +72,15 @@ def rows_of(views: Tensor, backbone: nn.Module, head: nn.Module) -> tuple[Tensor
     mean, std = (views.new_tensor(IMAGENET[f"MODEL.PIXEL_{name}"], dtype=torch.float32) for name in ("MEAN", "STD"))
     images = (views.flatten(0, -4) - mean.view(3, 1, 1)) / std.view(3, 1, 1)
     g = backbone(images)["res5"].mean(dim=(2, 3))
-    after, before = normalize(head(g), dim=1), normalize(g, dim=1)
-    return after.unflatten(0, views.shape[:-3]), before.unflatten(0, views.shape[:-3])
+    return tuple(normalize(rows, dim=1).unflatten(0, views.shape[:-3]) for rows in (head(g), g))
 
 
 def views_of(images: str) -> DataLoader:
     """Endless batches of uint8 views: anchor and positive (B, 3, H, W), small (B, N, 3, h, w)."""
     standard = partial(draw_standard, grey=0.2, blur=0.0)
     a_plus = partial(draw_either, first=standard, second=draw_autoaugment)
-    dataset = ViewDataset(get_records(images), ViewMapper(CROPS, *SIZES, SEED, standard, a_plus, crop_and_reduce))
+    mapper = ViewMapper(CROPS, *SIZES, SEED, standard, a_plus, crop_and_reduce)
+    dataset = ViewDataset(get_records(images), mapper, PHOTOGRAPHS)
     return DataLoader(dataset, batch_sampler=EpochBatchSampler(len(dataset), BATCH, SEED), collate_fn=dict)
 
 
@@ -87,9 +89,7 @@ def train(model: KNNMoCo, loader: DataLoader) -> Iterator[dict[str, Tensor]]:
     per_epoch = loader.batch_sampler.iterations_per_epoch
     length = EPOCHS * per_epoch
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9, weight_decay=1e-4)  # g' and h' have no gradient
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda n: min(1, (n + 1) / WARM_UP) * (1 + math.cos(math.pi * n / length)) / 2
-    )
+    schedule = LambdaLR(optimizer, lambda n: min(1, (n + 1) / WARM_UP) * (1 + math.cos(math.pi * n / length)) / 2)
     for iteration, batch in zip(range(length), loader, strict=False):
         views = {name: batch[name].to(model.queue.keys.device) for name in ("anchor", "positive", "small")}
         losses, keys = model(views, NEIGHBORS if iteration >= WAIT * per_epoch else 0)

@@ -20,7 +20,7 @@ from torch import nn
 from revisit.boxes.predictions_file import RESULTS, read_predictions
 from revisit.command.options import data_set
 from revisit.compat.moved import renamed
-from revisit.data.images.deep_images import depth_key, find_bit_depth
+from revisit.data.images.deep_images import format_of
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.image_folders import write_list
@@ -177,11 +177,10 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
         records = [{"file_name": str(file)} for file in data]
         expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
     rows = []
-    bits: Any = backbone.flags.get(depth_key())
-    if bits is None and (asked := find_bit_depth(records)):
-        bits = asked[0]
+    pixels = format_of(backbone.flags, records)
     for start in range(0, len(records), BATCH):
-        batch = np.stack([center_crop(require_record(record, bits), size) for record in records[start : start + BATCH]])
+        images = [require_record(record, pixels) for record in records[start : start + BATCH]]
+        batch = np.stack([center_crop(image, size) for image in images])
         pooled = backbone.pooled(torch.from_numpy(batch).permute(0, 3, 1, 2))
         rows.append(nn.functional.normalize(pooled).cpu())
     return torch.cat(rows).numpy()

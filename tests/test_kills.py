@@ -11,6 +11,7 @@ from kills import ALL, kill_at_every_change, tool
 
 from projects.LargeData.shards import INDEX, load_shards
 from revisit.checkpoint.backbone_file import load_backbone
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import open_record
 from revisit.errors import UserError
 
@@ -83,7 +84,7 @@ def test_killed_shards_have_no_index_or_all_images(write_pictures, tmp_path):
             whole()
 
     def whole() -> None:
-        images = [open_record(record).data for record in load_shards(str(output)).records]
+        images = [open_record(record, PHOTOGRAPHS).data for record in load_shards(str(output)).records]
         assert images == [file.read_bytes() for file in files]
 
     options = f"--data folder:{tmp_path}/photos --count 3 --processes 1"

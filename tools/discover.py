@@ -37,6 +37,7 @@ def main() -> None:
     from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
     from revisit.boxes.coco_files import folder_of, write_data_set, write_results
+    from revisit.data.images.deep_images import format_of
     from revisit.data.sources.catalog import get_records, register
     from revisit.data.sources.file_names import expect_file_names
     from revisit.data.sources.records import fingerprint
@@ -58,10 +59,11 @@ def main() -> None:
     make_folder(args.output, "--output")
     with runner.alone(args.output):
         Record(args.output, settings).claim()
-    images = discover(records, features, args.output, args.count, runner)
+    pixels = format_of(features().flags, records)
+    images = discover(records, pixels, features, args.output, args.count, runner)
     folder, data_set = folder_of(images, args.data), args.output / "data_set.json"
     count = write_data_set(data_set, images, folder=folder)
-    save_found(args.output / "found.png", images)
+    save_found(args.output / "found.png", images, pixels)
     write_results(args.output / "proposals.json", images)
     without = sum(not image["objects"] for image in images)
     empty = f", {without} of them without any" if without else ""

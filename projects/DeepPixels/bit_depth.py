@@ -1,8 +1,8 @@
 """The key INPUT.BIT_DEPTH, and how it decides itself."""
 
-from projects.DeepPixels.deep_pixels import GreyLevels, find_bit_depth
+from projects.DeepPixels.deep_pixels import GreyLevels, find_bits
 from revisit.checkpoint.start import start
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.errors import expect
 from revisit.keys import Decision, Facts, declare, one_of
 
@@ -14,7 +14,7 @@ BIT_DEPTH = GreyLevels.KEY
 def bit_depth_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     """As MODEL.WEIGHTS were trained, else as the images ask; None where no image is deep. UserError where these ask for
     another one than the weights."""
-    asked = find_bit_depth(facts.records) if bit_depth(cfg) is None else None
+    asked = find_bits(facts.records) if pixel_format(cfg).bits is None else None
     if asked is None:
         is_open = cfg.INPUT.BIT_DEPTH == "auto"  # of the two words for it, None is the one that a checkpoint has
         return Decision(None, "8 bits, unless images have more") if is_open else None

@@ -1,6 +1,6 @@
 """Images with more than 8 bits a sample: which they are, their values, and the grey levels that INPUT.BIT_DEPTH makes.
 
-A ``bit_depth`` of b means that values of 0 to 2**b - 1 become grey levels of 0 to 255: b = 8 .. 16 for integers, or
+``bits`` of b mean that values of 0 to 2**b - 1 become grey levels of 0 to 255: b = 8 .. 16 for integers, or
 floats of that range; b = 1 for floats of 0 to 1.
 """
 
@@ -30,6 +30,7 @@ from revisit.data.images.opening import (
     strips,
     taking_turns,
 )
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError
 
@@ -48,19 +49,19 @@ class GreyLevels(DeepImages):
 
     KEY = "INPUT.BIT_DEPTH"
 
-    def bit_depth(self, cfg: CfgNode) -> int | None:
-        """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
+    def pixel_format(self, cfg: CfgNode) -> PixelFormat:
+        """INPUT.BIT_DEPTH as a number; no bits while it is auto, as it stays where no image has more than 8."""
         value = cfg.INPUT.BIT_DEPTH
-        return None if value in (None, "auto") else int(value)
+        return PixelFormat(None if value in (None, "auto") else int(value))
 
-    def find_bit_depth(self, records: Sequence[dict]) -> tuple[int, str] | None:
-        return find_bit_depth(records)
+    def find_bits(self, records: Sequence[dict]) -> tuple[int, str] | None:
+        return find_bits(records)
 
     def size(self, data: bytes) -> tuple[int, int]:
         return read_values(data, open_deep(data)).shape[:2]
 
-    def decode(self, data: bytes, image: Image.Image | None, bit_depth: int | None) -> np.ndarray:
-        return decode_deep(data, image, bit_depth)
+    def decode(self, data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
+        return decode_deep(data, image, pixels)
 
 
 def _check_values(data: bytes, image: Image.Image | None) -> None:
@@ -103,38 +104,38 @@ def read_values(data: bytes, image: Image.Image | None) -> np.ndarray:
     return values[..., 2::-1] if values.ndim == 3 else values
 
 
-def to_grey_levels(values: np.ndarray, bit_depth: int | None) -> np.ndarray:
-    """(H, W, 3) uint8 of values from 0 to 2**bit_depth - 1, which become 0 to 255.
+def to_grey_levels(values: np.ndarray, bits: int | None) -> np.ndarray:
+    """(H, W, 3) uint8 of values from 0 to 2**bits - 1, which become 0 to 255.
 
     Raises:
         DeepImageError: a value outside of that range, or no range.
     """
     low, high = values.min(), values.max()
-    if bit_depth is None:
+    if bits is None:
         message = f"more than 8 bits a sample, with values from {low:g} to {high:g}"
         raise DeepImageError(f"{message}: set INPUT.BIT_DEPTH to what the images have (docs/own-images.md)")
-    top = 2**bit_depth - 1
+    top = 2**bits - 1
     if not (low >= 0 and high <= top):  # nor is NaN
-        message = f"values from {low:g} to {high:g}, and INPUT.BIT_DEPTH {bit_depth} means 0 to {top}"
+        message = f"values from {low:g} to {high:g}, and INPUT.BIT_DEPTH {bits} means 0 to {top}"
         raise DeepImageError(f"{message}: set it to what the images have (docs/own-images.md)")
     levels = np.empty((*values.shape[:2], 3), np.uint8)
     for rows in strips(*levels.shape[:2]):
         part = values[rows] if values.ndim == 3 else values[rows, :, None]
-        if values.dtype.kind != "f" and bit_depth >= 8:
-            levels[rows] = part >> (bit_depth - 8)
+        if values.dtype.kind != "f" and bits >= 8:
+            levels[rows] = part >> (bits - 8)
         else:  # rounded down too, so that a photograph has the same levels at all depths
             levels[rows] = np.minimum(part * np.float32(256 / top), 255)
     return levels
 
 
-def decode_deep(data: bytes, image: Image.Image | None, bit_depth: int | None) -> np.ndarray:
+def decode_deep(data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
     """(H, W, 3) uint8 of a file that ``is_deep``; see read_values and to_grey_levels."""
     white_is_zero = image is not None and image.format == "TIFF" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
-    levels = to_grey_levels(read_values(data, image), bit_depth)
+    levels = to_grey_levels(read_values(data, image), pixels.bits)
     return np.subtract(255, levels, out=levels) if white_is_zero else levels
 
 
-def find_bit_depth(records: Sequence[dict]) -> tuple[int, str] | None:
+def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:
     """The fewest bits that hold every value of a sample of the images, and why; None if none has more than 8.
 
     Of integers 8 .. 16. Of floats 1 if all values lie in 0 to 1, else 8: 0 to 255. Unreadable images do not count.

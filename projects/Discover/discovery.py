@@ -18,6 +18,7 @@ from projects.Discover.recurrence import Recurrence, descriptor_length, descript
 from projects.Pictures.tiles import evenly_spread
 from revisit.arrays import read_arrays
 from revisit.boxes.boxes import sides_of
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
@@ -103,7 +104,12 @@ def find_objects(
 
 
 def discover(
-    records: list[dict], features: Callable[[], Features], output: Path, count: int, runner: Runner = HERE
+    records: list[dict],
+    pixels: PixelFormat,
+    features: Callable[[], Features],
+    output: Path,
+    count: int,
+    runner: Runner = HERE,
 ) -> list[dict[str, Any]]:
     """Write a line for every image to ``output``/FOUND: file name, size and objects.
 
@@ -115,9 +121,9 @@ def discover(
     path = output / FOUND
     if not path.is_file():
         with runner.alone(output):
-            references, candidates = reference_of(records, features, output)
+            references, candidates = reference_of(records, pixels, features, output)
         compared = PerProcess(partial(_compared, output), (Recurrence(references), candidates))
-        compute = partial(_part, records, features, compared, count)
+        compute = partial(_part, records, pixels, features, compared, count)
         with in_parts(Work("discovering", len(records), PART, compute), output / "parts", runner) as arrays:
             for problem in of_lines(arrays["left_out"]):
                 logger.warning(f"left out: {problem}")
@@ -136,6 +142,7 @@ def discover(
 
 def _part(
     records: list[dict],
+    pixels: PixelFormat,
     features: Callable[[], Features],
     compared: Callable[[], tuple[Recurrence, dict[str, Candidates]]],
     count: int,
@@ -145,7 +152,7 @@ def _part(
     recurrence, candidates = compared()
     lines, left_out = [], []
     of_part = [records[number] for number in part]
-    for name, image in _images(of_part, left_out):
+    for name, image in _images(of_part, pixels, left_out):
         height, width = image.shape[:2]
         of_image = candidates.pop(name, None) or find_candidates(features()(image))
         objects = find_objects(of_image, height, width, count, recurrence, name)
@@ -154,7 +161,7 @@ def _part(
 
 
 def reference_of(
-    records: list[dict], features: Callable[[], Features], output: Path
+    records: list[dict], pixels: PixelFormat, features: Callable[[], Features], output: Path
 ) -> tuple[dict[str, np.ndarray], dict[str, Candidates]]:
     """Descriptors of the candidates of REFERENCES images from all over the data set, kept in ``output``; and these
     candidates, where they are not from there."""
@@ -162,7 +169,7 @@ def reference_of(
     candidates: dict[str, Candidates] = {}
     if not path.is_file():
         spread = [records[index] for index in evenly_spread(len(records), REFERENCES)]
-        compare = partial(_compare, spread, features, candidates)
+        compare = partial(_compare, spread, pixels, features, candidates)
         with in_parts(Work("comparing", len(spread), 1, compare), output / "comparing") as arrays:
             names = of_lines(arrays["names"])
             ends = arrays["counts"].cumsum()
@@ -173,7 +180,11 @@ def reference_of(
 
 
 def _compare(
-    records: list[dict], features: Callable[[], Features], candidates: dict[str, Candidates], part: range
+    records: list[dict],
+    pixels: PixelFormat,
+    features: Callable[[], Features],
+    candidates: dict[str, Candidates],
+    part: range,
 ) -> Arrays:
     """Descriptors of the candidates of some images, which are added to those of this process."""
     of_part = [records[number] for number in part]
@@ -196,11 +207,11 @@ def _compared(output: Path) -> tuple[Recurrence, dict[str, Candidates]]:
     return Recurrence(_kept(output / REFERENCE)), {}
 
 
-def _images(records: Iterable[dict], left_out: list[str]) -> Iterator[tuple[str, np.ndarray]]:
+def _images(records: Iterable[dict], pixels: PixelFormat, left_out: list[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Names and pixels, (H, W, 3) uint8 RGB, of those that can be read; adds why others cannot."""
     for record in records:
         try:
-            yield record["file_name"], require_record(record)
+            yield record["file_name"], require_record(record, pixels)
         except UserError as error:
             left_out.append(str(error))
 

@@ -30,7 +30,8 @@ from projects.Pictures.label_maps import enlarge_map
 from projects.Pictures.tiles import SheetRow, evenly_spread, fit, save_sheet
 from revisit.checkpoint import RANDOM
 from revisit.command.evaluation_config import only_dataset, write_results
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import index_by_name
@@ -72,7 +73,7 @@ def main(cfg: CfgNode) -> None:
     for network in networks:
         check_not_enlarged(dataset, network.image_size, "the classifier's image size", network.transform)
     chosen = [records[n] for n in evenly_spread(len(records), cfg.CAM.NUM_IMAGES)]
-    rows, predictions = zip(*(draw(record, bit_depth(cfg), networks, names) for record in chosen), strict=True)
+    rows, predictions = zip(*(draw(record, pixel_format(cfg), networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]
     title = "Class activation maps of the true class"
     save_sheet(Path(cfg.OUTPUT_DIR, "cams.png"), list(rows), headers, title=title)
@@ -116,13 +117,13 @@ def in_order(network: Classifier, names: list[str], dataset: str) -> Classifier:
     return network._replace(weight=network.weight[rows], bias=network.bias[rows], classes=names)
 
 
-def draw(record: dict, depth: int | None, networks: list[Classifier], names: list[str]) -> tuple[SheetRow, dict]:
+def draw(record: dict, pixels: PixelFormat, networks: list[Classifier], names: list[str]) -> tuple[SheetRow, dict]:
     """A row of cams.png, and what each network takes the image for."""
 
     def name_of(label: int) -> str:
         return names[label] if label < len(names) else f"class {label}"
 
-    image, label = require_record(record, depth), class_of(record)
+    image, label = require_record(record, pixels), class_of(record)
     tiles, captions, taken = [fit(image)], [name_of(label)], []
     for network in networks:
         view = TRANSFORMS[network.transform](image, network.image_size)

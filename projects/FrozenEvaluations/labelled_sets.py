@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from projects.FrozenEvaluations.classification_datasets import PRESENT
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
@@ -73,11 +73,11 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
 def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarray], **options: object) -> DataLoader:
     """Batches of (3, size, size) uint8 views and of indices, from ``view`` of an (H, W, 3) image and its index."""
 
-    depth = bit_depth(cfg)
+    pixels = pixel_format(cfg)
 
     def read(item: tuple[int, dict]) -> tuple[torch.Tensor, int]:
         index, record = item
-        return torch.from_numpy(view(require_record(record, depth), index)).permute(2, 0, 1), index
+        return torch.from_numpy(view(require_record(record, pixels), index)).permute(2, 0, 1), index
 
     items = DatasetFromList(list(enumerate(records)), copy=False)  # one buffer, which workers share
     return SignalSafeLoader(MapDataset(items, read), num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
@@ -106,7 +106,7 @@ def _features_key(cfg: CfgNode, backbone: Network, data: LabelledSet) -> str:
     flags = family.FLAG_KEYS if family else ()
     nodes = {flag.rpartition(".")[0] for flag in flags}
     settings = [value_of(cfg, node).dump() for node in sorted(nodes)]
-    pixels = (model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, bit_depth(cfg))
+    pixels = (model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, pixel_format(cfg).bits)
     network = (model.BACKBONE.NAME, *settings, *pixels)
     causes = (weights_key(cfg), network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
     return hashlib.sha256(repr(causes).encode()).hexdigest()[:12]

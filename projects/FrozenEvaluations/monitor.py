@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from projects.FrozenEvaluations.label_free import alignment, neighbor_stability, rankme, uniformity
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import open_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import Records, changes, fingerprint, sample
@@ -62,10 +63,10 @@ def monitored_records(cfg: CfgNode) -> Records:
 class SingleViewDataset(Dataset):
     """Of each image in turn its anchor and its large positive in the first epoch, or those of the next readable one."""
 
-    def __init__(self, records: list[dict], mapper: ViewMapper, bit_depth: int | None = None):
+    def __init__(self, records: list[dict], mapper: ViewMapper, pixels: PixelFormat):
         self._records = records
         self._mapper = mapper
-        self._bit_depth = bit_depth
+        self._pixels = pixels
 
     def __len__(self) -> int:
         return 2 * len(self._records)
@@ -75,7 +76,7 @@ class SingleViewDataset(Dataset):
         name = ("anchor", "positive")[number % 2]
 
         def views_of(record: dict) -> Views:
-            return self._mapper.of_picture(open_record(record, self._bit_depth), 0, index)
+            return self._mapper.of_picture(open_record(record, self._pixels), 0, index)
 
         _, views = readable_record(self._records, index, views_of)
         return {"image": torch.from_numpy(views[name]).permute(2, 0, 1), "label": -1}
@@ -96,11 +97,11 @@ def label_free_scores(cfg: CfgNode, model: nn.Module) -> LabelFreeScores | None:
     Alignment is that of the recipe's own views, the anchor and the large positive, drawn once and for all.
     """
     records = monitored_records(cfg)
-    depth = bit_depth(cfg)
-    crops = features_of(cfg, model, CenterCropDataset(records, cfg.KNN_EVAL.IMAGE_SIZE, depth, replaced=True))
+    pixels = pixel_format(cfg)
+    crops = features_of(cfg, model, CenterCropDataset(records, cfg.KNN_EVAL.IMAGE_SIZE, pixels, replaced=True))
     mapper = ViewMapper.from_config(cfg)
     mapper = replace(mapper, crops=replace(mapper.crops, num_small=0), seed=SEED)
-    views = features_of(cfg, model, SingleViewDataset(records, mapper, depth))
+    views = features_of(cfg, model, SingleViewDataset(records, mapper, pixels))
     if crops is None or views is None:
         return None
     rows = crops.rows.to(cfg.MODEL.DEVICE)

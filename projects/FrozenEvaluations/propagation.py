@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from projects.FrozenEvaluations import davis
 from projects.Pictures.label_maps import enlarge_labels, palette_image, shrink_labels
 from revisit.command.evaluation_config import write_results
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import datasets_root
 from revisit.data.sources.labels import VOID, check_size
@@ -70,7 +70,7 @@ def main(cfg: CfgNode) -> None:
     scores, seconds = [], {}
     for sequence in sequences:
         started = time.perf_counter()
-        first_frame = require_record({"file_name": sequence.frames[0]}, bit_depth(cfg))
+        first_frame = require_record({"file_name": sequence.frames[0]}, pixel_format(cfg))
         truth = davis.read_masks(sequence, first_frame.shape[:2])
         masks = follow(backbone, cfg, sequence, truth[0])
         scores += davis.score_sequence(sequence.name, masks, truth)
@@ -112,7 +112,7 @@ def follow(backbone: Network, cfg: CfgNode, sequence: davis.Sequence, first_mask
         folder.mkdir(parents=True, exist_ok=True)
     masks, pictures, propagation = [], [], None
     for path in progress(sequence.name, "frame", sequence.frames):
-        frame = require_record({"file_name": path}, bit_depth(cfg))
+        frame = require_record({"file_name": path}, pixel_format(cfg))
         check_size(sequence.masks[0], first_mask, path, frame.shape[:2])
         mask = first_mask
         if options.METHOD == "propagate":

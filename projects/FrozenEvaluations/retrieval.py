@@ -29,7 +29,8 @@ from torch.nn import functional as F
 from projects.Pictures.label_maps import shrink_labels
 from projects.Pictures.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 from revisit.command.evaluation_config import only_dataset, write_results
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.labels import VOID, check_size, read_labels
@@ -214,7 +215,7 @@ def find_regions(backbone: Network, cfg: CfgNode, record: dict, truth: np.ndarra
     options = cfg.SEGMENT_RETRIEVAL
     if options.FEATURES == "oracle":
         return true_regions(oracle_features(truth, num_classes), truth)
-    image = require_record(record, bit_depth(cfg))
+    image = require_record(record, pixel_format(cfg))
     check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
     features = backbone.map_of(whole_image(image, options.IMAGE_SIZE))
     if options.NORMALIZE:
@@ -284,14 +285,14 @@ def save_gallery(cfg: CfgNode, labelled: Described, queries: Described, names: l
 
 def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: list[str]) -> list[SheetRow]:
     """The largest region of an object in test images spread over the data set, each with its nearest labelled ones."""
-    options, depth = cfg.SEGMENT_RETRIEVAL, bit_depth(cfg)
+    options, pixels = cfg.SEGMENT_RETRIEVAL, pixel_format(cfg)
     candidates = _largest_things(queries, names)
     chosen = [candidates[n] for n in evenly_spread(len(candidates), options.GALLERY_QUERIES)] or [0]
     neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, options.GALLERY_NEIGHBORS).places
     rows = []
     for query, of_query in zip(chosen, neighbors.tolist(), strict=True):
-        shown = [_show(queries, query, names, depth)]
-        shown += [_show(labelled, n, names, depth) for n in of_query]
+        shown = [_show(queries, query, names, pixels)]
+        shown += [_show(labelled, n, names, pixels) for n in of_query]
         tiles, captions = zip(*shown, strict=True)
         rows.append(SheetRow(list(tiles), list(captions)))
     return rows
@@ -311,11 +312,11 @@ def _largest_things(data: Described, names: list[str]) -> list[int]:
     return largest
 
 
-def _show(data: Described, index: int, names: list[str], depth: int | None) -> tuple[np.ndarray, str]:
+def _show(data: Described, index: int, names: list[str], pixels: PixelFormat) -> tuple[np.ndarray, str]:
     """The tile of a region, and its name."""
     owner, number = data.places[index]
     (label,) = majority_labels(data.pixels[[index], :-1])
-    image = require_record(data.records[owner], depth)
+    image = require_record(data.records[owner], pixels)
     ids = enlarge(data.regions[owner].ids, image.shape[:2])
     tile = draw_region(image, ids == number)
     return tile, "void" if label == VOID else names[label]

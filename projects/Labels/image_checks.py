@@ -5,7 +5,7 @@ from functools import partial
 
 from projects.Labels.soundness import look_at
 from revisit.data.finetuning.detection_mapper import longest_side, too_thin
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, MOST_UNREADABLE
 from revisit.data.sources.records import Records
 from revisit.engine.dry_run import DRY_RUN_DATA_REGISTRY
@@ -28,7 +28,7 @@ def readable(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     replaced = to_learn and method_of(cfg)
     has_boxes = architecture_of(cfg) in DETECTORS
     problem_of = partial(too_thin, longest=longest_side(cfg, to_learn)) if has_boxes else None
-    look = look_at(records, bit_depth(cfg), whole=not to_learn, problem_of=problem_of)
+    look = look_at(records, pixel_format(cfg), whole=not to_learn, problem_of=problem_of)
     lost = look.unreadable + (look.truncated if replaced else [])
     seen = f"data set {name!r}: {look.seen:,} of {len(records):,} images looked at, {len(lost):,} cannot be read"
     if len(lost) > (MOST_UNREADABLE * look.seen if to_learn else 0):
@@ -47,6 +47,6 @@ def readable(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
 @DRY_RUN_DATA_REGISTRY.register()
 def looked_at(cfg: CfgNode, records: Records) -> dict:
     """How many images were looked at, and which cannot be read."""
-    look = look_at(records, bit_depth(cfg))
+    look = look_at(records, pixel_format(cfg))
     counts = {"images_checked": look.seen, "unreadable": len(look.unreadable), "truncated": len(look.truncated)}
     return {**counts, "unreadable_first": (look.unreadable + look.truncated)[:MOST_LISTED]}

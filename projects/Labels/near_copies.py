@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 
 from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import open_record
 from revisit.data.sources.records import Records, ask_each, sample
 
@@ -36,7 +37,7 @@ def _small_picture(record: dict) -> np.ndarray:
 def _decoded(record: dict) -> np.ndarray:
     """(h, w, 3) uint8 BGR; of a large image a quarter of each side, which a JPEG gives in a third of the time."""
     try:
-        picture = open_record(record)
+        picture = open_record(record, PHOTOGRAPHS)
         large = min(picture.size) >= LARGE
     except UnreadableImageError:  # another check says so
         return UNREADABLE

@@ -11,6 +11,7 @@ from projects.Pictures.pages import data_uri, template
 from projects.Pictures.tiles import Color, SheetRow, fit, outline, save_sheet
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import BACKGROUND, square, surroundings, thumbnails
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError
 from revisit.progress import progress
@@ -47,9 +48,9 @@ def _rows(suspects: Sequence[Suspect], table: RowTable, nearest: Sequence[np.nda
     together = np.concatenate([np.empty(0, int), *nearest])
     tiles = iter(thumbnails(table.of(together), TILE))
     blank = np.full((TILE, TILE, 3), BACKGROUND, np.uint8)
-    rows = []
+    rows, pixels = [], table.pixels
     for suspect, own in zip(progress("suspects", "box", suspects), nearest, strict=True):
-        of_row = [suspect_tile(suspect), *(next(tiles) for _ in own)]
+        of_row = [suspect_tile(suspect, pixels), *(next(tiles) for _ in own)]
         captions = [caption_of(suspect), *table.classes[own].tolist()]
         lacking = SHOWN + 1 - len(of_row)
         rows.append(SheetRow(of_row + [blank] * lacking, captions + [""] * lacking))
@@ -60,11 +61,11 @@ def caption_of(suspect: Suspect) -> str:
     return f"{suspect.kind} {suspect.label or suspect.suggestion}"
 
 
-def suspect_tile(suspect: Suspect) -> np.ndarray:
+def suspect_tile(suspect: Suspect, pixels: PixelFormat) -> np.ndarray:
     """(TILE, TILE, 3) uint8 RGB: the box in its surroundings, and in another colour the one that is suggested; grey
     where the image cannot be read."""
     try:
-        image = require_record({"file_name": suspect.file_name})
+        image = require_record({"file_name": suspect.file_name}, pixels)
     except UserError:  # moved since
         return np.full((TILE, TILE, 3), BACKGROUND, np.uint8)
     is_whole = not any(suspect.box)

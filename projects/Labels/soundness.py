@@ -8,6 +8,7 @@ import numpy as np
 
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import taking_turns
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import TruncatedImageError, ends_well, open_record
 from revisit.data.sources.labels import read_depth, read_ids
 from revisit.data.sources.records import Records, ask_each, sample
@@ -26,7 +27,7 @@ class Look(NamedTuple):
 
 def look_at(
     records: Records,
-    bit_depth: int | None,
+    pixels: PixelFormat,
     *,
     whole: bool = False,
     problem_of: Callable[[dict], str] | None = None,
@@ -54,7 +55,7 @@ def look_at(
         _check_labels(record)
         if number not in decoded and ends_well(record):
             return "sound", ""
-        return _state_by_decoding(record, bit_depth)
+        return _state_by_decoding(record, pixels)
 
     step = 1 if whole else -(-len(records) // MOST)
     order = np.random.default_rng(0).permutation(numbers[::step])
@@ -64,9 +65,9 @@ def look_at(
     return Look(sum(state != "skipped" for state, _ in states), unreadable, truncated)
 
 
-def _state_by_decoding(record: dict, bit_depth: int | None) -> tuple[str, str]:
+def _state_by_decoding(record: dict, pixels: PixelFormat) -> tuple[str, str]:
     try:
-        picture = open_record(record, bit_depth)
+        picture = open_record(record, pixels)
         with taking_turns(int(np.prod(picture.size))):
             picture.decode()
     except TruncatedImageError as error:

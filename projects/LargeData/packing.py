@@ -21,6 +21,7 @@ from projects.LargeData.places import Place, asking
 from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import SUFFIXES
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.sources.records import Records, changes, fingerprint
 from revisit.errors import UserError, expect, printable, translated
@@ -141,7 +142,7 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
         picture, suffix = Picture(data, "an image of the data set"), ".png"
     else:
         with translated("packing an image"):
-            picture, suffix = open_record(record), Path(record["file_name"]).suffix.lower()
+            picture, suffix = open_record(record, PHOTOGRAPHS), Path(record["file_name"]).suffix.lower()
         expect(suffix in SUFFIXES, f"{picture.name}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
     pixels = decoded(picture, smaller)
     if smaller and min(pixels.shape[:2]) > smaller.short_side:

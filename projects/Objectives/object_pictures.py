@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from projects.Pictures.pretraining_sheets import NEIGHBOR, picture_path, pixels_of, save_gallery
 from projects.Pictures.tiles import BLACK, TILE, SheetRow, evenly_spread, framed, outline
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
 from revisit.data.to_device import to_device
@@ -82,7 +82,7 @@ def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tenso
     mapper = ViewMapper.from_config(cfg)
     records = get_records(name)
     keys = [(0, index) for index in evenly_spread(len(records), num_images)]
-    batch = ViewDataset(records, mapper, bit_depth=bit_depth(cfg)).__getitems__(keys)
+    batch = ViewDataset(records, mapper, pixel_format(cfg)).__getitems__(keys)
     return batch["anchor"], batch["anchor_objects"]
 
 

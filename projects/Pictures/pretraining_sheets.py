@@ -11,7 +11,7 @@ from torch import nn
 
 from projects.Pictures.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, outline, save_sheet
 from revisit.checkpoint.run_folder import VIEWS
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import UnreadableImageError, open_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper, Views, training_mapper
@@ -57,7 +57,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     errors = []
     for index in chosen:
         try:
-            picture = open_record(records[index], bit_depth(cfg))
+            picture = open_record(records[index], pixel_format(cfg))
             views = finished(mapper, mapper.of_picture(picture, 0, index))
             tiles = view_tiles(views)
             mapper.annotator.draw(tiles, views)
@@ -154,7 +154,7 @@ def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, n
     """Write a picture: images of the first of DATASETS.TEST, each next to its nearest images of KNN_EVAL.BANK by the
     features of both: in green where the label is the query's, else in red. One that cannot be written is logged."""
     names = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK)
-    how = (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))
+    how = (cfg.KNN_EVAL.IMAGE_SIZE, pixel_format(cfg))
     images, others = (CenterCropDataset(get_records(name), *how) for name in names)
     rows = []
     queries = evenly_spread(len(images), num_queries)

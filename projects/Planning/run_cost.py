@@ -5,7 +5,7 @@ import time
 from torch import nn
 
 from projects.Planning.step_cost import step_cost
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.loading.workers import one_thread
@@ -80,7 +80,7 @@ def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
     Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
     """
     records = sample(joined([get_records(name) for name in cfg.DATASETS.TRAIN]), 64)
-    dataset = ViewDataset(records, training_mapper(cfg), bit_depth=bit_depth(cfg))
+    dataset = ViewDataset(records, training_mapper(cfg), pixel_format(cfg))
     with one_thread():
         dataset.__getitems__([(0, 0)])  # the first one takes longer
         start = time.thread_time()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from projects.Pictures.tiles import evenly_spread
 from projects.Predict.predictions import heads_of, load_finetuned
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.records import Records
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.errors import without_secrets
@@ -174,7 +174,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
         "weights": cfg.MODEL.WEIGHTS,
         "image": "(3, H, W) float32, 0..255",
         "channels": cfg.INPUT.FORMAT,
-        "bits_that_become_0_to_255": bit_depth(cfg) or 8,
+        "bits_that_become_0_to_255": pixel_format(cfg).bits or 8,
         **size,
         **({"height_and_width": list(squash)} if squash and not is_detector else {}),
         "outputs": network.outputs,

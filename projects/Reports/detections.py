@@ -14,7 +14,8 @@ from projects.Reports.matching import Curve, JudgedImage, best_threshold, confus
 from projects.Reports.text_tables import ABSENT, TextTable
 from revisit.boxes.boxes import Boxes
 from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_results
-from revisit.data.images.deep_images import depth_key
+from revisit.data.images.deep_images import format_of
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, first_line, translated
@@ -57,12 +58,12 @@ def review_of(run: ReportedRun, folder: Path) -> Review | None:
             records = get_records(name, class_names=names)
             found = read_results(run.folder / PREDICTIONS, [record["image_id"] for record in records], classes)
         images = list(map(judge, records, found))
-        return _review(images, name, names, run.config.get(depth_key()), folder)
+        return _review(images, name, names, format_of(run.config, records), folder)
     except UserError as error:
         return Review(name, problem=first_line(error))
 
 
-def _review(images: list[JudgedImage], name: str, names: list[str], bits: int | None, folder: Path) -> Review:
+def _review(images: list[JudgedImage], name: str, names: list[str], pixels: PixelFormat, folder: Path) -> Review:
     threshold = best_threshold(images)
     table = confusion(images, threshold, len(names))
     curves = {n: found for n in range(len(names)) if (found := curve(images, n))}
@@ -73,7 +74,7 @@ def _review(images: list[JudgedImage], name: str, names: list[str], bits: int | 
         classes=_of_classes(table, names, curves),
         confusion=_of_confusion(table, names) if 1 < len(names) <= MOST_CLASSES else None,
         curves=[(names[n], found) for n, found in list(curves.items())[:MOST_CLASSES]],
-        pictures=_draw(images, names, threshold, bits, folder),
+        pictures=_draw(images, names, threshold, pixels, folder),
     )
 
 
@@ -118,7 +119,7 @@ def _of_confusion(table: np.ndarray, names: list[str]) -> TextTable:
 
 
 def _draw(
-    images: list[JudgedImage], names: list[str], threshold: float, bits: int | None, folder: Path
+    images: list[JudgedImage], names: list[str], threshold: float, pixels: PixelFormat, folder: Path
 ) -> list[tuple[Path, str]]:
     """The images with most errors, and some that are spread over the rest of the data set."""
     ranked = sorted(images, key=lambda image: -image.errors(threshold))
@@ -129,15 +130,15 @@ def _draw(
     for group, chosen in groups.items():
         if chosen:
             path = folder / f"{len(list(folder.iterdir()))}_{group}.png"
-            rows = [_row(image, names, threshold, bits) for image in chosen]
+            rows = [_row(image, names, threshold, pixels) for image in chosen]
             save_sheet(path, rows, ["truth", f"predicted, scores of at least {threshold:.2f}"])
             pictures.append((path, captions[group]))
     return pictures
 
 
-def _row(image: JudgedImage, names: list[str], threshold: float, bits: int | None) -> SheetRow:
+def _row(image: JudgedImage, names: list[str], threshold: float, pixels: PixelFormat) -> SheetRow:
     """Truth, found or missed, next to the predictions from the threshold on, found or wrong."""
-    pixels = require_record(image.record, bits, like_pil=True)
+    pixels = require_record(image.record, pixels, like_pil=True)
     missed, shown = image.missed(threshold), image.predicted.scores >= threshold
     wrong = image.wrong(threshold)[shown]
     tiles = [

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.Rows.embedders import Named, embedder_of_table
-from projects.Rows.embedding import bits_of, embed
+from projects.Rows.embedding import embed
 from projects.Rows.grouping import Leaks, Looks, Rule, grouped, leaks
 from projects.Rows.hashes import Digests, digests_of
 from projects.Rows.hierarchy import balanced, clustered
@@ -40,7 +40,7 @@ class Hashed(NamedTuple):
 def hashed(table: RowTable, folder: Path, runner: Runner = HERE) -> Hashed:
     """Read the images once more; see digests_of."""
     records = records_of(table)
-    return Hashed(table, digests_of(records, folder, bits_of(records, table.about["flags"]), runner))
+    return Hashed(table, digests_of(records, folder, table.pixels, runner))
 
 
 def table_of_test(name: str, training: RowTable, weights: str, output: Path, runner: Runner = HERE) -> RowTable:

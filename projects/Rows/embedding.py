@@ -14,7 +14,8 @@ from torch.utils.data import Dataset
 from projects.Rows.embedders import Embedder, Sample, embedder_again
 from projects.Rows.regions import Places
 from projects.Rows.row_table import TABLE, RowTable, load_table, save_table
-from revisit.data.images.deep_images import depth_key, find_bit_depth
+from revisit.data.images.deep_images import format_flags, format_of
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.records import fingerprint
@@ -23,7 +24,6 @@ from revisit.jobs.parts import Arrays, Work, in_parts
 from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
 from revisit.jobs.runner import PerProcess, Runner
-from revisit.keys import declaration
 
 PART = 256  # images
 BATCH = 64
@@ -41,8 +41,8 @@ class Image(NamedTuple):
 class _Images(Dataset):
     """Images of the places, read and prepared."""
 
-    def __init__(self, places: Sequence[Places], prepare: Callable[[dict, np.ndarray], object], bits: int | None):
-        self._places, self._prepare, self._bits = places, prepare, bits
+    def __init__(self, places: Sequence[Places], prepare: Callable[[dict, np.ndarray], object], pixels: PixelFormat):
+        self._places, self._prepare, self._pixels = places, prepare, pixels
 
     def __len__(self) -> int:
         return len(self._places)
@@ -50,7 +50,7 @@ class _Images(Dataset):
     def __getitem__(self, index: int) -> Image:
         places = self._places[index]
         try:
-            image = require_record(places.record, self._bits)
+            image = require_record(places.record, self._pixels)
         except UserError as error:
             return Image(places, None, str(error))
         height, width = image.shape[:2]
@@ -82,13 +82,14 @@ def embed(
     if (output / TABLE).is_file():
         print(f"{output / TABLE} is there already", flush=True)
         return load_table(output)
-    bits = bits_of(records, embedder.about["flags"])
+    pixels = format_of(embedder.about["flags"], records)
     network = PerProcess(partial(_again, embedder.about, device), embedder)
-    work = Work("embedding", len(places), PART, partial(_part, places, network, bits, readers))
+    work = Work("embedding", len(places), PART, partial(_part, places, network, pixels, readers))
     with in_parts(work, output / PARTS, runner) as arrays:
         left_out = arrays.pop("left_out").tolist()
         expect(len(arrays["rows"]) > 0, f"none of the {len(places)} images can be read, the first: {left_out[:1]}")
-        table = RowTable(**arrays, about=embedder.about | {"left out": left_out})
+        about = embedder.about | {"flags": embedder.about["flags"] | format_flags(pixels)}
+        table = RowTable(**arrays, about=about | {"left out": left_out})
         save_table(output / TABLE, table)
     return table
 
@@ -104,29 +105,21 @@ def _digest(places: list[Places]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def bits_of(records: list[dict], flags: dict[str, Any]) -> int | None:
-    """Bits a sample of images with more than 8: those of the weights' flags, else those that the images have."""
-    bits = flags.get(depth_key())
-    rule = declaration(depth_key()).rule
-    expect(bits is None or rule is None or rule.holds(bits), f"the weights' {depth_key()} is {bits}: embed again")
-    if bits is None and (asked := find_bit_depth(records)):
-        return asked[0]
-    return bits
-
-
 def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
     """(N, C) float32 unit rows of few places. Raises UserError for an image that cannot be read."""
     records = [each.record for each in places]
-    bits = bits_of(records, embedder.about["flags"])
-    arrays = _part(places, lambda: embedder, bits, 0, range(len(places)))
+    pixels = format_of(embedder.about["flags"], records)
+    arrays = _part(places, lambda: embedder, pixels, 0, range(len(places)))
     expect(not len(arrays["left_out"]), str(arrays["left_out"][:1]))
     return arrays["rows"]
 
 
-def _part(places: list[Places], network: Callable[[], Embedder], bits: int | None, readers: int, part: range) -> Arrays:
+def _part(
+    places: list[Places], network: Callable[[], Embedder], pixels: PixelFormat, readers: int, part: range
+) -> Arrays:
     """Rows of some of the places, and what they are of."""
     embedder = network()
-    images = _Images([places[index] for index in part], embedder.prepare, bits)
+    images = _Images([places[index] for index in part], embedder.prepare, pixels)
     loader = SignalSafeLoader(images, batch_size=BATCH, num_workers=readers, collate_fn=list)
     rows, files, boxes, classes, left_out = [torch.empty(0)], [], [np.empty((0, 4), np.float32)], [], []
     for batch in loader:

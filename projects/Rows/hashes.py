@@ -16,6 +16,7 @@ import numpy as np
 
 from revisit.arrays import read_arrays
 from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import open_record
 from revisit.data.sources.records import Records, ask_each, fingerprint
 from revisit.errors import UserError, expect
@@ -38,7 +39,7 @@ class Digests(NamedTuple):
     bits: np.ndarray  # (N, BITS) bool, the perceptual hash
 
 
-def digests_of(records: Records, folder: Path, bit_depth: int | None = None, runner: Runner = HERE) -> Digests:
+def digests_of(records: Records, folder: Path, pixels: PixelFormat, runner: Runner = HERE) -> Digests:
     """Read every image once, and keep its digests in the folder, from which the next call takes them.
 
     A terminal shows the progress, and how long the rest takes; an interrupted call continues.
@@ -52,7 +53,7 @@ def digests_of(records: Records, folder: Path, bit_depth: int | None = None, run
         Record(folder, {"images": fingerprint(records, labels=False)}).claim()
     path = folder / "digests.npz"
     if not path.is_file():
-        work = Work("hashing", len(records), PART, partial(_of_part, records, bit_depth))
+        work = Work("hashing", len(records), PART, partial(_of_part, records, pixels))
         with in_parts(work, folder / "parts", runner) as arrays:
             save_arrays(path, arrays)
     return _digests_in(path, len(records))
@@ -67,15 +68,15 @@ def _digests_in(path: Path, count: int) -> Digests:
     return Digests(**arrays)
 
 
-def _of_part(records: Records, bit_depth: int | None, part: range) -> Arrays:
-    digests = ask_each(partial(_digest, bit_depth=bit_depth), [records[index] for index in part])
+def _of_part(records: Records, pixels: PixelFormat, part: range) -> Arrays:
+    digests = ask_each(partial(_digest, pixels=pixels), [records[index] for index in part])
     contents, hashes = zip(*digests, strict=True)
     return Digests(np.array(contents), np.array(hashes))._asdict()
 
 
-def _digest(record: dict, bit_depth: int | None) -> tuple[str, np.ndarray]:
+def _digest(record: dict, pixels: PixelFormat) -> tuple[str, np.ndarray]:
     try:
-        picture = open_record(record, bit_depth)
+        picture = open_record(record, pixels)
         image = picture.decode(complete=True)
     except UnreadableImageError as error:
         raise UserError(f"unreadable image {error}: it was there when it was embedded, so embed again") from error

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from revisit.arrays import read_arrays
+from revisit.data.images.deep_images import format_of
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.errors import UserError, expect, translated
 from revisit.files import is_url, written_whole
 from revisit.jobs.parts import save_arrays
@@ -36,6 +38,11 @@ class RowTable(NamedTuple):
             f"{file} [{' '.join(map(str, box))}]"
             for file, box in zip(self.files.tolist(), self.boxes.round().astype(int).tolist(), strict=True)
         ]
+
+    @property
+    def pixels(self) -> PixelFormat:
+        """Of its images: as they were embedded."""
+        return format_of(self.about["flags"], [{"file_name": file} for file in self.files.tolist()])
 
     def of(self, places: np.ndarray) -> "RowTable":
         """The rows at these places, or of this mask."""

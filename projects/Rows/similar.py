@@ -66,7 +66,7 @@ def lines_of(table: RowTable, similar: Similar) -> list[str]:
 def draw_similar(path: Path, table: RowTable, similar: Similar, query: Path, box: list[float] | None) -> None:
     """The query first, then what is similar to it, with cosine and class below."""
     chosen = table.of(similar.places)
-    image = require_record({"file_name": str(query)})
+    image = require_record({"file_name": str(query)}, table.pixels)
     asked = table.of(similar.places[:0])._replace(boxes=np.array([box or [0, 0, 0, 0]], np.float32))
     tiles = [square(cut(image, asked, 0), TILE), *thumbnails(chosen, TILE)]
     captions = ["query"]

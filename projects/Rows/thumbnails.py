@@ -24,9 +24,11 @@ def thumbnails(table: RowTable, size: int) -> np.ndarray:
     for place, file in enumerate(table.files.tolist()):
         by_file[file].append(place)
 
+    pixels = table.pixels
+
     def draw(file: str) -> None:
         try:
-            image = require_record({"file_name": file})
+            image = require_record({"file_name": file}, pixels)
         except UserError:  # moved since it was embedded
             return
         for place in by_file[file]:

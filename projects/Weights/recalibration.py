@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from revisit.checkpoint.convert import BackboneWeights
+from revisit.data.images.deep_images import format_of
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
 from revisit.errors import expect
@@ -28,7 +29,8 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     folded = weights.description.FOLDED
     is_folded = bool(folded) and all(weights.flags.get(key) == value for key, value in folded.items())
     expect(is_folded, f"--calibrate {dataset}: these weights have batch statistics of their own, and need none")
-    images = CenterCropDataset(sample(get_records(dataset)), IMAGE_SIZE, replaced=True)
+    records = sample(get_records(dataset))
+    images = CenterCropDataset(records, IMAGE_SIZE, format_of(weights.flags, records), replaced=True)
     check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")
     loader = DataLoader(images, _BATCH, collate_fn=_stacked)
     tensors = recalibrated(weights, progress("recalibrating", "batch", loader))

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from revisit.config import add_revisit_config
-from revisit.data.images.deep_images import bit_depth, depth_key
+from revisit.data.images.deep_images import depth_key, format_flags, pixel_format
 from revisit.errors import UserError, expect, first_few, without_secrets
 from revisit.files import file_digest, is_url, local_copy, read_yaml, write_whole
 from revisit.keys import NETWORK, declaration, value_of
@@ -37,8 +37,7 @@ def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
     flags = {key: _plain(value_of(cfg, key)) for key in flag_keys(description)}
-    depth = bit_depth(cfg)
-    return {**flags, depth_key(): depth} if depth else flags  # weights of images of 8 bits say nothing
+    return flags | format_flags(pixel_format(cfg))
 
 
 def _plain(value: object) -> object:

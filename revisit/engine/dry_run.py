@@ -13,7 +13,7 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of
 from revisit.compat.private_names import BatchNorm
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import training_mapper
@@ -199,7 +199,7 @@ def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
 @DRY_RUN_REGISTRY.register()
 def data(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     names = {"train": list(cfg.DATASETS.TRAIN), "images": facts.images, "test": list(cfg.DATASETS.TEST)}
-    return {"data": {**names, "bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}}
+    return {"data": {**names, "bit_depth": pixel_format(cfg).bits or 8, **_data_on_disk(cfg)}}
 
 
 def _dilations(module: nn.Module) -> list[int]:

@@ -22,7 +22,7 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
     trained_network,
 )
-from revisit.data.images.deep_images import bit_depth, depth_key
+from revisit.data.images.deep_images import depth_key, pixel_format
 from revisit.data.sources.catalog import register
 from revisit.data.sources.inspection import num_classes
 from revisit.engine.command import in_shell
@@ -120,7 +120,7 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         keep_freed_memory(cfg.MODEL.DEVICE)
         torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and trains
         seed_all_rng(cfg.SEED + comm.get_rank())
-        bits = bit_depth(cfg)
+        bits = pixel_format(cfg).bits
         depth = f", {depth_key()} {bits}" if bits else ""
         logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
         with copies_kept(cfg, resume=args.resume) if owns_folder else nullcontext():

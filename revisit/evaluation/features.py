@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import (
     Read,
     UnreadableImageError,
@@ -44,10 +45,10 @@ class CenterCropDataset(Dataset):
     An unreadable image raises UserError; if it may be ``replaced``, the next readable one in the list takes its place.
     """
 
-    def __init__(self, records: list[dict], size: int, bit_depth: int | None = None, *, replaced: bool = False):
+    def __init__(self, records: list[dict], size: int, pixels: PixelFormat, *, replaced: bool = False):
         self._records = records
         self._size = size
-        self._bit_depth = bit_depth
+        self._pixels = pixels
         self._replaced = replaced
 
     def __len__(self) -> int:
@@ -56,9 +57,9 @@ class CenterCropDataset(Dataset):
     def __getitem__(self, index: int) -> dict:
         record = self._records[index]
         if self._replaced:
-            record, image = readable_record(self._records, index, partial(read_record, bit_depth=self._bit_depth))
+            record, image = readable_record(self._records, index, partial(read_record, pixels=self._pixels))
         else:
-            image = require_record(record, self._bit_depth)
+            image = require_record(record, self._pixels)
         image = center_crop(image, self._size)
         return {"image": torch.from_numpy(image).permute(2, 0, 1), "label": record.get("label", -1)}
 
@@ -144,7 +145,7 @@ class _FeatureCollector(DatasetEvaluator):
 
 def extractor(cfg: CfgNode, model: nn.Module) -> Callable[[str], Features | None]:
     """``features_of`` a data set by name, whose centres are cut out as KNN_EVAL says; of each data set once."""
-    how = (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))
+    how = (cfg.KNN_EVAL.IMAGE_SIZE, pixel_format(cfg))
     return cache(lambda name: features_of(cfg, model, CenterCropDataset(get_records(name), *how)))
 
 

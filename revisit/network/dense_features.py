@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from revisit.checkpoint.flags import Flags
 from revisit.network.network_maps import network_maps, resized
 
 
@@ -33,6 +34,11 @@ class DenseFeatures:
     def settings(self) -> dict[str, Any]:
         """What the features depend on."""
         return {"weights": self._network.digest("_network", pixels=True), **self._settings}
+
+    @property
+    def flags(self) -> Flags:
+        """Of the weights."""
+        return self._network.flags
 
     @torch.no_grad()
     def __call__(self, image: np.ndarray) -> list[np.ndarray]:

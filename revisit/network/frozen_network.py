@@ -9,7 +9,7 @@ from torch import Tensor
 from revisit.checkpoint.backbone_file import load_backbone
 from revisit.checkpoint.convert import as_rgb
 from revisit.checkpoint.sources import source_layouts
-from revisit.data.images.deep_images import bit_depth, depth_key
+from revisit.data.images.deep_images import depth_key, pixel_format
 from revisit.errors import expect
 from revisit.keys import value_of
 from revisit.modeling.losses.queue_scores import at_least_float32
@@ -27,7 +27,7 @@ def load_frozen(cfg: CfgNode, key: str) -> Network:
     name = value_of(cfg, key)
     with torch.device("cpu"):  # also in a dry run, which builds all else without values
         weights = load_backbone(name)
-        ours, theirs = bit_depth(cfg) or 8, weights.flags.get(depth_key())
+        ours, theirs = pixel_format(cfg).bits or 8, weights.flags.get(depth_key())
         expect(theirs in (None, ours), f"{key} wants {depth_key()} {theirs}, and images have {ours}")
         network = Network.of(as_rgb(weights)).requires_grad_(False)
     mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (network.mean, network.std))

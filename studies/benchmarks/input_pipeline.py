@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from projects.LargeData.looks_on_device import MapperWithoutLooks
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import require_record
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.loading.workers import one_thread
@@ -58,7 +59,7 @@ def measure_input(
         batches = [order[start : start + BATCH] for start in range(0, images, BATCH)]
 
         def ours(mapper: ViewMapper) -> Callable[[], object]:
-            dataset = ViewDataset(records, mapper)
+            dataset = ViewDataset(records, mapper, PHOTOGRAPHS)
             return lambda: [dataset.__getitems__([(0, n) for n in batch]) for batch in batches]
 
         def theirs(views: ReferenceViews | AlbumentationsViews) -> Callable[[], object]:
@@ -84,7 +85,7 @@ def _reading(records: list[dict], order: list[int]) -> Callable[[], object]:
 
     def read() -> None:
         for number in order:
-            require_record(records[number])
+            require_record(records[number], PHOTOGRAPHS)
 
     return read
 

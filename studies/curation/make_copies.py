@@ -9,6 +9,7 @@ image. The same seed gives the same bytes.
 """
 
 from revisit.command.options import DEFAULT, add, parse, parser_of
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.engine.command import natural, run_command
 from revisit.files import make_folder, write_whole
 
@@ -35,7 +36,7 @@ def main() -> None:
     rng = np.random.default_rng(args.seed)
     lines = []
     for number, record in enumerate(progress("copying", "image", records)):
-        image = require_record(record)
+        image = require_record(record, PHOTOGRAPHS)
         for copy in range(args.copies):
             name = f"{number:05d}_{copy:02d}.jpg"
             changed, quality = jittered(image, rng) if copy else (image, BEST)

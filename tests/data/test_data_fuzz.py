@@ -22,6 +22,7 @@ from trees import spoil_bytes, write
 
 from revisit.config import add_revisit_config
 from revisit.data.finetuning.pixel_mapper import PixelMapper
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import UnreadableImageError, read_record
 from revisit.data.sources.catalog import get_records
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
@@ -178,7 +179,7 @@ def segment(name: str) -> None:
 def read(name: str) -> None:
     for record in get_records(name):
         with suppress(UnreadableImageError):
-            assert read_record(record).ndim == 3
+            assert read_record(record, PHOTOGRAPHS).ndim == 3
 
 
 def outcome(call, *args: object) -> str:

@@ -11,6 +11,7 @@ import torch
 from tiny import tiny_config
 from torch.utils.data import DataLoader, Dataset
 
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import MAX_REPLACEMENTS, UnreadableImageError, read_image
 from revisit.data.loading import loader as loader_module
 from revisit.data.loading.loader import ResumableLoader, ViewDataset
@@ -166,7 +167,7 @@ def test_processes_share_the_batches_of_one(cfg, monkeypatch):
 def test_images_in_memory_are_read_without_a_warning(cfg, make_picture):
     stored = np.stack([make_picture(32, 32, seed) for seed in range(3)]).transpose(0, 3, 1, 2).copy()
     images = stored.transpose(0, 2, 3, 1)  # as torchvision holds CIFAR-10
-    dataset = ViewDataset([{"image": image, "label": 0} for image in images], ViewMapper.from_config(cfg))
+    dataset = ViewDataset([{"image": image, "label": 0} for image in images], ViewMapper.from_config(cfg), PHOTOGRAPHS)
     expected = ViewMapper.from_config(cfg)(images[1].copy(), 0, 1)
     batch = dataset.__getitems__([(0, 1)])
     assert np.array_equal(batch["anchor"][0].permute(1, 2, 0), expected["anchor"])
@@ -198,7 +199,7 @@ def test_when_no_file_can_be_read_the_search_ends_and_the_first_is_named(cfg, nu
     """A disk that went away must not be read to its end for every image."""
     records = [{"file_name": f"/gone/{n}.png"} for n in range(num_images)]
     with pytest.raises(UnreadableImageError, match=f"^{tried} images in a row cannot be read.*/gone/0.png"):
-        ViewDataset(records, ViewMapper.from_config(cfg)).__getitems__([(0, 0)])
+        ViewDataset(records, ViewMapper.from_config(cfg), PHOTOGRAPHS).__getitems__([(0, 0)])
 
 
 def test_classes_travel_with_their_images_unless_the_numbers_of_several_data_sets_may_clash(
@@ -217,7 +218,7 @@ def test_classes_travel_with_their_images_unless_the_numbers_of_several_data_set
 
 def test_a_workers_batch_reaches_the_training_without_a_copy(cfg, monkeypatch):
     monkeypatch.setattr(loader_module, "get_worker_info", lambda: object())
-    dataset = ViewDataset(get_records(cfg.DATASETS.TRAIN[0]), ViewMapper.from_config(cfg))
+    dataset = ViewDataset(get_records(cfg.DATASETS.TRAIN[0]), ViewMapper.from_config(cfg), PHOTOGRAPHS)
     batch = dataset.__getitems__([(0, 0), (0, 1)])
     assert all(batch[name].is_shared() for name in TENSORS)
 

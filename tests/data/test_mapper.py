@@ -10,6 +10,7 @@ from tiny import tiny_config
 from trees import write
 
 from projects.FrozenEvaluations.monitor import SingleViewDataset
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.loading.loader import ResumableLoader
 from revisit.data.randomness import Stream, counter_rng
@@ -77,15 +78,15 @@ def test_a_run_replaces_images_that_are_broken(photographs):
     for n, name in enumerate(loader.images_of(0)):
         index = [str(path) for path in photographs].index(name)
         shown = photographs[index + (index in (3, 7))]
-        views = mapper.of_picture(open_record({"file_name": str(shown)}), 0, index)
+        views = mapper.of_picture(open_record({"file_name": str(shown)}, PHOTOGRAPHS), 0, index)
         assert all(np.array_equal(batch[each][n].movedim(-3, -1), views[each]) for each in NAMES)
     assert sorted(error.partition(":")[0] for error in batch["read_errors"]) == [str(photographs[n]) for n in (3, 7)]
 
 
 def test_an_evaluation_of_views_replaces_them_alike(photographs):
     records, mapper = [{"file_name": str(path)} for path in photographs], ViewMapper.from_config(tiny_config())
-    dataset = SingleViewDataset(records, mapper)
+    dataset = SingleViewDataset(records, mapper, PHOTOGRAPHS)
     for index, shown in ((0, 0), (3, 4), (7, 8)):
-        views = mapper.of_picture(open_record(records[shown]), 0, index)
+        views = mapper.of_picture(open_record(records[shown], PHOTOGRAPHS), 0, index)
         for place, name in enumerate(("anchor", "positive"), start=2 * index):
             assert np.array_equal(dataset[place]["image"].movedim(0, -1), views[name])

@@ -22,6 +22,7 @@ from trees import refusal, refused, spoil_bytes
 
 from revisit.data.images import deep_images as deep_images_module
 from revisit.data.images.deep_images import DeepImages
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import UnreadableImageError, read_image, read_size, require_record
 from revisit.data.loading.loader import ResumableLoader
 
@@ -76,7 +77,7 @@ def path(tmp_path_factory):
 
 def read(path, data):
     path.write_bytes(data)
-    return read_image(path, bit_depth=16)
+    return read_image(path, PixelFormat(16))
 
 
 def assert_close(image, reference, levels=0):
@@ -118,7 +119,7 @@ def test_an_image_is_upright_and_so_is_the_size_by_its_head(tmp_path, orientatio
             lay(path, orientation)
         else:
             path.write_bytes(encode(pixels, kind, exif=exif_of(orientation), **options))
-        image, whole = read_image(path, bits), np.broadcast_to(corners()[..., :bands], (32, 48, 3))
+        image, whole = read_image(path, PixelFormat(bits)), np.broadcast_to(corners()[..., :bands], (32, 48, 3))
         assert_close(image, UPRIGHT[orientation](whole), {"jpg": 12, "webp": 1}.get(kind, 0))
         assert read_size(path) == {"height": image.shape[0], "width": image.shape[1]}
 
@@ -174,7 +175,7 @@ JPEGS = [kind for kind in WHOLE if kind.endswith("jpg")]
 
 def is_readable(path: Path) -> bool:
     try:
-        image = read_image(path, bit_depth=16)
+        image = read_image(path, PixelFormat(16))
     except UnreadableImageError as error:
         assert str(path) in str(error) and "\n" not in str(error)
         return False
@@ -198,7 +199,7 @@ def test_a_truncated_file_is_refused_or_whole(path, kind):
     for length in cuts:
         path.write_bytes(data[:length])
         if is_readable(path):
-            assert np.array_equal(read_image(path, bit_depth=16), whole)
+            assert np.array_equal(read_image(path, PixelFormat(16)), whole)
         else:
             num_refused += 1
     least = 1 if kind in JPEGS else 0.3 if kind in ("gif", "webp") else 0.7  # what is cut may be another frame
@@ -282,6 +283,9 @@ def test_the_core_alone_refuses_more_than_8_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(deep_images_module, "deep_images", DeepImages)
     monkeypatch.setattr("revisit.data.images.reader.deep_images", DeepImages)
     refused(
-        "deep.png: more than 8 bits a sample: expected 8, or projects/DeepPixels", require_record, {"file_name": path}
+        "deep.png: more than 8 bits a sample: expected 8, or projects/DeepPixels",
+        require_record,
+        {"file_name": path},
+        PHOTOGRAPHS,
     )
-    assert deep_images_module.bit_depth(tiny_config()) is None
+    assert deep_images_module.pixel_format(tiny_config()) == PHOTOGRAPHS

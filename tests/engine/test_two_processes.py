@@ -11,6 +11,7 @@ from commands import launch_forks
 from tiny import random_views, tiny_config, tiny_model
 from true_steps import take_steps
 
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.sources.catalog import get_records
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.evaluation.features import CenterCropDataset, Features, features_of
@@ -112,7 +113,7 @@ def test_evaluation_of_two_processes_equals_one(two, toy_datasets, tmp_path):
 
 
 def features_of_one_image() -> Features | None:
-    images = CenterCropDataset(get_records("toy_objects_train")[:1], 32)
+    images = CenterCropDataset(get_records("toy_objects_train")[:1], 32, PHOTOGRAPHS)
     return features_of(tiny_config(), tiny_model().eval(), images)
 
 

@@ -11,6 +11,7 @@ from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
 from projects.FrozenEvaluations.while_pretraining import fit_linear
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.evaluation.classifiers import knn_classify, top1
@@ -81,7 +82,7 @@ def test_features_keep_the_data_sets_order(toy_datasets):
     again = extractor(with_workers, model)("toy_objects_heldout")
     assert torch.equal(features.rows, again.rows)
     assert not model.training
-    pixels = center_crop(require_record(get_records("toy_objects_heldout")[3]), 32)
+    pixels = center_crop(require_record(get_records("toy_objects_heldout")[3], PHOTOGRAPHS), 32)
     (alone,) = model([{"image": torch.from_numpy(pixels).permute(2, 0, 1)}])
     assert torch.allclose(features.rows[3], alone["feature"], atol=1e-6)
 

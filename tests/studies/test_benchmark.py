@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tiny import random_views, tiny_config
 from trees import refusal
 
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.loading.loader import ViewDataset, finish
 from revisit.data.views.boxes import overlap_share
 from revisit.data.views.mapper import training_mapper
@@ -70,7 +71,7 @@ def test_views_have_the_shapes_and_colours_of_the_references(reference_views, on
     """Mean histograms of each channel over 6,000 views of either, drawn independently."""
     paths, theirs = reference_views
     cfg = tiny_config("DATALOADER.AUGMENT_ON_DEVICE", on_device)
-    loader = ViewDataset([{"file_name": str(path)} for path in paths], training_mapper(cfg))
+    loader = ViewDataset([{"file_name": str(path)} for path in paths], training_mapper(cfg), PHOTOGRAPHS)
     ours = finish(loader.__getitems__([(n, n % len(paths)) for n in range(len(theirs["anchor"]))]), "cpu")
     mean, std = (torch.tensor(values) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     for name in ("anchor", "positive", "small"):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import read_record, require_record
 from revisit.data.sources.labels import read_ids
@@ -41,14 +41,14 @@ class DetectionMapper(DatasetMapper):
 
     def __init__(self, cfg: CfgNode, is_train: bool):
         super().__init__(cfg, is_train)
-        self._bit_depth = bit_depth(cfg)
+        self._pixels = pixel_format(cfg)
         self._longest = longest_side(cfg, is_train)
 
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, 3) uint8 RGB pixels of a record's image."""
         if self.is_train:
-            return read_record(record, self._bit_depth, like_pil=True, complete=True)
-        return require_record(record, self._bit_depth, like_pil=True)
+            return read_record(record, self._pixels, like_pil=True, complete=True)
+        return require_record(record, self._pixels, like_pil=True)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
         """Detectron2's; ``pixels`` are those of ``read`` where the caller has them."""

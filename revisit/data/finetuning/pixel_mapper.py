@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import read_record, require_record
 from revisit.data.sources.catalog import register
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
@@ -68,7 +68,7 @@ class PixelMapper:
     def __init__(self, cfg: CfgNode, is_train: bool):
         self.check(cfg)
         self._is_train = is_train
-        self._bit_depth = bit_depth(cfg)
+        self._pixels = pixel_format(cfg)
         self._factors = tuple(cfg.INPUT.RANDOM_SCALE)
         self._flip = cfg.INPUT.RANDOM_FLIP == "horizontal"
         self._crop = tuple(map(int, cfg.INPUT.CROP.SIZE)) if cfg.INPUT.CROP.ENABLED else None
@@ -97,8 +97,8 @@ class PixelMapper:
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, 3) uint8 RGB pixels of a record's image."""
         if self._is_train:
-            return read_record(record, self._bit_depth, complete=True)
-        return require_record(record, self._bit_depth)
+            return read_record(record, self._pixels, complete=True)
+        return require_record(record, self._pixels)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
         """Map a record; ``pixels`` are those of ``read`` where the caller has them."""

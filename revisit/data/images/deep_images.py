@@ -1,15 +1,19 @@
 """Images with more than 8 bits a sample: which they are. The core refuses them; a plug-in makes grey levels of them.
 
-``bit_depth`` is a plug-in's: what the values of such images mean, by a run's config; None where nothing says it.
+What their values mean is a PixelFormat: by a run's config, by the flags of weights or of a table, or by the images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
+from revisit.errors import expect
+from revisit.keys import declaration
 from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode
@@ -33,17 +37,17 @@ What reads images with more than 8 bits a sample: ``DeepImages`` and its subclas
 class DeepImages:
     """Refuses images with more than 8 bits a sample. A plug-in registers a subclass that reads them."""
 
-    KEY = ""  # of a config, that says ``bit_depth``; the flags of weights have it where they learned from such images
+    KEY = ""  # of a config, that says the bits; the flags of weights and tables of such images have it too
 
-    def bit_depth(self, cfg: CfgNode) -> int | None:
-        """What ``decode`` needs to know, by a config."""
-        return None
+    def pixel_format(self, cfg: CfgNode) -> PixelFormat:
+        """By a config."""
+        return PHOTOGRAPHS
 
-    def find_bit_depth(self, records: Sequence[dict]) -> tuple[int, str] | None:
-        """The ``bit_depth`` that a sample of the images asks for, and why; None where no image has more than 8 bits.
+    def find_bits(self, records: Sequence[dict]) -> tuple[int, str] | None:
+        """The ``bits`` that a sample of the images asks for, and why; None where no image has more than 8.
 
         Raises:
-            UserError: no ``bit_depth`` fits them.
+            UserError: none fits them.
         """
         return None
 
@@ -51,11 +55,11 @@ class DeepImages:
         """(height, width) in px of a file that PIL cannot open."""
         raise UnidentifiedImageError("neither PIL nor a plug-in can decode it")
 
-    def decode(self, data: bytes, image: Image.Image | None, bit_depth: int | None) -> np.ndarray:
+    def decode(self, data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
         """(H, W, 3) uint8 of a file that ``is_deep``, whose PIL image may be None; a TIFF upright, others as stored.
 
         Raises:
-            DeepImageError: values that ``bit_depth`` does not hold.
+            DeepImageError: values that ``pixels`` does not hold.
         """
         raise DeepImageError("more than 8 bits a sample: expected 8, or projects/DeepPixels")
 
@@ -67,19 +71,34 @@ def deep_images() -> DeepImages:
     return images()
 
 
-def bit_depth(cfg: CfgNode) -> int | None:
-    """What the values of images with more than 8 bits a sample mean in a run of ``cfg``."""
-    return deep_images().bit_depth(cfg)
+def pixel_format(cfg: CfgNode) -> PixelFormat:
+    """Of the images of a run."""
+    return deep_images().pixel_format(cfg)
 
 
 def depth_key() -> str:
-    """The config key that says it, by which the flags of weights have it too."""
+    """The config key that says the bits, by which flags have it too."""
     return deep_images().KEY
 
 
-def find_bit_depth(records: Sequence[dict]) -> tuple[int, str] | None:
-    """See DeepImages."""
-    return deep_images().find_bit_depth(records)
+def format_flags(pixels: PixelFormat) -> dict[str, Any]:
+    """What the flags of weights and of tables say of it, by config key: nothing of photographs."""
+    return {depth_key(): pixels.bits} if pixels.bits else {}
+
+
+def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
+    """As the flags of weights or of a table say, else as a sample of the images asks for.
+
+    Raises:
+        UserError: flags that no config could have; images that nothing fits.
+    """
+    images = deep_images()
+    bits = flags.get(images.KEY)
+    if bits is None and (found := images.find_bits(records)):
+        return PixelFormat(found[0])
+    rule = declaration(images.KEY).rule if images.KEY else None
+    expect(bits is None or rule is None or rule.holds(bits), f"flags with {images.KEY} {bits}: make them again")
+    return PixelFormat(bits)
 
 
 def is_deep(data: bytes, image: Image.Image | None) -> bool:

@@ -1,6 +1,6 @@
 """Read an image strictly, wherever a record says that it is: whole and RGB, or a clear error, never half-decoded.
 
-Images with more than 8 bits a sample are a plug-in's to read, by what ``bit_depth`` says (deep_images.py).
+Images with more than 8 bits a sample are a plug-in's to read, by their PixelFormat (deep_images.py).
 """
 
 import io
@@ -26,6 +26,7 @@ from revisit.data.images.opening import (
     open_image,
     strips,
 )
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.errors import UserError, first_line
 
 from detectron2.utils.logger import log_first_n
@@ -44,7 +45,7 @@ class Picture(NamedTuple):
 
     data: bytes | np.ndarray
     name: str = ""  # for messages
-    bit_depth: int | None = None
+    pixels: PixelFormat = PHOTOGRAPHS
     record: dict = {}  # of the data set
 
     @property
@@ -69,7 +70,7 @@ class Picture(NamedTuple):
 
         Raises:
             TruncatedImageError: a JPEG without its end.
-            UnreadableImageError: not an image, too large (opening.py), or with values that ``bit_depth``
+            UnreadableImageError: not an image, too large (opening.py), or with values that its PixelFormat
                 does not hold.
         """
         if isinstance(self.data, np.ndarray):
@@ -84,10 +85,10 @@ class Picture(NamedTuple):
                     return _complete(self.data, self.name)
                 if not like_pil:
                     return _decode_by_opencv(self.data)
-            return _decode_by_pil(self.data, self.bit_depth)
+            return _decode_by_pil(self.data, self.pixels)
 
 
-def open_record(record: dict, bit_depth: int | None = None) -> Picture:
+def open_record(record: dict, pixels: PixelFormat) -> Picture:
     """The image of a data set's record, not decoded: its ``image``, a part of a shard, or its ``file_name``.
 
     Raises:
@@ -96,28 +97,26 @@ def open_record(record: dict, bit_depth: int | None = None) -> Picture:
     if "image" in record:
         return Picture(record["image"], record=record)
     place = f", byte {record['offset']}" if "offset" in record else ""
-    return Picture(read_bytes(record), f"{record['file_name']}{place}", bit_depth, record)
+    return Picture(read_bytes(record), f"{record['file_name']}{place}", pixels, record)
 
 
-def read_record(
-    record: dict, bit_depth: int | None = None, like_pil: bool = False, complete: bool = False
-) -> np.ndarray:
+def read_record(record: dict, pixels: PixelFormat, like_pil: bool = False, complete: bool = False) -> np.ndarray:
     """The (H, W, 3) uint8 RGB image of a data set's record: see open_record and Picture.decode."""
-    return open_record(record, bit_depth).decode(like_pil=like_pil, complete=complete)
+    return open_record(record, pixels).decode(like_pil=like_pil, complete=complete)
 
 
-def require_record(record: dict, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
+def require_record(record: dict, pixels: PixelFormat, like_pil: bool = False) -> np.ndarray:
     """As read_record, where nothing can stand in for the image: it is completed, or raises UserError."""
     try:
-        return read_record(record, bit_depth, like_pil, complete=True)
+        return read_record(record, pixels, like_pil, complete=True)
     except UnreadableImageError as error:
         remedy = "" if isinstance(error, DeepImageError) else ": expected a complete file, so copy it again"
         raise UserError(f"unreadable image {error}{remedy}") from error
 
 
-def read_image(file_name: PathLike, bit_depth: int | None = None) -> np.ndarray:
+def read_image(file_name: PathLike, pixels: PixelFormat = PHOTOGRAPHS) -> np.ndarray:
     """As read_record, of a file."""
-    return read_record({"file_name": file_name}, bit_depth)
+    return read_record({"file_name": file_name}, pixels)
 
 
 def read_or_next(records: Sequence[dict], index: int, read: Callable[[dict], Read]) -> tuple[dict, Read, list[str]]:
@@ -191,11 +190,11 @@ def _check_jpeg(data: bytes) -> None:
     raise UnreadableImageError("truncated JPEG")
 
 
-def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
+def _decode_by_pil(data: bytes, meaning: PixelFormat) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL warns of odd metadata; only undecodable pixels matter here
         image = open_deep(data)
-        pixels = deep_images().decode(data, image, bit_depth) if is_deep(data, image) else _to_rgb(image)
+        pixels = deep_images().decode(data, image, meaning) if is_deep(data, image) else _to_rgb(image)
         with suppress(Exception):  # damage beyond the first frame matters to nobody
             if getattr(image, "is_animated", False):
                 message = "images of several frames or pages (GIF, TIFF, WebP) are read as their first one"

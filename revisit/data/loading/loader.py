@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from revisit.compat.private_names import shared_bytes
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
 from revisit.data.loading.upcoming import Batches, ReadsAhead, reader_of
@@ -47,12 +48,12 @@ class ViewDataset(Dataset):
     An unreadable image is replaced by the next readable one in the list.
     """
 
-    def __init__(self, records: Records, mapper: ViewMapper, labelled: bool = False, bit_depth: int | None = None):
+    def __init__(self, records: Records, mapper: ViewMapper, pixels: PixelFormat, labelled: bool = False):
         # Of a list one array, which forked workers share; others are made of arrays.
         self.records = DatasetFromList(records, copy=False, serialize=isinstance(records, list))
         self._mapper = mapper
         self._labelled = labelled
-        self._bit_depth = bit_depth
+        self._pixels = pixels
         self._reader: ReadsAhead | None = None
         self._make_reader: Callable[[Batches], ReadsAhead | None] | None = None
         self._sampler: Iterable[list[tuple[int, int]]] = ()
@@ -103,7 +104,7 @@ class ViewDataset(Dataset):
             yield [self.records[index] for _, index in keys]
 
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
-        return self._mapper.of_picture(open_record(record, self._bit_depth), epoch, index, room)
+        return self._mapper.of_picture(open_record(record, self._pixels), epoch, index, room)
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:
@@ -141,7 +142,7 @@ class ResumableLoader:
         # Two data sets may count different classes by the same numbers.
         labelled = len(sets) == 1 and labels_of(records) is not None
         mapper = training_mapper(cfg)
-        self._dataset = ViewDataset(mapper.annotator.prepare(records), mapper, labelled, bit_depth(cfg))
+        self._dataset = ViewDataset(mapper.annotator.prepare(records), mapper, pixel_format(cfg), labelled)
 
     def batch_of(self, iteration: int) -> ViewBatch:
         """This process's share of any batch, made again."""

@@ -14,7 +14,8 @@ from trees import refusal
 
 from revisit.checkpoint.flags import check_flags, flags_of, flags_to_config, write_flags
 from revisit.data.finetuning.pixel_mapper import PixelMapper
-from revisit.data.images.deep_images import bit_depth
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.loading.loader import ResumableLoader
 from revisit.engine.data_checks import inspect_training
@@ -40,7 +41,7 @@ def test_pretraining_sees_one_photograph_at_every_depth(tmp_path, depth, caplog)
     for name in ("8", depth):
         cfg = tiny_config("DATASETS.TRAIN", (folder_at(name, tmp_path / name),), *SIZES)
         assert inspect_training(cfg) == 2
-        assert bit_depth(cfg) == (None if name == "8" else DEPTHS[name])
+        assert pixel_format(cfg).bits == (None if name == "8" else DEPTHS[name])
         batches.append(ResumableLoader(cfg).batch_of(0))
     assert ("INPUT.BIT_DEPTH" in caplog.text) == (depth != "8")
     for view in ("anchor", "positive", "small"):
@@ -59,7 +60,7 @@ def test_whatever_reads_images_sees_one_photograph_at_every_depth(tmp_path, dept
         path = write_at(name, tmp_path / name, photograph())
         record = {"file_name": str(path), "depth_file_name": str(tmp_path / "depth.npy"), "height": 48, "width": 64}
         if use == "a picture to draw on":
-            samples.append(torch.as_tensor(require_record(record, DEPTHS[name]).astype(int)))
+            samples.append(torch.as_tensor(require_record(record, PixelFormat(DEPTHS[name])).astype(int)))
             continue
         cfg = tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "RGB", *options)
         seed_all_rng(3)
@@ -83,10 +84,10 @@ def test_the_depth_of_the_weights_wins_over_that_of_the_images(tmp_path, caplog)
     write_flags(weights, {"INPUT.BIT_DEPTH": 14}, source="a test")
     cfg = tiny_config("MODEL.WEIGHTS", str(weights))
     resolve_bit_depth(cfg, records_at("8", tmp_path / "shallow"))
-    assert bit_depth(cfg) is None
+    assert pixel_format(cfg).bits is None
     cfg.freeze()
     resolve_bit_depth(cfg, records_at("12", tmp_path / "deep"))
-    assert bit_depth(cfg) == 14 and cfg.is_frozen() and "backbone.pth was trained" in caplog.text
+    assert pixel_format(cfg).bits == 14 and cfg.is_frozen() and "backbone.pth was trained" in caplog.text
     for depth in ("16", "float"):
         message = refusal(resolve_bit_depth, tiny_config("MODEL.WEIGHTS", str(weights)), records_at(depth, weights))
         assert f"ask for INPUT.BIT_DEPTH {DEPTHS[depth]}, but {weights} was trained with 14" in message
@@ -95,7 +96,7 @@ def test_the_depth_of_the_weights_wins_over_that_of_the_images(tmp_path, caplog)
 def test_flags_of_shallow_images_are_as_they_were_and_a_depth_travels_with_the_others():
     plain, deep = flags_of(tiny_config(), None), flags_of(tiny_config("INPUT.BIT_DEPTH", 12), None)
     assert "INPUT.BIT_DEPTH" not in plain and deep == {**plain, "INPUT.BIT_DEPTH": 12}
-    assert bit_depth(flags_to_config(deep)) == 12
+    assert pixel_format(flags_to_config(deep)).bits == 12
     check_flags(plain, tiny_config("INPUT.BIT_DEPTH", 12), None, "old.pth")
     check_flags(deep, tiny_config(), None, "deep.pth")
     message = refusal(check_flags, deep, tiny_config("INPUT.BIT_DEPTH", 14), None, "deep.pth")
@@ -105,7 +106,7 @@ def test_flags_of_shallow_images_are_as_they_were_and_a_depth_travels_with_the_o
 @pytest.mark.parametrize("value", ["auto", "None", "12", "1"])
 def test_the_key_takes_a_word_or_a_number(value):
     cfg = make_config("configs/toy/pretrain.yaml", ["INPUT.BIT_DEPTH", value])
-    assert bit_depth(cfg) == (int(value) if value.isdigit() else None)
+    assert pixel_format(cfg).bits == (int(value) if value.isdigit() else None)
 
 
 def test_a_run_on_12_bits_says_so_and_its_weights_ask_for_the_same(tmp_path):

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import refusal
 
-from projects.DeepPixels.deep_pixels import find_bit_depth, to_grey_levels
+from projects.DeepPixels.deep_pixels import find_bits, to_grey_levels
 from revisit.data.images.deep_images import DeepImageError
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import UnreadableImageError, read_image
 
 
 def bits_of(*paths):
-    found = find_bit_depth([{"file_name": str(path)} for path in paths])
+    found = find_bits([{"file_name": str(path)} for path in paths])
     return found and found[0]
 
 
@@ -55,7 +56,7 @@ def test_one_photograph_is_the_same_image_at_every_depth(tmp_path, depth, channe
     path = write_at(depth, tmp_path / "photo", pixels)
     bits = bits_of(path)
     assert bits == (None if depth == "8" else DEPTHS[depth])
-    image, shallow = read_image(path, bits), read_image(write_at("8", tmp_path / "shallow", pixels))
+    image, shallow = read_image(path, PixelFormat(bits)), read_image(write_at("8", tmp_path / "shallow", pixels))
     assert np.abs(image.astype(int) - shallow).max() <= 1
     assert abs(image.std() - shallow.std()) < 0.5 and np.ptp(shallow) > 100  # as well spread
 
@@ -64,7 +65,7 @@ def test_a_tiff_of_colours_in_double_precision_is_read(tmp_path):
     pixels = photograph()
     cv2.imwrite(str(tmp_path / "photo.tif"), pixels[..., ::-1] / 65535)
     assert bits_of(tmp_path / "photo.tif") == 1
-    assert np.abs(read_image(tmp_path / "photo.tif", 1).astype(int) - (pixels >> 8)).max() <= 1
+    assert np.abs(read_image(tmp_path / "photo.tif", PixelFormat(1)).astype(int) - (pixels >> 8)).max() <= 1
 
 
 @pytest.mark.parametrize(("high", "bits"), [(3, 8), (255, 8), (256, 9), (1000, 10), (4095, 12), (40000, 16)])
@@ -78,7 +79,7 @@ def test_white_is_zero_in_deep_files_as_in_shallow_ones(tmp_path):
     for bits, dtype in ((8, np.uint8), (12, np.uint16)):
         values = np.linspace(0, 2**bits - 1, 64).astype(dtype).reshape(8, 8)
         Image.fromarray(values).save(tmp_path / f"{bits}.tif", tiffinfo={262: 0} if bits > 8 else {})
-    inverted = read_image(tmp_path / "12.tif", 12)
+    inverted = read_image(tmp_path / "12.tif", PixelFormat(12))
     assert np.abs(255 - inverted.astype(int) - read_image(tmp_path / "8.tif")).max() <= 1
 
 
@@ -105,4 +106,4 @@ def test_values_without_a_depth_are_refused_in_one_line(tmp_path):
     assert "save all as integers" in refusal(bits_of, unit, grey(tmp_path / "deep.png", 4095))
     for path in (odd, nan, negative, large):
         with pytest.raises(UnreadableImageError, match="set it to what the images have"):
-            read_image(path, 8)
+            read_image(path, PixelFormat(8))

@@ -16,6 +16,7 @@ from projects.Discover.parts import FINER, find_parts, part_of
 from projects.Discover.ranking import best, contrast
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
 from projects.Objectives.proposals import with_proposals
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.jobs import parts
 
 PLANTED = ((3, 4, 9, 10), (14, 3, 20, 9), (6, 14, 14, 20))  # x0, y0, x1, y1 in cells
@@ -155,11 +156,11 @@ def test_an_interrupted_comparison_continues_with_the_same_bytes(planted, write_
     for output in outputs:
         output.mkdir()
     with pytest.raises(KeyboardInterrupt):
-        reference_of(records, lambda: features, outputs[0])
-    references, candidates = reference_of(records, lambda: features, outputs[0])
+        reference_of(records, PHOTOGRAPHS, lambda: features, outputs[0])
+    references, candidates = reference_of(records, PHOTOGRAPHS, lambda: features, outputs[0])
     assert len(calls) == 4 and list(references) == [record["file_name"] for record in records[1:]]
     assert list(candidates) == list(references)[1:]
-    reference_of(records, lambda: features, outputs[1])
+    reference_of(records, PHOTOGRAPHS, lambda: features, outputs[1])
     files = [output / REFERENCE for output in outputs]
     assert files[0].read_bytes() == files[1].read_bytes() and os.listdir(outputs[0]) == [REFERENCE]
 

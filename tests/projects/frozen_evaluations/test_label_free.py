@@ -19,6 +19,7 @@ from projects.FrozenEvaluations.monitor import (
     SingleViewDataset,
     label_free_scores,
 )
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import read_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper
@@ -92,10 +93,10 @@ def test_scores_are_of_crops_and_own_views(toy_datasets):
     scores = label_free_scores(cfg, model)
     records = get_records("toy_scenes_train")
     chosen = [records[int(n)] for n in np.linspace(0, 59, 40)]
-    crops = CenterCropDataset(chosen, 32)
+    crops = CenterCropDataset(chosen, 32, PHOTOGRAPHS)
     rows = features(model, [crops[n]["image"] for n in range(40)])
     mapper = ViewMapper.from_config(tiny_config("SEED", 0, "VIEWS.NUM_SMALL", 0))
-    views = [mapper(read_record(record), 0, n) for n, record in enumerate(chosen)]
+    views = [mapper(read_record(record, PHOTOGRAPHS), 0, n) for n, record in enumerate(chosen)]
     anchors, positives = (
         features(model, [torch.from_numpy(each[name]).movedim(-1, 0) for each in views])
         for name in ("anchor", "positive")
@@ -110,11 +111,11 @@ def test_an_unreadable_image_is_replaced(tmp_path, write_pictures):
     paths = write_pictures(tmp_path, 6)
     paths[2].write_bytes(b"no image")
     records = [{"file_name": str(path)} for path in paths]
-    crops = CenterCropDataset(records, 16, replaced=True)
+    crops = CenterCropDataset(records, 16, PHOTOGRAPHS, replaced=True)
     assert torch.equal(crops[2]["image"], crops[3]["image"]) and not torch.equal(crops[1]["image"], crops[2]["image"])
     with pytest.raises(UserError, match="unreadable image .*002.png"):
-        CenterCropDataset(records, 16)[2]
-    views = SingleViewDataset(records, ViewMapper.from_config(tiny_config()))
+        CenterCropDataset(records, 16, PHOTOGRAPHS)[2]
+    views = SingleViewDataset(records, ViewMapper.from_config(tiny_config()), PHOTOGRAPHS)
     assert len(views) == 12 and views[4]["image"].shape == (3, 32, 32)
     for path in paths:
         path.write_bytes(b"no image")

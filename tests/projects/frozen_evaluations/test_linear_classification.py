@@ -16,6 +16,7 @@ from trees import refused
 from projects.FrozenEvaluations import linear as linear
 from projects.FrozenEvaluations.labelled_sets import LabelledSet, check_classes, transform_of
 from projects.FrozenEvaluations.sgd import LinearTraining
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import read_record
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
@@ -219,7 +220,9 @@ def test_a_layer_is_trained_by_the_command(pretrained, run_project):
     layer = torch.load(output / "classifier.pth", weights_only=True)
     backbone = Network.of_config(tiny_config("MODEL.WEIGHTS", str(pretrained / "backbone.pth")))
     records = get_records("toy_classification_test")
-    crops = torch.stack([torch.from_numpy(center_crop(read_record(r), 32)).permute(2, 0, 1) for r in records])
+    crops = torch.stack(
+        [torch.from_numpy(center_crop(read_record(r, PHOTOGRAPHS), 32)).permute(2, 0, 1) for r in records]
+    )
     logits = backbone.last_map(crops).mean(dim=(2, 3)) @ layer["weight"].T + layer["bias"]
     right = logits.topk(5, dim=1).indices == torch.tensor([record["label"] for record in records])[:, None]
     expected = [round(100 * hits.sum().item() / len(records), 2) for hits in (right[:, 0], right.any(dim=1))]

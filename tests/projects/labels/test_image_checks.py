@@ -16,6 +16,7 @@ from projects.Labels.leaks import leaks
 from projects.Labels.near_copies import alike_images
 from projects.Labels.soundness import look_at
 from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import ends_well, read_image, read_record, require_record
 from revisit.data.loading.finetune_loader import MappedRecords
 from revisit.data.sources.catalog import get_records, register
@@ -46,13 +47,13 @@ def test_images_are_judged_by_their_ends_and_a_sample_by_decoding(tmp_path, monk
     records = folder_of(tmp_path, 20, cut=HALF, empty=b"", head=WHOLE[:40])
     for sampled in (lambda records: records, lambda records: []):
         monkeypatch.setattr(soundness, "sample", sampled)
-        look = look_at(records, None)
+        look = look_at(records, PHOTOGRAPHS)
         assert look.seen == 23 and [text.partition(":")[0] for text in look.truncated] == [f"{tmp_path}/cut.jpg"]
         assert [text.partition(":")[0] for text in look.unreadable] == [
             f"{tmp_path}/{n}.jpg" for n in ("empty", "head")
         ]
     monkeypatch.setattr(soundness, "SECONDS", -1.0)
-    assert look_at(records, None) == (0, [], []) and look_at(records, None, whole=True).seen == 23
+    assert look_at(records, PHOTOGRAPHS) == (0, [], []) and look_at(records, PHOTOGRAPHS, whole=True).seen == 23
 
 
 def test_the_end_of_a_large_file_is_found_without_reading_it_all(tmp_path):
@@ -76,8 +77,11 @@ def test_a_truncated_jpeg_is_completed_where_nothing_stands_in_for_it(tmp_path, 
     write(tmp_path / "half.jpg", whole[: len(whole) // 2])
     with pytest.raises(UnreadableImageError, match="truncated JPEG"):
         read_image(tmp_path / "half.jpg")
-    expected, half = read_image(tmp_path / "whole.jpg"), require_record({"file_name": tmp_path / "half.jpg"})
-    assert np.array_equal(require_record({"file_name": tmp_path / "no_end.jpg"}), expected)
+    expected, half = (
+        read_image(tmp_path / "whole.jpg"),
+        require_record({"file_name": tmp_path / "half.jpg"}, PHOTOGRAPHS),
+    )
+    assert np.array_equal(require_record({"file_name": tmp_path / "no_end.jpg"}, PHOTOGRAPHS), expected)
     assert half.shape == expected.shape and np.abs(half[:40].astype(int) - expected[:40]).mean() < 12
     assert f"{tmp_path}/half.jpg is a truncated JPEG" in caplog.text
 
@@ -111,7 +115,7 @@ def test_damaged_masks_and_depth_maps_are_refused_before_the_first_step(tmp_path
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(mask)
     np.save(depth, np.ones((8, 8), np.float32))
     records = [image | {"sem_seg_file_name": str(mask), "depth_file_name": str(depth)}]
-    assert look_at(records, None) == (1, [], [])
+    assert look_at(records, PHOTOGRAPHS) == (1, [], [])
     for file in (mask, depth):
         data = file.read_bytes()
         file.write_bytes(data[: len(data) - 30])
@@ -121,7 +125,9 @@ def test_damaged_masks_and_depth_maps_are_refused_before_the_first_step(tmp_path
 
 def test_in_finetuning_the_next_record_stands_in_for_an_unreadable_one(tmp_path, caplog):
     records = folder_of(tmp_path, 2, bad=b"")
-    dataset = MappedRecords(records, lambda record: {"name": record["file_name"], "sum": read_record(record).sum()}, 0)
+    dataset = MappedRecords(
+        records, lambda record: {"name": record["file_name"], "sum": read_record(record, PHOTOGRAPHS).sum()}, 0
+    )
     assert [dataset[0, n]["name"][-7:] for n in (0, 1, 2)] == ["000.jpg", "001.jpg", "000.jpg"]
     assert "replaced by its neighbour" in caplog.text and f"{tmp_path}/bad.jpg" in caplog.text
 

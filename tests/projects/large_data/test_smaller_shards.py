@@ -16,6 +16,7 @@ from projects.FrozenEvaluations.labelled_sets import read_set
 from projects.LargeData.shards import load_shards
 from projects.Weights.recalibration import recalibrate
 from revisit.data.images.image_bytes import read_sample
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import UnreadableImageError, read_record
 from revisit.data.sources.image_folders import load_class_folders
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
@@ -56,7 +57,7 @@ def made(images, tmp_path_factory):
 
 def is_whole(record: dict) -> bool:
     try:
-        return read_record(record) is not None
+        return read_record(record, PHOTOGRAPHS) is not None
     except UnreadableImageError:
         return False
 
@@ -65,13 +66,13 @@ def test_images_whose_short_side_is_longer_become_upright_jpegs_of_it_and_others
     changed = 0
     originals = [each for each in load_class_folders(images) if is_whole(each)]
     for record, original in zip(load_shards(str(made)).records, originals, strict=True):
-        data, whole = read_sample(record), read_record(original)
+        data, whole = read_sample(record), read_record(original, PHOTOGRAPHS)
         assert record["label"] == original["label"]
         if min(whole.shape[:2]) <= SIDE:
             with open(original["file_name"], "rb") as file:
                 assert data == file.read()
             continue
-        small, changed = read_record(record), changed + 1
+        small, changed = read_record(record, PHOTOGRAPHS), changed + 1
         height, width = whole.shape[:2]
         assert small.shape == (*(round(side * SIDE / min(height, width)) for side in (height, width)), 3)
         assert min(small.shape[:2]) == SIDE and data.startswith(b"\xff\xd8\xff") and b"Exif" not in data

@@ -13,6 +13,7 @@ from trees import refused
 from projects.Objectives.object_boxes import ObjectBoxes, proposed_boxes
 from projects.Objectives.proposals import with_proposals
 from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import Picture
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.views.annotation import DrawnImage
@@ -95,7 +96,7 @@ def test_objects_change_no_view_and_are_the_same_for_an_image_in_an_epoch():
 
 def test_objects_are_the_same_wherever_looks_are_applied():
     configs = [tiny_config(*OBJECTS, "DATALOADER.AUGMENT_ON_DEVICE", on_device) for on_device in (False, True)]
-    datasets = [ViewDataset([{"image": PLACES}], ViewMapper.from_config(cfg)) for cfg in configs]
+    datasets = [ViewDataset([{"image": PLACES}], ViewMapper.from_config(cfg), PHOTOGRAPHS) for cfg in configs]
     one, other = (dataset.__getitems__([(0, 0), (3, 0)])["positive_objects"] for dataset in datasets)
     assert one.shape == (2, 5, 4) and np.array_equal(one, other, equal_nan=True)
 
@@ -207,7 +208,9 @@ def test_images_too_small_and_proposals_outside_are_replaced_with_a_line_each():
     cfg = tiny_config(*OBJECTS, "VIEWS.NUM_SMALL", 0)
     small = {"image": PLACES[:7], "file_name": "small"}
     outside = {"image": PLACES, "proposal_boxes": np.array([[130.0, 10, 150, 20]])}
-    batch = ViewDataset([small, outside, {"image": PLACES}], ViewMapper.from_config(cfg)).__getitems__([(0, 0)])
+    batch = ViewDataset([small, outside, {"image": PLACES}], ViewMapper.from_config(cfg), PHOTOGRAPHS).__getitems__(
+        [(0, 0)]
+    )
     assert [error.partition(": ")[2] for error in batch["read_errors"]] == [
         "120 x 7 px, and objects need 8 px",
         "120 x 120 px, and OBJECTS.PROPOSALS has [130.0, 10.0, 150.0, 20.0] outside it",
