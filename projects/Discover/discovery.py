@@ -188,7 +188,7 @@ def _compare(
 ) -> Arrays:
     """Descriptors of the candidates of some images, which are added to those of this process."""
     of_part = [records[number] for number in part]
-    images = {name: find_candidates(features()(image)) for name, image in _images(of_part, [])}
+    images = {name: find_candidates(features()(image)) for name, image in _images(of_part, pixels, [])}
     candidates |= images
     rows = [of_image.descriptors for of_image in images.values()]
     counts = np.array([len(of_image) for of_image in rows], int)
