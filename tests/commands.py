@@ -1,7 +1,7 @@
 """Command lines as a user types them, and processes of a run, for the tests that drive whole programs.
 
-Importing torch and its like takes 5 s of CPU. Processes here are forks of one that has imported them, except where a
-test is about how processes start. Detectron2 and this project, 0.2 s, are imported by each, in its own environment.
+Importing torch, Detectron2 and their like takes 5 s of CPU. Processes here are forks of one that has imported them,
+except where a test is about how processes start. This project, 0.2 s, is imported by each, in its own environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from importlib import import_module, reload
 from multiprocessing import forkserver, resource_tracker, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -130,6 +130,7 @@ FORKS.set_forkserver_preload([
     *("pycocotools.cocoeval", "pytest", "scipy.optimize", "sklearn.cluster", "sklearn.linear_model", "tabulate"),
     *("timm", "torch._dynamo", "torch.distributed.elastic.utils.distributed", "torch.utils.flop_counter"),
     *("torch.utils.tensorboard", "torchvision.models", "torchvision.transforms.v2", "yaml"),
+    *("revisit", "detectron2.engine", "detectron2.evaluation"),  # revisit makes Detectron2 importable, and does no more
 ])  # fmt: skip
 _SHARED = "REVISIT_TESTS_FORKS"  # where the process that all of pytest-xdist's fork from listens
 if _address := os.environ.pop(_SHARED, ""):
@@ -215,7 +216,9 @@ class ForkedScript:
 
     @staticmethod
     def _be_script(*args: object) -> None:
-        _be_script(*args)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "revisit"]:
+            del sys.modules[name]  # PYTHONPATH may name another one
+        _be_script(*args, prepare=_register_data_sets)
 
 
 class ScriptHere(ForkedScript):
@@ -237,8 +240,25 @@ class ScriptHere(ForkedScript):
         _be_script(*args)
 
 
-def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Connection], new_session: bool) -> None:
-    """In the fork: what ``python WORDS`` does. What it starts forks too."""
+def _register_data_sets() -> None:
+    """What Detectron2 does when it is imported, by $DETECTRON2_DATASETS, which was another one then."""
+    from detectron2.data import DatasetCatalog, MetadataCatalog
+    from detectron2.data.datasets import builtin
+
+    for catalog in (DatasetCatalog, MetadataCatalog):
+        catalog.clear()
+    reload(builtin)
+
+
+def _be_script(
+    words: list[str],
+    env: dict[str, str],
+    cwd: str,
+    streams: list[Connection],
+    new_session: bool,
+    prepare: Callable[[], object] = gc.freeze,
+) -> None:
+    """In the fork: what ``python WORDS`` does, after ``prepare``. What it starts forks too."""
     import cv2
 
     cv2.setNumThreads(0)  # what this forks would wait for threads that only this process has
@@ -257,6 +277,7 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     )
     os.environ.clear()
     os.environ.update(env)
+    prepare()
     os.chdir(cwd)
     is_safe = words[0] == "-P"
     words = words[1:] if words[0] in ("-u", "-P") else words  # output is unbuffered
