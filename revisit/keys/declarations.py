@@ -7,7 +7,7 @@ the values that decide themselves, and the page docs/config.md all follow from t
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 from revisit.errors import UserError
@@ -133,12 +133,17 @@ def _names(names: str | Collection[str]) -> tuple[str, ...]:
 def declaration(name: str) -> Key:
     """What is declared of a full key: of each field the first declaration that has it."""
     merged = KEYS.get(name, Key(name))
-    for key in OF_DETECTRON2:
-        if key.name == name or ("*" in key.name and fnmatchcase(name, key.name)):  # most are names, not patterns
-            is_open = {field for field in Key._fields if getattr(merged, field) == getattr(UNSTATED, field)}
-            open_fields = {field: value for field, value in key._asdict().items() if field in is_open}
-            merged = merged._replace(**open_fields | {"default": merged.default, "paper": merged.paper})
+    for key in _of_detectron2(name, len(OF_DETECTRON2)):
+        is_open = {field for field in Key._fields if getattr(merged, field) == getattr(UNSTATED, field)}
+        open_fields = {field: value for field, value in key._asdict().items() if field in is_open}
+        merged = merged._replace(**open_fields | {"default": merged.default, "paper": merged.paper})
     return merged
+
+
+@cache
+def _of_detectron2(name: str, count: int) -> list[Key]:
+    """What is declared of a full key of Detectron2's among so many declarations, of which there come only more."""
+    return [key for key in OF_DETECTRON2[:count] if fnmatchcase(name, key.name)]
 
 
 def is_among(name: str, patterns: Iterable[str]) -> bool:
