@@ -5,6 +5,8 @@ import logging
 import re
 import shutil
 from argparse import Namespace
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 from commands import launch_forks
 from PIL import Image
 from runs import assert_resumes, load, run
+from torch import Tensor
 from trees import logged, refusal, refused
 
 from projects.Predict.file_predictions import FilePredictor, find_sources
@@ -25,6 +28,7 @@ from revisit.engine.data_checks import inspect_training
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.trainer import RevisitTrainer
+from revisit.engine.writers import Writers
 from revisit.keys import Facts, resolve_auto_values
 from revisit.modeling.distributed import unwrap
 
@@ -59,16 +63,28 @@ def teach(output: Path, recipe: str, workers: int = 0, **how: object) -> Revisit
     return run(cfg, trainer_class=FinetuneTrainer, **how)
 
 
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory) -> Callable[[str], tuple[Path, dict[str, Tensor]]]:
+    """The folder of a whole run by a recipe, to read, and its teacher's tensors; each is run once."""
+
+    @cache
+    def of(recipe: str) -> tuple[Path, dict[str, Tensor]]:
+        folder = tmp_path_factory.mktemp(recipe)
+        return folder, teach(folder, recipe).model.teacher.state_dict()
+
+    return of
+
+
 @pytest.mark.parametrize("recipe", DETECTORS)
-def test_a_resumed_run_ends_bit_identical(toy_datasets, tmp_path, recipe):
+def test_a_resumed_run_ends_bit_identical(toy_datasets, taught, tmp_path, recipe):
     """Both kinds of images, regions, looks, statistics, counts, and a RetinaNet's own running mean."""
-    teach(tmp_path / "whole", recipe)
-    assert load(tmp_path / "whole/model_0000002.pth")["trainer"]["hooks"]["FollowTeacher"]["count"] == 8
-    assert_resumes(tmp_path / "whole", tmp_path / "parts", 2, recipe, 2, train=teach)
+    whole, _ = taught(recipe)
+    assert load(whole / "model_0000002.pth")["trainer"]["hooks"]["FollowTeacher"]["count"] == 8
+    assert_resumes(whole, tmp_path / "parts", 2, recipe, 2, train=teach)
 
 
-def test_a_resumed_run_wants_the_same_photographs(toy_datasets, tmp_path, write_pictures):
-    teach(tmp_path / "run", "faster_rcnn_fpn")
+def test_a_resumed_run_wants_the_same_photographs(toy_datasets, taught, tmp_path, write_pictures):
+    shutil.copytree(taught("faster_rcnn_fpn")[0], tmp_path / "run")
     (tmp_path / "run/model_final.pth").unlink()
     write_pictures(tmp_path / "photos", 5)
     more = f"DATASETS.UNLABELLED ('folder:{tmp_path}/photos',)"
@@ -77,11 +93,12 @@ def test_a_resumed_run_wants_the_same_photographs(toy_datasets, tmp_path, write_
     refused(message, run, cfg, trainer_class=FinetuneTrainer, resume=True)
 
 
-def test_a_run_leaves_a_plain_detector_which_is_its_teacher(toy_datasets, tmp_path):
+def test_a_run_leaves_a_plain_detector_which_is_its_teacher(toy_datasets, tmp_path, monkeypatch):
+    monkeypatch.setattr(Writers, "PERIOD", 5)
     coco = toy_datasets / "toy_scenes/coco"
     test = f"coco:{coco}/val2017:{coco}/annotations/instances_val2017.json"
     register(test)
-    options = f"DATASETS.TEST ('{test}',) TEST.EVAL_PERIOD 10 SOLVER.MAX_ITER 20 SOLVER.STEPS () INPUT.MIN_SIZE_TEST 64"
+    options = f"DATASETS.TEST ('{test}',) TEST.EVAL_PERIOD 5 SOLVER.STEPS () INPUT.MIN_SIZE_TEST 64"
     trainer = run(teacher_config(tmp_path / "run", more=f"{options} {ALL_BOXES}"), trainer_class=FinetuneTrainer)
     weights = tmp_path / "run/model_final.pth"
     cfg = make_config("", ["MODEL.WEIGHTS", str(weights), "OUTPUT_DIR", str(tmp_path / "eval")], trained=True)
@@ -103,16 +120,16 @@ def test_a_run_leaves_a_plain_detector_which_is_its_teacher(toy_datasets, tmp_pa
     assert {"loss_rpn_cls_unlabelled", "loss_cls_unlabelled"} <= metrics.keys()
     shares = [values for name, values in metrics.items() if name.startswith("teacher/share-")]
     assert len(shares) == 10 and sum(value for values in shares for _, value in values) == pytest.approx(1)
-    with Image.open(tmp_path / "run/teacher/iteration_0000019.png") as picture:
+    with Image.open(tmp_path / "run/teacher/iteration_0000004.png") as picture:
         assert picture.size[0] > 1000
 
 
 def test_others_predict_with_its_checkpoint_and_start_from_it_as_from_any_detectors(
-    toy_datasets, tmp_path, write_pictures
+    toy_datasets, taught, tmp_path, write_pictures
 ):
-    taught = teach(tmp_path / "run", "faster_rcnn_fpn").model.teacher.state_dict()
+    folder, teacher = taught("faster_rcnn_fpn")
     write_pictures(tmp_path / "photos", 2)
-    weights, found = str(tmp_path / "run/model_final.pth"), tmp_path / "found"
+    weights, found = str(folder / "model_final.pth"), tmp_path / "found"
     found.mkdir()
     cfg = finetuned_config(Namespace(weights=weights, config_file="", opts=["MODEL.DEVICE", "cpu"]))
     predictor = FilePredictor(cfg, found)
@@ -122,7 +139,7 @@ def test_others_predict_with_its_checkpoint_and_start_from_it_as_from_any_detect
     plain = make_config("configs/toy/faster_rcnn_fpn.yaml", options)
     model = build_model(plain)
     RevisitCheckpointer(model, plain).resume_or_load(weights, resume=False)
-    assert all(torch.equal(value, taught[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(value, teacher[name]) for name, value in model.state_dict().items())
 
 
 def test_a_converted_backbone_starts_student_and_teacher(toy_datasets, pretrained, tmp_path):
@@ -157,11 +174,12 @@ def test_two_processes_read_and_lose_what_one_does_and_have_one_teacher(toy_data
     assert all(torch.equal(value, both[1]["model"][key]) for key, value in both[0]["model"].items())
 
 
-def test_one_class_and_one_photograph_are_enough(toy_datasets, tmp_path, write_pictures):
+def test_one_class_and_one_photograph_are_enough(toy_datasets, tmp_path, write_pictures, monkeypatch):
+    monkeypatch.setattr(Writers, "PERIOD", 5)
     write_pictures(tmp_path / "photos", 1)
     register("class_agnostic:toy_coco_train")
     sets = f"DATASETS.TRAIN ('class_agnostic:toy_coco_train',) DATASETS.UNLABELLED ('folder:{tmp_path}/photos',)"
-    more = f"{sets} MODEL.ROI_HEADS.NUM_CLASSES 1 SOLVER.MAX_ITER 20 SOLVER.STEPS () TEST.EVAL_PERIOD 0 {ALL_BOXES}"
+    more = f"{sets} MODEL.ROI_HEADS.NUM_CLASSES 1 TEST.EVAL_PERIOD 0 {ALL_BOXES}"
     run(teacher_config(tmp_path / "run", more=more), trainer_class=FinetuneTrainer)
     metrics = read_metrics(tmp_path / "run/metrics.json")
     assert [value for _, value in metrics["teacher/share-object"]] == [1.0]
