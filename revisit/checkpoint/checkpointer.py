@@ -137,20 +137,20 @@ class RevisitCheckpointer(DetectionCheckpointer):
             return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
         content = content if "model" in content else {"model": content}
         require_tensors(content["model"], "model")
-        return {**content, "model": unwrapped(content["model"])}
+        content = {**content, "model": unwrapped(content["model"])}
+        return content if self._resuming and self.trains else for_prediction(content)
 
     def _load_model(self, checkpoint: dict) -> object:
         """The steps of a load, in their order. What is loaded is this run's own, or what it starts from."""
-        return self._resume(checkpoint) if self._resuming else self._start_from(for_prediction(checkpoint))
+        return self._resume(checkpoint) if self._resuming else self._start_from(checkpoint)
 
     def _resume(self, checkpoint: dict) -> object:
-        checkpoint = checkpoint if self.trains else for_prediction(checkpoint)
         if self._trainer:  # which says more than tensors that do not fit
             self._trainer.check_state_dict(checkpoint["trainer"])
-        self._start = start_of(checkpoint)
         flags = checkpoint.get("flags") or read_flags(self._named)[0]
         check_stated_flags(flags, self._cfg, describe(self.model), self._path, is_folded=False)
         self._check_fits_exactly(checkpoint["model"])
+        self._start = start_of(checkpoint)
         return super()._load_model(checkpoint)
 
     def _start_from(self, checkpoint: dict) -> object:
@@ -176,12 +176,12 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def _taken(self, checkpoint: dict, flags: Flags) -> dict:
         """The tensors of a file that this model takes, under its names."""
         tensors = checkpoint["model"]
-        if method_of(self._cfg):
-            return for_both_encoders(tensors, self.model, self._path)
-        tensors = parts_that_fit(tensors, flags, self.model.state_dict(), self._cfg, self._path)
-        theirs, ours = checkpoint.get("classes"), self._class_names()
-        has_others = self.trains and theirs and ours and theirs != ours
-        return without_predictors(tensors, self._path) if has_others else tensors
+        if not method_of(self._cfg):
+            fitting = parts_that_fit(tensors, flags, self.model.state_dict(), self._cfg, self._path)
+            theirs, ours = checkpoint.get("classes"), self._class_names()
+            has_others = self.trains and theirs and ours and theirs != ours
+            return without_predictors(fitting, self._path) if has_others else fitting
+        return for_both_encoders(tensors, self.model, self._path)
 
     def _named_plainly(self, checkpoint: dict) -> dict:
         """A file whose tensors Detectron2 gives to all names that end as theirs: of a network that has a copy for its

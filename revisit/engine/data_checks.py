@@ -1,5 +1,6 @@
 """What the data sets of a run have to hold, looked at before any process starts."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
@@ -73,20 +74,20 @@ def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missi
         UserError: a data set that is unknown, not on disk, or without what is asked of it.
     """
     facts = facts or Facts()
-    sets = _evaluated_records(cfg, facts, assume_missing)
-    scored = _scored_sets(cfg)
+    scored = evaluation_sets(cfg)
+    sets = _evaluated_records(cfg, scored, facts, assume_missing)
     inspected = () if facts.images is None else cfg.DATASETS.TRAIN  # by inspect_training
     for name, records in sets.items():
-        if name in scored or name not in inspected:
-            look_at_images(cfg, name, records, to_learn=name not in scored)
+        if scored[name] or name not in inspected:
+            look_at_images(cfg, name, records, to_learn=not scored[name])
     for evaluation in evaluations_on(cfg):
         evaluation.check(cfg, sets)
 
 
-def _evaluated_records(cfg: CfgNode, facts: Facts, assume_missing: bool) -> dict[str, Records]:
+def _evaluated_records(cfg: CfgNode, names: Iterable[str], facts: Facts, assume_missing: bool) -> dict[str, Records]:
     """The records that an evaluation reads, by data set, each set inspected as far as it is scored."""
     sets = {}
-    for name in evaluation_sets(cfg):
+    for name in names:
         is_tested = name in cfg.DATASETS.TEST
         try:
             sets[name] = inspect(cfg, name, to_learn=False) if is_tested else get_records(name)
@@ -100,25 +101,20 @@ def _evaluated_records(cfg: CfgNode, facts: Facts, assume_missing: bool) -> dict
     return sets
 
 
-def _scored_sets(cfg: CfgNode) -> set[str]:
-    """Names of the data sets that numbers are given for, so that none of their images may be replaced."""
-    scored = {*cfg.DATASETS.TEST}
-    for evaluation in evaluations_on(cfg):
-        if not evaluation.REPLACES:
-            scored.update(evaluation.data_sets(cfg))
-    return scored
-
-
 def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool) -> None:
     """Let plug-ins look at the images of a data set. Raises UserError for images that a run cannot do with."""
     for _, check in IMAGE_CHECK_REGISTRY:
         check(cfg, name, records, to_learn)
 
 
-def evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
-    """Names of the data sets that an evaluation reads, each once."""
-    names = (name for evaluation in evaluations_on(cfg) for name in evaluation.data_sets(cfg))
-    return tuple(dict.fromkeys([*cfg.DATASETS.TEST, *names]))
+def evaluation_sets(cfg: CfgNode) -> dict[str, bool]:
+    """Names of the data sets that an evaluation reads, and whether numbers are given for them, so that none of their
+    images may be replaced."""
+    scored = dict.fromkeys(cfg.DATASETS.TEST, True)
+    for evaluation in evaluations_on(cfg):
+        for name in evaluation.data_sets(cfg):
+            scored[name] = scored.get(name, False) or not evaluation.REPLACES
+    return scored
 
 
 def follow_class_names(cfg: CfgNode, trained: Trained = UNTRAINED) -> None:

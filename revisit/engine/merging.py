@@ -23,7 +23,7 @@ from revisit.keys import (
     short_repr,
     value_of,
 )
-from revisit.plugins import find_config, import_modules
+from revisit.plugins import find_config, import_modules, recipe_names
 
 from detectron2.config import CfgNode, get_cfg
 from fvcore.common.config import BASE_KEY
@@ -59,13 +59,15 @@ class Stated(NamedTuple):
 
 
 def read_stated(config_file: str, opts: Sequence[object] = ()) -> Stated:
-    """Read a config file where there is one, with those that it is based on, and KEY VALUE pairs.
+    """Read a config file or recipe where there is one, with those that it is based on, and KEY VALUE pairs.
 
     Raises UserError for a file that does not exist, and for words that are no pairs.
     """
-    typed = pairs_of(opts)
-    levels = list(_levels(config_file, [])) if config_file else []
-    return Stated(config_file, levels, typed)
+    path = find_config(config_file)
+    if path and not Path(path).is_file():
+        meant = did_you_mean(path.removeprefix("configs/"), recipe_names(), most=3)
+        raise UserError(f"config file {path} not found (MODEL_ZOO.md){meant}")
+    return Stated(path, list(_levels(path, [])) if path else [], pairs_of(opts))
 
 
 def merged_config(stated: Stated, trained: Trained | None = None) -> CfgNode:

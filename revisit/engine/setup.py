@@ -37,11 +37,11 @@ from revisit.engine.run_copies import copies_kept, prepare_copies
 from revisit.engine.run_lock import run_lock
 from revisit.engine.run_log import LogBeforeTheLog, open_log
 from revisit.engine.same_experiment import check_alike, check_same_network, config_text, unused_overrides
-from revisit.errors import UserError, did_you_mean, enough_memory, expect, is_no_defect, translated
+from revisit.errors import UserError, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
 from revisit.keys import Facts, architecture_of, assign, resolve_auto_values
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.plugins import find_config, import_modules, recipe_names
+from revisit.plugins import import_modules
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -55,6 +55,7 @@ class Plan(NamedTuple):
 
     cfg: CfgNode
     facts: Facts  # what it was resolved by
+    network: Trained  # that is evaluated; UNTRAINED of a training
     log: list[logging.LogRecord]
 
 
@@ -67,33 +68,31 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     no_recipe = "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)"
     expect(bool(args.config_file) or args.eval_only, no_recipe)
     with LogBeforeTheLog() as log:
-        facts = Facts(processes=num_processes, for_here=not args.dry_run)
-        how = {"resume": args.resume, "trained": args.eval_only, "starts": not (args.eval_only or args.dry_run)}
-        cfg, facts = _resolved(args.config_file, args.opts, facts, **how)
+        stated = read_stated(args.config_file, args.opts)
+        cfg, network = _merged(stated, resume=args.resume, trained=args.eval_only)
+        if not (args.eval_only or args.dry_run):
+            prepare_copies(cfg, resume=args.resume)
+        facts = Facts(processes=num_processes, stated=stated.keys, for_here=not args.dry_run)
+        facts = _resolve(cfg, facts, resume=args.resume)
         with translated("looking at the data sets"):
-            unused_overrides(cfg, facts.stated[-1])
-            _share_classes(cfg, _used_network(cfg, args))
+            unused_overrides(cfg, stated.typed)
+            _share_classes(cfg, network)
             if not args.eval_only:
                 facts = decide_by_images(cfg, facts, assume_missing=args.dry_run)
-                _check_training(cfg, facts)
+                check_config(cfg, num_processes)  # again: now what follows from the images is known
+                check_start(cfg, stated.typed)
+                if cfg.SOLVER.MAX_ITER:
+                    check_schedule(cfg, facts.images, num_processes)
             check_evaluation(cfg, eval_only=args.eval_only)
             inspect_evaluation(cfg, facts, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
-    return Plan(cfg, facts, log.records())
+    return Plan(cfg, facts, network, log.records())
 
 
 def _share_classes(cfg: CfgNode, network: Trained) -> None:
     follow_class_names(cfg, network)
     if network.weights and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):
         logger.warning(f"{network.weights} names no classes: those of DATASETS.TEST go by their order")
-
-
-def _check_training(cfg: CfgNode, facts: Facts) -> None:
-    """Now that what follows from the images is known."""
-    check_config(cfg, facts.processes)
-    check_start(cfg, facts.typed)
-    if cfg.SOLVER.MAX_ITER:
-        check_schedule(cfg, facts.images, facts.processes)
 
 
 @contextmanager
@@ -106,7 +105,7 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         import_modules(cfg.IMPORTS)
         for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
             register(name)
-        follow_class_names(cfg, _used_network(cfg, args))
+        follow_class_names(cfg, planned.network)
         if trains:
             _prepare_folder(cfg, folder, args.resume)
         _open_log(cfg, args)
@@ -155,53 +154,41 @@ def make_config(
     Raises:
         UserError: an impossible recipe; with ``trained`` one of another network than the checkpoint's.
     """
-    facts = Facts(processes=num_processes, for_here=for_here, seed=seed)
-    cfg, _ = _resolved(config_file, opts, facts, resume=resume, trained=trained)
+    stated = read_stated(config_file, opts)
+    cfg, _ = _merged(stated, resume=resume, trained=trained)
+    facts = Facts(processes=num_processes, stated=stated.keys, for_here=for_here, seed=seed)
+    _resolve(cfg, facts, resume=resume)
     return cfg
 
 
-def _resolved(
-    config_file: str, opts: Sequence[str], facts: Facts, *, resume: bool, trained: bool, starts: bool = False
-) -> tuple[CfgNode, Facts]:
-    """The first five steps, without the images of DATASETS.TRAIN; ``starts``: a training follows."""
-    config_file = find_config(config_file)
-    if config_file and not Path(config_file).is_file():
-        meant = did_you_mean(config_file.removeprefix("configs/"), recipe_names(), most=3)
-        raise UserError(f"config file {config_file} not found (MODEL_ZOO.md){meant}")
-    stated = read_stated(config_file, opts)
-    cfg = merged_config(stated)
-    if trained:
-        cfg = _under_checkpoint(cfg, stated, resume)
-    if starts:
-        prepare_copies(cfg, resume=resume)
+def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
+    """Resolve and check a config, without the images of DATASETS.TRAIN. Returns the facts with those of the run that
+    ``resume`` continues."""
     with translated("checking the config"):
-        before = settings_of_run(Path(cfg.OUTPUT_DIR)) if resume else {}
-        facts = replace(facts, before=before, stated=stated.keys)
+        facts = replace(facts, before=settings_of_run(Path(cfg.OUTPUT_DIR)) if resume else {})
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes)
         if facts.for_here:
             check_precision(cfg)
-    return cfg, facts
+    return facts
 
 
-def _used_network(cfg: CfgNode, args: argparse.Namespace) -> Trained:
-    """What --eval-only's checkpoint says."""
-    return trained_network(cfg, resume=args.resume) if args.eval_only else UNTRAINED
-
-
-def _under_checkpoint(cfg: CfgNode, stated: Stated, resume: bool) -> CfgNode:
-    """The config that is stated, with what its checkpoint says where nothing is."""
+def _merged(stated: Stated, *, resume: bool, trained: bool) -> tuple[CfgNode, Trained]:
+    """The config that is stated, of a ``trained`` network with what its checkpoint says where nothing is."""
+    cfg = merged_config(stated)
+    if not trained:
+        return cfg, UNTRAINED
     network = trained_network(cfg, resume=resume)
     if not stated.file and not network.config:
         problem = f"{network.weights} holds no config" if network.weights else "no weights are given"
         raise UserError(f"{problem}: expected a run's checkpoint, such as model_final.pth, or --config-file FILE")
     kind = network.config.get("MODEL.META_ARCHITECTURE", "")
     if method_of(cfg) and kind != cfg.MODEL.META_ARCHITECTURE:
-        return cfg  # a pretraining judges the backbone of any checkpoint, whose flags are compared
+        return cfg, network  # a pretraining judges the backbone of any checkpoint, whose flags are compared
     cfg = merged_config(stated, network)
     assign(cfg, "MODEL.META_ARCHITECTURE", architecture_of(cfg))
     check_same_network(cfg, network)
-    return cfg
+    return cfg, network
 
 
 def _resolve_together(cfg: CfgNode, facts: Facts) -> None:
