@@ -57,7 +57,7 @@ def test_pretraining_leaves_what_docs_say_and_explain(pretrained):
         "convert_to_d2.py {run}/model_final.pth {file}/below/backbone.pth",
         "make_shards.py --data toy_scenes_train --output {file}/below",
         "reproduce.py linear --profile toy --output {file}/below",
-        "demo.py --quick --output {file}/below",
+        "demo.py --how quick --output {file}/below",
     ],
 )
 def test_a_place_below_a_file_is_refused_by_every_tool(command, pretrained, toy_root, tmp_path):
@@ -96,7 +96,7 @@ def test_labels_of_another_order_are_compared_by_name_in_every_process_and_share
 
 @pytest.mark.docs
 def test_the_demo_runs_start_to_end(tmp_path):
-    command = f"python tools/demo.py --quick --output {tmp_path}/demo"
+    command = f"python tools/demo.py --how quick --output {tmp_path}/demo"
     text = run(command, tmp_path)
     assert "| kNN top-1, held-out appearance (%) |" in text and "eta: " in text
     summary = (tmp_path / "demo/summary.md").read_text()

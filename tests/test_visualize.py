@@ -64,7 +64,7 @@ def finetuned(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_data_are_drawn_without_a_model(task, draw, tmp_path):
-    sheets = draw(task, "--truth-only", "--output", tmp_path / "new", "--count", 3, "--rows", 2)
+    sheets = draw(task, "--how", "truth", "--output", tmp_path / "new", "--count", 3, "--rule", "rows=2")
     assert sheets == [tmp_path / "new" / f"{load(task).DATASETS.TEST[0]}_{page:02d}.png" for page in (1, 2)]
     first, second = map(pixels, sheets)
     assert first.shape[0] > 1.4 * second.shape[0]
@@ -74,7 +74,7 @@ def test_data_are_drawn_without_a_model(task, draw, tmp_path):
 def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, draw, tmp_path):
     words, weights = ("--count", 2, "--score-threshold", 0), ("MODEL.WEIGHTS", finetuned[task], *NARROW)
     (one,), (two,) = (draw(task, *words, "--output", tmp_path / name, *weights) for name in "12")
-    (data,) = draw(task, *words, "--output", tmp_path / "3", "--truth-only", *NARROW)
+    (data,) = draw(task, *words, "--output", tmp_path / "3", "--how", "truth", *NARROW)
     assert one.read_bytes() == two.read_bytes()
     assert pixels(one).shape[1] > 1.3 * pixels(data).shape[1]
 
@@ -162,7 +162,7 @@ def test_labels_of_another_size_than_their_image_are_refused(record):
         ("pretrain", "", "MODEL.META_ARCHITECTURE"),
         ("segmentation_voc", "--data toy_nyud_depth_val", "toy_nyud_depth_val"),
         ("detection", "DATASETS.TEST ()", "--data"),
-        ("detection", "--truth-only --output {image}", "--output .*image.png"),
+        ("detection", "--how truth --output {image}", "--output .*image.png"),
         ("detection", "MODEL.WEIGHTS {backbone}", "backbone.pth"),
         ("depth", "MODEL.WEIGHTS {nyud}", "model_final.pth"),
     ],

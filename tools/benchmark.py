@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """Measure a finetuned detector in the runtimes that it can be deployed to: milliseconds, images per second and AP.
 
-    python tools/benchmark.py --weights output/own/detection/model_final.pth --calibrate folder:/data/photos \\
+    python tools/benchmark.py --weights output/own/detection/model_final.pth --data folder:/data/photos \\
         --test coco:/data/more_photos:/data/more_boxes.json --output output/own/deployed
 
 Writes detector.ts (TorchScript), detector.onnx and detector_int8.onnx, and scores each of them on the data set's boxes.
-detector_int8.onnx computes in 8-bit integers, whose scales come from the images of --calibrate: like those that the
+detector_int8.onnx computes in 8-bit integers, whose scales come from the images of --data: like those that the
 detector will see, and not those that it is scored on. Each file that scores like the network gets a .json, which says
 how an image has to be prepared. benchmark.md and benchmark.json have the table. Times are those of this machine's CPU,
 of an image in memory in the network's size; KEY VALUE pairs change what concerns the test, such as INPUT.MIN_SIZE_TEST.
@@ -29,8 +29,8 @@ def parse_args() -> argparse.Namespace:
     parser = parser_of(__doc__, __file__)
     add_network_options(parser)
     add(parser, "test", help="images and boxes to score on (default: the first DATASETS.TEST)")
-    add(parser, "calibrate", help="images for int8, such as folder:/data/photos")
-    what = "int8_pyramid leaves the heads in float32 (default: torchscript, onnx and, with --calibrate, int8)"
+    add(parser, "data", help="images for int8, such as folder:/data/photos")
+    what = "int8_pyramid leaves the heads in float32 (default: torchscript, onnx and, with --data, int8)"
     add(parser, "format", nargs="+", choices=FILES, default=[], help=f"files, next to torch; {what}")
     add(parser, "cpus", help="threads of the CPU (default: as many as torch uses)")
     add(parser, "output", required=True, help="folder for files and table")
@@ -58,8 +58,8 @@ def main() -> None:
     dataset = args.test or cfg.DATASETS.TEST[0]
     threads = args.cpus or torch.get_num_threads()
     records = read_test_set(cfg, dataset)
-    shown = get_records(args.calibrate) if args.calibrate else []
-    expect_file_names(shown, f"--calibrate {args.calibrate}")
+    shown = get_records(args.data) if args.data else []
+    expect_file_names(shown, f"--data {args.data}")
     images = network_images(cfg, shown, CALIBRATED) if shown else []
     make_folder(args.output, "--output")
     network = load_network(cfg)
@@ -83,9 +83,9 @@ def main() -> None:
 
 def names_of(args: argparse.Namespace) -> list[str]:
     """The files to write, in the order of FILES; int8 is made from onnx."""
-    asked = {*args.format} or {"torchscript", "onnx", *(["int8"] if args.calibrate else [])}
+    asked = {*args.format} or {"torchscript", "onnx", *(["int8"] if args.data else [])}
     has_int8 = any(name.startswith("int8") for name in asked)
-    expect(bool(args.calibrate) or not has_int8, "int8 needs --calibrate NAME, images like those to come")
+    expect(bool(args.data) or not has_int8, "int8 needs --data NAME, images like those to come")
     return [name for name in FILES if name in asked or (name == "onnx" and has_int8)]
 
 
@@ -93,7 +93,7 @@ def write_tables(args: argparse.Namespace, rows: list, facts: dict) -> None:
     """Print the rows of projects.Predict.benchmark, and write them as JSON and as Markdown."""
     from projects.Predict.benchmark import table
 
-    content = {**facts, "calibrated_on": args.calibrate, "rows": [row._asdict() for row in rows]}
+    content = {**facts, "calibrated_on": args.data, "rows": [row._asdict() for row in rows]}
     write_whole(args.output / "benchmark.json", json.dumps(content, indent=2))
     title = ", ".join(f"{key} {value}" for key, value in facts.items())
     write_whole(args.output / "benchmark.md", f"{table(rows, 'github')}\n\n{title}\n")

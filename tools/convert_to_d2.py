@@ -27,7 +27,7 @@ from revisit.errors import expect
 from revisit.files import make_folder, output_path
 from revisit.plugins import import_modules
 
-OF_FILES = ("source", "timm", "config_file", "strip", "drop", "weights_of")  # options that say what a file holds
+OF_FILES = ("source", "timm", "config_file", "only", "drop", "how")  # options that say what a file holds
 
 if TYPE_CHECKING:  # Detectron2 takes a second to import: not before the command line is understood
     from revisit.checkpoint.convert import BackboneWeights
@@ -53,11 +53,11 @@ def main() -> None:
         from projects.Weights.export import as_card_says
 
         weights = as_card_says(weights, source)
-    if args.calibrate:
+    if args.data:
         from projects.Weights.recalibration import recalibrate
 
-        weights = recalibrate(weights, args.calibrate)
-    if args.rgb:
+        weights = recalibrate(weights, args.data)
+    if args.format == "rgb":
         weights = as_rgb(weights)
     make_folder(args.output.parent, "the output's folder")
     write_backbone(weights, args.output)
@@ -83,10 +83,10 @@ def converted(args: argparse.Namespace, source: Path) -> tuple[BackboneWeights, 
     if args.timm or not args.config_file:  # what the user typed counts, not a config.json
         stated |= stated_flags(source, checkpoint, args.timm)
     notes: list[str] = []
-    if args.weights_of or args.strip or args.drop:
+    if args.how or args.only or args.drop:
         from projects.Weights.choosing import chosen
 
-        checkpoint, notes = chosen(checkpoint, args.weights_of, args.strip, args.drop)
+        checkpoint, notes = chosen(checkpoint, args.how, args.only, args.drop)
     weights = convert(checkpoint, args.source, source.name, stated)
     return weights, notes
 
@@ -100,7 +100,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("output", type=output_path, help="weights to write, .pth or .pkl")
     source = "layout of the input, such as revisit, detectron2, moco or timm; one that does not exist lists all"
     add(parser, "source", help=source)
-    add(parser, "strip")
+    only = "take only the tensors whose names begin with PREFIX, such as student., without it"
+    add(parser, "only", nargs=None, default="", metavar="PREFIX", help=only)
     drop = "leave out the tensors whose names match, such as 'projector.*'; may be given several times"
     add(parser, "drop", help=drop)
     config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
@@ -108,9 +109,10 @@ def parse_args() -> argparse.Namespace:
     timm = "network of timm's that the weights are of, as vit_small_patch16_224.dino; without a tag, timm's default"
     add(parser, "timm", help=f"{timm}; options follow as ,NAME=VALUE")
     average = "of a file with both: the moving average of the weights (model_ema, teacher), or the weights themselves"
-    add(parser, "weights-of", help=average)
-    add(parser, "rgb")
-    add(parser, "calibrate", help="images, such as folder:/data/photos, over which a folded batch norm gets statistics")
+    add(parser, "how", choices=("ema", "student"), default="", help=average)
+    rgb = "weights for BGR become those for RGB, as pretraining and segmentation read"
+    add(parser, "format", choices=("rgb",), help=rgb)
+    add(parser, "data", help="images, such as folder:/data/photos, over which a folded batch norm gets statistics")
     add(parser, "imports")
     return parse(parser)
 
@@ -132,7 +134,7 @@ def report(args: argparse.Namespace, weights: object, found: str, notes: list[st
         start = " that the training started from" if weights.source == "revisit" else ""
         print(f"{warning}licence of the published weights{start}: {weights.licence}")
     if any(key in weights.flags for key in weights.description.FOLDED):
-        print("their batch norm has no statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or --calibrate IMAGES")
+        print("their batch norm has no statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or --data IMAGES")
     print(f"wrote {args.output} and {flags_path(args.output)}")
 
 

@@ -98,14 +98,16 @@ def main() -> None:
     parser = parser_of(__doc__, __file__)
     add(parser, "output", default="output/demo", help=f"folder for everything {DEFAULT}")
     add(parser, "seed", default=1, help=f"seed of pretraining and finetuning {DEFAULT}")
-    add(parser, "quick")
+    quick = "only check in a minute that everything runs; its numbers mean nothing"
+    add(parser, "how", choices=("quick",), help=f"quick: {quick}")
     args = parse(parser)
     start, output = time.perf_counter(), args.output.resolve()
     finished = (output / "summary.md").exists()
     expect(not finished, f"{args.output} holds a finished demo: give another --output, or remove it")
-    demo, weights = Demo(output, args.seed, args.quick), f"{output}/backbone.pth"
+    quick = args.how == "quick"
+    demo, weights = Demo(output, args.seed, quick), f"{output}/backbone.pth"
     draw = ["projects/ToyScenes/make_toy_scenes.py", "--output", f"{output}/datasets/toy_scenes"]
-    demo.run("draw ToyScenes", *draw, *(QUICK_IMAGES if args.quick else IMAGES))
+    demo.run("draw ToyScenes", *draw, *(QUICK_IMAGES if quick else IMAGES))
     demo.train("pretrain SimCLR", PRETRAIN, "pretrain")
     demo.train("the views, as a picture", PRETRAIN, "pretrain", "--dry-run")
     demo.run("convert", "tools/convert_to_d2.py", f"{output}/pretrain/model_final.pth", weights)

@@ -14,16 +14,16 @@ with that protocol's own package installed), which gets whole files only, the in
 To train from photographs that are far larger than its crops need, --short-side N packs JPEGs of that size instead of
 images that are larger.
 
-Of tar files in WebDataset's layout from elsewhere, --index-only makes the index:
+Of tar files in WebDataset's layout from elsewhere, it makes the index, where no --data are given:
 
-    python tools/make_shards.py --index-only --output /data/shards
+    python tools/make_shards.py --output /data/shards
 
 At a URL their headers are read, not the images, of many tar files at a time.
 """
 
 from projects.LargeData.places import place_of
-from revisit.command.options import add, parse, parser_of
-from revisit.engine.command import run_command
+from revisit.command.options import add, named, parse, parser_of
+from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 from revisit.jobs.options import add_runner_options, runner_of
 
@@ -33,34 +33,34 @@ PROCESSES = 4  # shards written at a time
 def main() -> None:
     """Write the shards, then their index."""
     parser = parser_of(__doc__, __file__)
-    what = parser.add_mutually_exclusive_group(required=True)
-    add(what, "data", help="a name or KIND:PATH, as in DATASETS.TRAIN, or a folder of photographs")
-    add(what, "index-only")
+    data = "a name or KIND:PATH, as in DATASETS.TRAIN, or a folder of photographs"
+    add(parser, "data", help=f"{data}; without it the *.tar in PLACE get their index.npz")
     add(parser, "output", type=place_of, required=True, metavar="PLACE", help="folder or URL of the tar files")
     size = "images per shard: 100 MB to 1 GB suit most stores (default: %(default)s, 330 MB of COCO)"
     add(parser, "count", default=2000, help=size)
     shorter = "pack images whose short side is longer as JPEGs of this one, upright; others keep their bytes"
     add(parser, "short-side", help=shorter)
-    add(parser, "quality", help="of these JPEGs, 1 to 100 (default: 90)")
+    add(parser, "rule", type=named({"quality": natural}), help="quality=N: of these JPEGs, 1 to 100 (default: 90)")
     add_runner_options(parser, PROCESSES)
     args = parse(parser)
-    expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --data with it")
-    expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
+    quality = dict(args.rule).get("quality")
+    expect(bool(args.data) or not args.short_side, "--short-side makes images smaller: expected --data with it")
+    expect(args.short_side or not quality, "--rule quality is for JPEGs that are made: expected --short-side with it")
     from projects.LargeData.packing import QUALITY, Smaller, make_shards, read_manifest, without_links_out
     from projects.LargeData.shard_index import INDEX
     from projects.LargeData.shards import MAX_SHORT_SIDE, write_index
     from revisit.data.sources.catalog import get_records
     from revisit.data.sources.class_names import names_of
 
-    smaller = Smaller(args.short_side, args.quality or QUALITY) if args.short_side else None
+    smaller = Smaller(args.short_side, quality or QUALITY) if args.short_side else None
     if smaller:
         side, quality = smaller
         expect(side <= MAX_SHORT_SIDE, f"--short-side is {side}: expected at most {MAX_SHORT_SIDE} px")
-        expect(quality <= 100, f"--quality is {quality}: expected at most 100")
+        expect(quality <= 100, f"--rule quality={quality}: expected at most 100")
     runner = runner_of(args, PROCESSES)
-    if args.index_only:
+    if not args.data:
         names, records = list(args.output.sizes()), []
-        expect(bool(names), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
+        expect(bool(names), f"no *.tar in {args.output}: expected tar files in WebDataset's layout, or --data to pack")
     else:
         records = without_links_out(get_records(args.data), args.data)
         classes = names_of(args.data) if "label" in records[0] else []

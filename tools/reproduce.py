@@ -51,8 +51,8 @@ def parse_args() -> argparse.Namespace:
     weights = "converted backbones to evaluate instead of the paper's rows; {seed} in FILE stands for the seed"
     add(parser, "weights", nargs="+", default=[], metavar="random|FILE", help=weights)
     add(parser, "seeds", default=[1], help="a cell is the mean of these (default: 1)")
-    select = f"judge a finetuned network after its last iteration, or at its best evaluation {DEFAULT}"
-    add(parser, "select", choices=("final", "best"), default="final", help=select)
+    judged = f"judge a finetuned network after its last iteration, or at its best evaluation {DEFAULT}"
+    add(parser, "how", choices=("final", "best"), default="final", help=judged)
     add(parser, "full")
     add(parser, "output", help="folder of all runs (default: output/reproduce/PROFILE)")
     add_job_options(parser, processes="one; toy: one per core")
@@ -60,9 +60,9 @@ def parse_args() -> argparse.Namespace:
     args = parse(parser)
     expect(args.table in TABLES, f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
     args.seeds, args.weights = (list(dict.fromkeys(given)) for given in (args.seeds, args.weights))
-    for_tables = args.only or args.weights or len(args.seeds) > 1 or args.select == "best"
+    for_tables = args.only or args.weights or len(args.seeds) > 1 or args.how == "best"
     problem = "figures are drawn together, of one seed, of final networks: expected one of --seeds, and no --only"
-    expect(args.table != "figures" or not for_tables, f"{problem}, --weights or --select best")
+    expect(args.table != "figures" or not for_tables, f"{problem}, --weights or --how best")
     return args
 
 
@@ -73,7 +73,7 @@ def main() -> None:
     from revisit.jobs.commands import missing_inputs, with_needs
 
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
-    builder = JobBuilder(args.profile, root, tuple(args.opts), args.num_gpus, args.full, args.select)
+    builder = JobBuilder(args.profile, root, tuple(args.opts), args.num_gpus, args.full, args.how)
     cells: list[Cell] = []
     if args.table == "figures":
         jobs = figure_jobs(builder, args.seeds[0])
@@ -85,7 +85,7 @@ def main() -> None:
     if args.dry_run:
         show_jobs(jobs, missing)
         return
-    folder = root / f"{args.table}{'_weights' * bool(args.weights)}{'_best' * (args.select == 'best')}"
+    folder = root / f"{args.table}{'_weights' * bool(args.weights)}{'_best' * (args.how == 'best')}"
 
     def write_all() -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Names
     spread = ", mean ± standard deviation" if len(args.seeds) > 1 else ""
     notes = [f"Paper: {note_of(args.table)}. Ours: profile {args.profile}, seeds {args.seeds}{spread}."]
     if any(cell.network for cell in cells):
-        notes.append(f"Finetuned networks are judged {NETWORKS[args.select]}.")
+        notes.append(f"Finetuned networks are judged {NETWORKS[args.how]}.")
     if args.profile == "toy":
         forms = [f"{name} is {COLUMNS[name].toy_means}" for name in columns if COLUMNS[name].toy_means]
         notes.append(f"Ours is measured on ToyScenes, another world than the paper's. {'; '.join(forms)}.")
@@ -132,7 +132,7 @@ def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Names
     markdown = as_markdown(cells, f"{args.table}, {args.profile} profile", notes)
     write_whole(folder / "table.md", f"{markdown}\n")
     write_whole(folder / "table.csv", as_csv(cells))
-    write_whole(folder / "table.tex", as_latex(cells, f"{args.table}, {args.select} networks"))
+    write_whole(folder / "table.tex", as_latex(cells, f"{args.table}, {args.how} networks"))
     if args.table == "knn":
         plot_sweep(cells, folder / "sweep.png")
     return markdown

@@ -23,7 +23,8 @@ def parse_args() -> argparse.Namespace:
     add(parser, "data", required=True, type=Path, metavar="FILE", help="the image to compare, of the table or not")
     add(parser, "weights", help="those of the table, with which the image is compared")
     add(parser, "config-file", help="where the table was made with one")
-    add(parser, "box", help="px, where the table has rows of boxes")
+    corners = "px of the image, where the table has rows of boxes"
+    add(parser, "boxes", nargs=4, type=float, default=None, metavar=("X0", "Y0", "X1", "Y1"), help=corners)
     add(parser, "count", default=11, help=f"how many {DEFAULT}")
     add(parser, "output", required=True, metavar="PNG", help="the sheet that is drawn")
     add(parser, "opts")
@@ -39,10 +40,10 @@ def main() -> None:
 
     table = load_table(args.embeddings)
     named = Named(args.weights, args.config_file, args.opts)
-    similar = similar_to(table, args.data, args.box, args.count, named)
+    similar = similar_to(table, args.data, args.boxes, args.count, named)
     print(*lines_of(table, similar), sep="\n")
     make_folder(args.output.parent, "--output")
-    draw_similar(args.output, table, similar, args.data, args.box)
+    draw_similar(args.output, table, similar, args.data, args.boxes)
     print(f"drawn in {args.output}")
 
 

@@ -33,14 +33,15 @@ def main() -> None:
     )
     add(parser, "cpus", default=8, help=f"cores of each process {DEFAULT}")
     add(parser, "hours", default=24)
-    add(parser, "partition", "job-name")
+    add(parser, "partition")
+    add(parser, "title", default="revisit", help=f"of the job {DEFAULT}")
     add(parser, "output", default="output/slurm", help=f"folder for logs {DEFAULT}")
     add(parser, "dry-run", help="print the script for sbatch; submit nothing")
     parser.add_argument("options", nargs="+", metavar="OPTION", help="of tools/train_net.py, after --")
     args = parse(parser)
     gpus, cpus = (args.num_gpus if args.device == "cuda" else 0), args.cpus * args.num_gpus
     log, where = args.output.resolve() / "%j.log", {"nodes": args.num_machines, "partition": args.partition}
-    job = BatchJob(args.job_name, (training(args),), log, args.hours, gpus, cpus, **where)
+    job = BatchJob(args.title, (training(args),), log, args.hours, gpus, cpus, **where)
     print(job.script if args.dry_run else f"Submitted batch job {job.submit()}")
 
 

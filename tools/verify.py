@@ -31,7 +31,7 @@ def main() -> None:
         "name", nargs="?", help="which published weights; without it all are listed, with licences and columns"
     )
     parser.add_argument("file", nargs="?", help="your copy of them, or imagenet:NAME, which is in a package")
-    add(parser, "fetch")
+    add(parser, "how", choices=("fetch",), help="fetch: download the file from its published URL")
     add(parser, "only", help="columns: scores to verify (default: all)")
     add(parser, "table", default=PUBLISHED, help="YAML of what was published (default: the project's)")
     add(parser, "seed", type=natural, default=1, help="of a finetuning (default: %(default)s)")
@@ -43,10 +43,11 @@ def main() -> None:
         print(_overview(args.table))
         return
     published = read_published(args.table, args.name)
-    expect(bool(args.file) != args.fetch, f"expected your copy of {args.name}, or --fetch ({published.url})")
-    if args.fetch:
+    fetches = args.how == "fetch"
+    expect(bool(args.file) != fetches, f"expected your copy of {args.name}, or --how fetch ({published.url})")
+    if fetches:
         expect(is_url(published.url), f"{args.name} has no URL of a file: {published.url}")
-    file = original_copy(published.url if args.fetch else args.file)
+    file = original_copy(published.url if fetches else args.file)
     expect(file.is_file(), f"{file} not found: expected a copy of {published.url}")
     root = (args.output or Path("output/verify") / args.name).resolve()
     make_folder(root, "--output")

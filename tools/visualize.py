@@ -9,7 +9,7 @@ spread evenly over the data set, the same ones in every call.
 
 To check a new data set by eye, without any model:
 
-    python tools/visualize.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml --truth-only \\
+    python tools/visualize.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml --how truth \\
         --data voc:/data/my_boxes:trainval --output output/sheets
 """
 
@@ -18,8 +18,8 @@ import re
 from pathlib import Path
 
 from projects.Predict.command_line import add_network_options
-from revisit.command.options import DEFAULT, add, parse, parser_of
-from revisit.engine.command import run_command
+from revisit.command.options import DEFAULT, add, named, parse, parser_of
+from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 from revisit.files import make_folder
 
@@ -30,8 +30,10 @@ def parse_args() -> argparse.Namespace:
     add(parser, "output", required=True, help="folder for the sheets, created if needed")
     add(parser, "data", help="data set to draw (default: the first of DATASETS.TEST)")
     add(parser, "count", default=8, help=f"images in all {DEFAULT}")
-    add(parser, "rows", default=4)
-    add(parser, "truth-only", "opts")
+    add(parser, "rule", type=named({"rows": natural}), help="rows=N: images per sheet (default: 4)")
+    truth = f"predictions next to the truth, or input and truth without any model {DEFAULT}"
+    add(parser, "how", choices=("predictions", "truth"), default="predictions", help=truth)
+    add(parser, "opts")
     return parse(parser)
 
 
@@ -46,17 +48,18 @@ def main() -> None:
     expect(bool(args.data or cfg.DATASETS.TEST), "no data to draw: give --data NAME, or set DATASETS.TEST")
     dataset = args.data or cfg.DATASETS.TEST[0]
     threshold = set_score_threshold(cfg, args)
-    rows = make_rows(cfg, dataset, args.count, args.truth_only)
+    truth_only, on_sheet = args.how == "truth", dict(args.rule).get("rows", 4)
+    rows = make_rows(cfg, dataset, args.count, truth_only)
     headers, subtitle = ["input", TASKS[architecture][1]], "truth only"
-    if not args.truth_only:
+    if not truth_only:
         scores = f" (scores of at least {threshold:g})" if architecture in DETECTORS else ""
         headers, subtitle = [*headers, f"prediction{scores}"], f"weights {cfg.MODEL.WEIGHTS}"
     make_folder(args.output, "--output")
     # The ends of all paths: a test set may differ from its training set in its folder of images alone.
     name = "_".join(Path(part).stem for part in dataset.split(":")[1:]) or dataset
-    for page, start in enumerate(range(0, len(rows), args.rows), start=1):
+    for page, start in enumerate(range(0, len(rows), on_sheet), start=1):
         path = args.output / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}_{page:02d}.png"
-        save_sheet(path, rows[start : start + args.rows], headers, title=dataset, subtitle=subtitle)
+        save_sheet(path, rows[start : start + on_sheet], headers, title=dataset, subtitle=subtitle)
         print(path)
 
 

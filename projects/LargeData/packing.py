@@ -85,10 +85,12 @@ def check_manifest(
         earlier.pop("classes", None)
         with translated(f"comparing with {place}/{MANIFEST}"):
             other = [f"other images, by {word}" for word in changes(earlier.pop("images"), images)]
-        other += ["another size (--count, --short-side, --quality)"] if earlier != sizes else []
+        other += ["another size (--count, --short-side, --rule quality)"] if earlier != sizes else []
         expect(not other, f"{place} has shards made otherwise: {', '.join(other)}; choose another --output")
     elif place.sizes():
-        raise UserError(f"{place} has tar files of somebody else: choose another --output, or --index-only for those")
+        raise UserError(
+            f"{place} has tar files of somebody else: choose another --output, or leave out --data to index those"
+        )
     with place.written(MANIFEST) as temporary:
         temporary.write_text(json.dumps(manifest, indent=2))
 

@@ -224,7 +224,7 @@ def load_shards(root: str) -> LabelledSet:
     """
     root = root.rstrip("/")
     reading = f"reading {root}/{INDEX}"
-    by = "which tools/make_shards.py writes, --index-only of tar files there are"
+    by = "which tools/make_shards.py writes, without --data of tar files there are"
     with translated(f"{reading}, {by}", content=True), permitted(reading):
         filesystem, folder = fsspec.url_to_fs(os.path.expanduser(root))
         filesystem.invalidate_cache()  # of an earlier listing in this process
@@ -248,7 +248,7 @@ def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, table: Sha
         is_as_indexed = name in indexed and sizes.get(name, -1) in (indexed[name], None)
         if not is_as_indexed:
             message = f"{root}/{name} has {sizes.get(name, 'no')} bytes, and {indexed.get(name, 'no')} by {INDEX}"
-            raise UserError(f"{message}: copy it again, or make the index again (tools/make_shards.py --index-only)")
+            raise UserError(f"{message}: copy it again, or make the index again (tools/make_shards.py without --data)")
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout("shards", "URL", load_shards))

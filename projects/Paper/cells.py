@@ -162,7 +162,7 @@ class JobBuilder:
         options = self._options_of(evaluation, seed)
         evaluates = evaluates_on_the_way(make_config(evaluation.config, options, for_here=False))
         problem = f"{evaluation.config} evaluates nothing before its end"
-        expect(evaluates, f"--select best: {problem}; add --opts TEST.EVAL_EPOCHS 1")
+        expect(evaluates, f"--how best: {problem}; add --opts TEST.EVAL_EPOCHS 1")
         keep_best, training = ("TEST.KEEP_BEST", "True"), folder / "training"
         train = self._finetuning(evaluation, weights, seed, training, *keep_best)
         *without_resume, _ = self._training(evaluation.config)

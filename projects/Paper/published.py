@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from projects.Paper.paper_tables import COLUMNS, Evaluation, read_column
+from revisit.compat.old_options import current_words
 from revisit.errors import did_you_mean, expect, translated
 from revisit.files import file_digest, local_copy, read_yaml
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
 HASHES = ("sha256", "md5")
-OF_LAYOUT = ("--source", "--strip", "--drop", "--timm", "--weights-of", "--rgb")
+OF_LAYOUT = ("--source", "--only", "--drop", "--timm", "--how", "--format")
 _RECIPE, _KEY, _PLACE = re.compile(r"\w+/[\w-]+"), re.compile(r"[A-Z][A-Z0-9_.]*"), re.compile(r"[/\\~]")
 TIMM_DIFFERENCE = Evaluation("studies/verify/timm_difference.py", "", ("difference",))
 
@@ -105,7 +106,7 @@ def _keys_of_run() -> set[str]:
 
 def _layout(text: str, where: str) -> tuple[str, ...]:
     """Options of tools/convert_to_d2.py that say how a file is laid out, which name neither code nor other files."""
-    words = shlex.split(text)
+    words = current_words("convert_to_d2", shlex.split(text))
     other = [word for word in words if word.startswith("-") and word not in OF_LAYOUT]
     expect(not other, f"{where}: layout: {' '.join(other)}: expected of {', '.join(OF_LAYOUT)}")
     return tuple(words)

@@ -3,7 +3,7 @@
 
     python projects/Planning/scale.py --config-file configs/pretrain/knn_moco.yaml
     python projects/Planning/scale.py --count 1e8 --num-gpus 64 --device A100 \\
-        --assume image-kb=80 partitions=30 SOLVER.EPOCHS 100
+        --rule image-kb=80 partitions=30 SOLVER.EPOCHS 100
 
 Memory, parameters and floating-point operations are counted on a step that runs without numbers. What no config knows
 is assumed; every assumption is an option. docs/scale.md has the formulas, and what was measured of them.
@@ -39,7 +39,7 @@ GPUS = {
     "A100": Gpu(312e12, 2.04e12, 80, 25e9, 16),
     "H200": Gpu(989e12, 4.8e12, 141, 50e9, 24),
 }
-# What --assume says otherwise: defaults, and what they are.
+# What --rule says otherwise: defaults, and what they are.
 ASSUMED = {
     "batch-per-gpu": (64, "images"),
     "gpu-images-per-second": (0, "measured (0: by arithmetic and memory)"),
@@ -96,10 +96,10 @@ def main() -> None:
     add(parser, "num-gpus", nargs="+", default=[8, 64, 512], help="of a run (default: 8 64 512)")
     add(parser, "device", choices=GPUS, default="H200", metavar=None, help=f"which GPU {DEFAULT}")
     assumed = "; ".join(f"{name}={default:g} {meaning}" for name, (default, meaning) in ASSUMED.items())
-    add(parser, "assume", type=named(dict.fromkeys(ASSUMED, amount)), help=f"{assumed}")
+    add(parser, "rule", type=named(dict.fromkeys(ASSUMED, amount)), help=f"{assumed}")
     add(parser, "opts")
     args = parse(parser)
-    numbers = {name: default for name, (default, _) in ASSUMED.items()} | dict(args.assume)
+    numbers = {name: default for name, (default, _) in ASSUMED.items()} | dict(args.rule)
     numbers["batch-per-gpu"] = int(numbers["batch-per-gpu"])
     vars(args).update({name.replace("-", "_"): number for name, number in numbers.items()})
     least = max(args.num_gpus) * args.batch_per_gpu

@@ -44,7 +44,7 @@ def similar_to(table: RowTable, query: Path, box: list[float] | None, count: int
 
 
 def _asked(of: str) -> str:
-    return "--box X0 Y0 X1 Y1" if of == "box" else "no --box"
+    return "--boxes X0 Y0 X1 Y1" if of == "box" else "no --boxes"
 
 
 def _own_row(table: RowTable, query: Path, box: list[float] | None) -> np.ndarray:

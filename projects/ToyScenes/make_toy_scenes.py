@@ -36,14 +36,15 @@ def main() -> None:
     add(parser, "count", type=int, default=2000, help=images)
     add(parser, "seed", type=int, help=f"another seed, another data set {DEFAULT}")
     add(parser, "size", type=int, default=128, help=f"64 to 512 pixels a side {DEFAULT}")
-    add(parser, "long-tailed")
+    ways = f"long-tailed: class k = 1..10 of the train sets has weight k**-1.5 {DEFAULT}"
+    add(parser, "how", choices=("alike", "long-tailed"), default="alike", help=ways)
     add(parser, "processes", type=int, help="that draw (default: one per CPU core)")
     add(parser, "replace", help="replace ToyScenes in DIR; deletes nothing else, ever")
     args = parse(parser)
     from projects.ToyScenes import make_toy_scenes  # takes seconds
 
     with translated(f"writing ToyScenes to --output {args.output}"):
-        looks = {"seed": args.seed, "size": args.size, "long_tailed": args.long_tailed}
+        looks = {"seed": args.seed, "size": args.size, "long_tailed": args.how == "long-tailed"}
         written = make_toy_scenes(args.output, args.count, **looks, workers=args.processes, overwrite=args.replace)
     print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
 

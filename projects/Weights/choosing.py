@@ -50,7 +50,7 @@ def _below(prefix: str, tensors: Tensors) -> tuple[Tensors, str]:
     tensors = _with_name(prefix, tensors, lambda key: key.startswith(prefix))
     left = [key for key in tensors if not key.startswith(prefix)]
     kept = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-    return kept, f"--strip {prefix}: {len(kept)} tensors begin with it; left out: {kinds(left)}"
+    return kept, f"--only {prefix}: {len(kept)} tensors begin with it; left out: {kinds(left)}"
 
 
 def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[str]]:
@@ -61,9 +61,9 @@ def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[s
     plain = [key for key in ("model", "state_dict", "student") if _tensors_in(checkpoint.get(key))]
     if not averages:
         names = [str(key)[:60] for key in checkpoint]
-        expect(wanted != "ema", f"--weights-of ema: the checkpoint has no moving average ({first_few(names)})")
+        expect(wanted != "ema", f"--how ema: the checkpoint has no moving average ({first_few(names)})")
         return checkpoint, []
-    expect(wanted != "student" or bool(plain), f"--weights-of student: the checkpoint has {first_few(averages)} alone")
+    expect(wanted != "student" or bool(plain), f"--how student: the checkpoint has {first_few(averages)} alone")
     of_teacher = wanted == "" and plain == ["student"]
     is_average = wanted == "ema" or not plain or of_teacher
     taken, *_ = averages if is_average else plain
@@ -74,7 +74,7 @@ def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[s
 
 def _note(taken: str, is_average: bool, has_both: bool) -> str:
     kind, other = ("the moving average", "student") if is_average else ("the weights without average", "ema")
-    way_out = f"; --weights-of {other} takes the other" if has_both else ""
+    way_out = f"; --how {other} takes the other" if has_both else ""
     return f"taken: {taken}, {kind}{way_out}"
 
 

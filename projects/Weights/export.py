@@ -44,7 +44,7 @@ def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
     description = in_libraries(weights.description)
     snippets = description.card(weights.flags).snippets
     expect(library in snippets, f"{library} is not known to have a {weights.title}: expected {' or '.join(snippets)}")
-    bgr = f"INPUT.FORMAT is BGR in the backbone and RGB in {library}: convert it with --rgb first"
+    bgr = f"INPUT.FORMAT is BGR in the backbone and RGB in {library}: convert it with --format rgb first"
     expect(weights.flags["INPUT.FORMAT"] == "RGB", bgr)
     names = description.library_names(weights.flags)
     theirs = {own: name for name, own in names.items()}

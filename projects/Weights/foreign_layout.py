@@ -115,7 +115,7 @@ def only_network(tensors: Tensors, stated: Flags) -> str:
     for copies in _COPIES:
         prefixes = [prefix for prefix in prefixes if not re.search(copies, prefix)] or prefixes
     names = ", ".join(prefix or "nothing" for prefix in prefixes)
-    expect(len(prefixes) == 1, f"the checkpoint holds several networks, under {names}: name one, with --strip PREFIX")
+    expect(len(prefixes) == 1, f"the checkpoint holds several networks, under {names}: name one, with --only PREFIX")
     return prefixes[0]
 
 

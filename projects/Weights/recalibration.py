@@ -28,7 +28,7 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     """
     folded = weights.description.FOLDED
     is_folded = bool(folded) and all(weights.flags.get(key) == value for key, value in folded.items())
-    expect(is_folded, f"--calibrate {dataset}: these weights have batch statistics of their own, and need none")
+    expect(is_folded, f"--data {dataset}: these weights have batch statistics of their own, and need none")
     records = sample(get_records(dataset))
     images = CenterCropDataset(records, IMAGE_SIZE, format_of(weights.flags, records), replaced=True)
     check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")

@@ -165,7 +165,7 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         advice = ""
         if wrong.keys() & set(folded):
             advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
-            advice += "--calibrate IMAGES"
+            advice += "--data IMAGES"
         raise UserError(f"{weights} was made under another configuration: {listed}. Change the config.{advice}")
 
 

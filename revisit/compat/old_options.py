@@ -15,11 +15,13 @@ all             --workers          --processes
 all             --parallel         --processes
 all             --slurm            --on slurm
 all             --task-cpus        --cpus
+all             --task-gpus        --num-gpus
 all             --pyramid          --features pyramid
 all             --box-head         --features box-head
 atlas           --columns          --table
 atlas           --map              --how
 benchmark       --dataset          --test
+benchmark       --calibrate        --data
 benchmark       --runtimes         --format
 benchmark       --threads          --cpus
 check_labels    --labels           --data
@@ -35,31 +37,46 @@ compare_starts  --tolerance        --rule tolerance=
 compare_starts  --patience         --rule patience=
 compare_starts  --longest          --rule longest=
 convert_to_d2   --config           --config-file
-convert_to_d2   --recalibrate      --calibrate
+convert_to_d2   --recalibrate      --data
+convert_to_d2   --calibrate        --data
+convert_to_d2   --strip            --only
+convert_to_d2   --weights-of       --how
+convert_to_d2   --rgb              --format rgb
 curate          --similar          --rule cosine=
 curate          --bits             --rule bits=
 curate          --clusters         --rule clusters=
 curate          --keep             --count
+demo            --quick            --how quick
 discover        --boxes            --count
 export_weights  --to               --format
 make_shards     --images-per-shard --count
+make_shards     --index-only       the default
+make_shards     --quality          --rule quality=
 make_toy_scenes --overwrite        --replace
+make_toy_scenes --long-tailed      --how long-tailed
+reproduce       --select           --how
 scale           --images           --count
 scale           --gpu              --device
+scale           --assume           --rule
 select_images   --budget           --count
 self_label      --leave-out        --labelled
 similar         --query            --data
+similar         --box              --boxes
 slurm           --nodes            --num-machines
 slurm           --gpus-per-node    --num-gpus
 slurm           --cpus-per-gpu     --cpus
 slurm           --cpu              --device cpu
 slurm           --logs             --output
 slurm           --print            --dry-run
+slurm           --job-name         --title
 snapshots       --parts            --count
 spoil_labels    --labels           --data
 verify          --columns          --only
 verify          --published        --table
 verify          --list             the default
+verify          --fetch            --how fetch
+visualize       --truth-only       --how truth
+visualize       --rows             --rule rows=
 """
 _ASSUMED = (
     "batch-per-gpu gpu-images-per-second image-kb efficiency bandwidth-share core-rate latency-ms request-ms "
@@ -73,7 +90,7 @@ def _by_command() -> dict[str, dict[str, str]]:
     for line in _TABLE.strip().splitlines():
         command, old, new = line.split(maxsplit=2)
         words.setdefault(command, {})[old] = new
-    words["scale"] |= {f"--{name}": f"--assume {name}=" for name in _ASSUMED.split()}
+    words["scale"] |= {f"--{name}": f"--rule {name}=" for name in _ASSUMED.split()}
     return words
 
 

@@ -71,7 +71,7 @@ class OnRay(NamedTuple):
             min(int(machine.get(name, 0) / amount) for name, amount in asked.items() if amount) for machine in machines
         )
         offered = "; ".join(", ".join(f"{machine.get(name, 0):g} {name}" for name in asked) for machine in machines)
-        fewer = "expected fewer by --cpus, --task-gpus"
+        fewer = "expected fewer by --cpus, --num-gpus"
         expect(fitting > 0, f"no part fits on a machine of the cluster ({offered}): {fewer}")
         if self.workers and self.workers > fitting:
             print(f"--processes {self.workers}: {fitting} parts fit on the cluster at a time ({offered})", flush=True)

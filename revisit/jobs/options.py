@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from revisit.command.options import add
+from revisit.command.options import add, share_of_gpus
 from revisit.errors import expect
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ def add_runner_options(parser: argparse.ArgumentParser, processes: int = 1) -> N
     add(parser, "on")
     add(parser, "processes", help=f"parts at a time (default: {processes} here, all that fit on Ray)")
     add(parser, "cpus", help="cores of a part on Ray (default: 1)")
-    add(parser, "task-gpus")
+    gpus = "of a part on Ray, such as 0.5 or 1 (default: 0)"
+    add(parser, "num-gpus", type=share_of_gpus, default=None, metavar="X", help=gpus)
 
 
 def runner_of(args: argparse.Namespace, processes: int = 1) -> "Runner":
@@ -26,8 +27,8 @@ def runner_of(args: argparse.Namespace, processes: int = 1) -> "Runner":
     if args.on == RAY or args.on.startswith("ray://"):
         return _on_ray(args)
     expect(args.on in OTHERS, f"--on {args.on}: expected {', '.join(OTHERS)}, ray or ray://HOST:PORT")
-    needs_nothing = args.cpus is None and args.task_gpus is None
-    expect(needs_nothing, f"--cpus and --task-gpus are for Ray's tasks: expected --on ray, got {args.on}")
+    needs_nothing = args.cpus is None and args.num_gpus is None
+    expect(needs_nothing, f"--cpus and --num-gpus are for Ray's tasks: expected --on ray, got {args.on}")
     if args.on == "here":
         from revisit.jobs.processes import Processes
 
@@ -43,4 +44,4 @@ def _on_ray(args: argparse.Namespace) -> "Runner":
     expect(args.on == RAY or (host != "" and port.isdecimal()), f"--on {args.on}: expected ray://HOST:PORT")
     from revisit.jobs.on_ray import OnRay
 
-    return OnRay(args.on, args.processes, args.cpus or 1, args.task_gpus or 0)
+    return OnRay(args.on, args.processes, args.cpus or 1, args.num_gpus or 0)

@@ -249,7 +249,7 @@ def test_what_was_finetuned_from_folded_weights_stays_folded_and_files_without_f
 
 def test_folded_batch_norm_is_never_trained_silently(folded):
     load_into(tiny_config(*DETECTOR, *AS_FOLDED, "MODEL.RESNETS.NORM", "FrozenBN"), folded)
-    with pytest.raises(UserError, match="NORM is BN here and FrozenBN there.* --calibrate IMAGES"):
+    with pytest.raises(UserError, match="NORM is BN here and FrozenBN there.* --data IMAGES"):
         load_into(tiny_config(*DETECTOR, *AS_FOLDED), folded)
     with pytest.raises(UserError, match="INPUT.FORMAT is RGB here and BGR there") as error:
         load_into(tiny_config(*DETECTOR, "MODEL.RESNETS.NORM", "FrozenBN"), folded)

@@ -199,7 +199,7 @@ def test_the_options_say_who_makes_the_parts(monkeypatch):
         ("--on slurm", array(8, 8), "expected tasks without a gap"),
         ("--on slurm", array(1, "many"), "SLURM_ARRAY_TASK_COUNT is 'many'"),
         ("--on slurm --processes 2", array(0, 2), "each process is one worker"),
-        ("--task-gpus 1", {}, "expected --on ray"),
+        ("--num-gpus 1", {}, "expected --on ray"),
         ("--on ray://", {}, "expected ray://HOST:PORT"),
     ],
 )

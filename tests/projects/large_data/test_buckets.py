@@ -113,7 +113,7 @@ def test_a_bucket_gets_the_bytes_of_a_folder(s3, places):
 
 def test_tar_files_in_a_bucket_are_indexed(s3, places):
     s3.delete_object(Bucket="bucket", Key="train/index.npz")
-    pack(f"--index-only --output {places[1]}")
+    pack(f"--output {places[1]}")
     assert stored(s3, "index.npz") == (places[0] / "index.npz").read_bytes()
 
 
@@ -213,7 +213,7 @@ def test_who_may_only_read_cannot_write_and_without_credentials_nobody_reads(s3,
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(places[0]))
     assert "Unable to locate credentials: expected some, such as AWS_PROFILE" in refused_run(places[1])
-    assert "Unable to locate credentials" in refusal(pack, f"--index-only --output {places[1]}")
+    assert "Unable to locate credentials" in refusal(pack, f"--output {places[1]}")
 
 
 def write(place: Place) -> None:

@@ -76,7 +76,7 @@ def test_shards_hold_the_bytes_and_classes_of_their_files(images, made):
 
 def test_shards_know_the_names_of_their_classes(images, made, shards):
     """So that a kNN with a bank in another order of classes compares the same ones; index.npz made again, too."""
-    pack(f"--index-only --output {shards}")
+    pack(f"--output {shards}")
     for place in (made[0], shards):
         assert load_shards(str(place)).metadata["thing_classes"] == ["class0", "class1", "class2"]
     records = get_records(f"shards:{shards}", ("class2", "class0", "class1"))
@@ -246,7 +246,7 @@ def test_tar_files_of_others_are_indexed(tmp_path):
     """Folders in names, members that are no images, no classes."""
     members = ("x/1.png", b"one"), ("x/1.json", b"{}"), ("x/1.left.png", b"no"), ("y/1.JPEG", b"two!")
     write_tar(tmp_path / "a.tar", *members)
-    run(f"python tools/make_shards.py --index-only --output {tmp_path}", tmp_path)
+    run(f"python tools/make_shards.py --output {tmp_path}", tmp_path)
     assert samples_of(tmp_path) == [b"one", b"two!"] and "label" not in load_shards(str(tmp_path)).records[0]
 
 

@@ -91,7 +91,7 @@ def test_tar_files_in_a_store_are_indexed_by_their_headers(images, store):
     index = store.read("index.npz")
     store.remove("index.npz")
     Counting.read_bytes = 0
-    pack(f"--index-only --output {store}")
+    pack(f"--output {store}")
     assert store.read("index.npz") == index
     assert Counting.read_bytes < sum(store.sizes().values()) / 10
 
@@ -119,7 +119,7 @@ def test_an_interrupted_index_continues(images, store, monkeypatch):
 
 
 def test_refusals_say_what_to_do(images, store):
-    assert "no *.tar in counting://bucket/train" in refusal(pack, f"--index-only --output {store}")
+    assert "no *.tar in counting://bucket/train" in refusal(pack, f"--output {store}")
     assert "opening nowhere://bucket" in refusal(place_of, "nowhere://bucket")
     pack(words(images, store))
     assert "choose another --output" in refusal(pack, words(images, store).replace("count 3", "count 4"))

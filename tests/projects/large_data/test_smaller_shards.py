@@ -83,16 +83,20 @@ def test_images_whose_short_side_is_longer_become_upright_jpegs_of_it_and_others
 
 def test_a_call_with_other_options_is_refused(images, made):
     command = COMMAND.format(images, made, SIDE)
-    for words in (f"{command} --quality 50", command.replace(f"de {SIDE}", "de 25"), command.partition(" --short")[0]):
-        assert "--short-side, --quality" in refusal(pack, words)
+    for words in (
+        f"{command} --rule quality=50",
+        command.replace(f"de {SIDE}", "de 25"),
+        command.partition(" --short")[0],
+    ):
+        assert "--short-side, --rule quality" in refusal(pack, words)
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ("--index-only --short-side 9", "--data"),
-        ("--data folder:{0} --quality 80", "--short-side"),
-        ("--data folder:{0} --short-side 8 --quality 101", "--quality is 101"),
+        ("--short-side 9", "--data"),
+        ("--data folder:{0} --rule quality=80", "--short-side"),
+        ("--data folder:{0} --short-side 8 --rule quality=101", "--rule quality=101"),
         ("--data folder:{0} --short-side 20000", "--short-side is 20000"),
         ("--data folder:{0} --short-side 8", "deep.png"),
         ("--data folder:{0}/long --short-side 20", "68000 x 20 px"),

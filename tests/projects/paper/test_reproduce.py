@@ -211,7 +211,7 @@ def reproduce(monkeypatch, capsys):
         ("ablation --only ,kNN", "'kNN'"),  # a toy column
         ("ablation --processes 0", "--processes"),
         ("ablation --opts SOLVER.MAX_ITER", "--opts"),
-        ("sota --select best", "TEST.EVAL_EPOCHS 1"),
+        ("sota --how best", "TEST.EVAL_EPOCHS 1"),
         ("figures --seeds 1 2", "--seeds"),
         ("ablation", "coco_2017_train_images"),
     ],
@@ -252,7 +252,7 @@ def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tm
 
 
 def test_the_best_network_of_a_given_backbone_is_judged_and_the_table_says_so(pretrained, toy_root, tmp_path):
-    command = f"{DEPTH} --weights {pretrained}/backbone.pth --select best --output {tmp_path} "
+    command = f"{DEPTH} --weights {pretrained}/backbone.pth --how best --output {tmp_path} "
     command += f"--opts {SHORT} TEST.EVAL_PERIOD 1"
     assert "at their best evaluation" in run(command, toy_root)
     (row,) = csv.DictReader((tmp_path / "transfer_weights_best/table.csv").read_text().splitlines())

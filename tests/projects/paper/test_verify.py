@@ -88,7 +88,7 @@ def test_unknown_name_column_and_missing_file_are_refused(command, toy_root):
         words.replace("verify.py toy", "verify.py toi"), toy_root
     )
     assert "was not published with it, expected of knn" in one_line_error(f"{words} --only mAP", toy_root)
-    assert "expected your copy of moco-v2-200, or --fetch" in one_line_error(
+    assert "expected your copy of moco-v2-200, or --how fetch" in one_line_error(
         "python tools/verify.py moco-v2-200", toy_root
     )
 
@@ -106,7 +106,7 @@ def test_list_names_every_file_with_its_licence(toy_root):
 
 def test_fetch_takes_the_published_url(command, checkpoint, served, tmp_path, toy_root):
     (tmp_path / "served/toy.pth").write_bytes(checkpoint.read_bytes())
-    words = command(url=f"{served}/toy.pth").replace(str(checkpoint), "--fetch")
+    words = command(url=f"{served}/toy.pth").replace(str(checkpoint), "--how fetch")
     assert "missing: nothing" in run(f"{words}_fetched --dry-run", toy_root)
 
 

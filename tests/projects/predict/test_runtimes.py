@@ -107,7 +107,7 @@ def test_the_command_refuses_a_file_that_finds_something_else(detector, tmp_path
     _, _, dataset = detector
     words = f"--weights {tmp_path}/model_final.pth --test {dataset} --output {tmp_path}/deployed --cpus 1"
     files = "--format torchscript onnx int8"
-    command = f"python tools/benchmark.py {words} {files} --calibrate folder:{tmp_path}/photos"
+    command = f"python tools/benchmark.py {words} {files} --data folder:{tmp_path}/photos"
     line = one_line_error(f"{command} --opts MODEL.DEVICE cpu", tmp_path)
     assert "int8 loses" in line and "AP: not to be deployed; int8_pyramid" in line
     content = json.loads((tmp_path / "deployed/benchmark.json").read_text())
@@ -120,8 +120,8 @@ def test_the_command_refuses_a_file_that_finds_something_else(detector, tmp_path
     assert [line.split("|")[1].strip() for line in table_text.splitlines()[2:6]] == list(rows)
     cards = sorted(path.name for path in (tmp_path / "deployed").glob("detector*.json"))
     assert cards == ["detector.json"]
-    command = command.partition(" --calibrate")[0]
-    assert "int8 needs --calibrate" in one_line_error(command, tmp_path)
+    command = command.partition(" --data")[0]
+    assert "int8 needs --data" in one_line_error(command, tmp_path)
     run(f"python tools/make_shards.py --data folder:{tmp_path}/photos --output {tmp_path}/shards", tmp_path)
-    line = one_line_error(f"{command} --calibrate shards:{tmp_path}/shards", tmp_path)
-    assert f"--calibrate shards:{tmp_path}/shards: images in shards have no names" in line
+    line = one_line_error(f"{command} --data shards:{tmp_path}/shards", tmp_path)
+    assert f"--data shards:{tmp_path}/shards: images in shards have no names" in line

@@ -35,7 +35,7 @@ def test_weights_modules_and_configs_of_a_table_are_not_used(rows, tmp_path):
     about = table.about | {"options": options | {"opts": ["IMPORTS", "('intruder',)"]}, "of": "box"}
     save_table(folder / "embeddings.npz", table._replace(about=about))
     query = f"{tmp_path}/photos/000.png"
-    find = f"python tools/similar.py --embeddings {folder} --data {query} --box 0 0 9 9 --output {tmp_path}/s.png"
+    find = f"python tools/similar.py --embeddings {folder} --data {query} --boxes 0 0 9 9 --output {tmp_path}/s.png"
     error = one_line_error(find, tmp_path)
     assert "expected --weights http://127.0.0.1:9/a.pth" in error and "intruder" in error
     error = one_line_error(f"{find} --weights {weights}", tmp_path)

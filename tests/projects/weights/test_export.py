@@ -219,7 +219,7 @@ def test_docs_commands_in_their_order(output, tmp_path):
     for documented, ours in names.items():
         commands = [command.replace(documented, ours) for command in commands]
     printed = [run(command, tmp_path) for command in commands]
-    assert "--strip student.: 120 tensors begin with it; left out: memory.rows" in printed.pop(1)
+    assert "--only student.: 120 tensors begin with it; left out: memory.rows" in printed.pop(1)
     dropped = printed.pop(1)
     assert "--drop memory.*: 1 tensors dropped: memory.rows" in dropped and "lies under teacher.; left out" in dropped
     assert "timm layout (others whose networks are timm's" in printed[1] and "vit_small_patch16_224" in printed.pop(1)

@@ -127,10 +127,10 @@ def test_what_no_layout_fits_says_what_it_looked_like_and_the_way_out(small):
 def test_of_several_networks_in_one_file_none_is_guessed_and_strip_takes_one(small):
     other = {key: value + 1 for key, value in small.items()}
     checkpoint = {"state_dict": {**under("left.", small), **under("right.", other)}}
-    refused("several networks, under left., right.: name one, with --strip PREFIX", convert, checkpoint)
+    refused("several networks, under left., right.: name one, with --only PREFIX", convert, checkpoint)
     found, notes = chosen(checkpoint, strip="right.")
     assert_same(convert(found)[:2], convert(other)[:2])
-    assert notes[0].startswith(f"--strip right.: {len(other)} tensors begin with it; left out: left.bn1, left.conv1")
+    assert notes[0].startswith(f"--only right.: {len(other)} tensors begin with it; left out: left.bn1, left.conv1")
 
 
 def test_drop_leaves_out_what_has_no_place_and_says_what(small):
@@ -181,13 +181,13 @@ def test_of_weights_and_their_average_the_conversion_says_which_it_takes(small, 
         assert torch.equal(converted.tensors["stem.conv1.weight"], factor * first)
         taken, other = (average, "student") if factor == 2 else (plain, "ema")
         assert notes[0].startswith(f"taken: {taken}, the ")
-        assert notes[0].endswith(f"--weights-of {other} takes the other")
+        assert notes[0].endswith(f"--how {other} takes the other")
 
 
 def test_an_average_that_is_not_there_is_refused_and_one_alone_is_taken(small):
-    with pytest.raises(UserError, match="--weights-of ema: the checkpoint has no moving average"):
+    with pytest.raises(UserError, match="--how ema: the checkpoint has no moving average"):
         chosen({"model": small}, "ema")
-    with pytest.raises(UserError, match="--weights-of student: the checkpoint has model_ema alone"):
+    with pytest.raises(UserError, match="--how student: the checkpoint has model_ema alone"):
         chosen({"model_ema": small}, "student")
     nested = convert({"ema": {"module": small, "updates": 7}})
     assert nested.notes[0] == "taken: ema, the moving average"

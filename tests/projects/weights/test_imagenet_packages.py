@@ -147,7 +147,7 @@ def test_convert_gives_a_file_of_its_own(packages, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize(
-    "option", ["--timm tf_efficientnet_b0", "--strip model.", "--config-file a.yaml", "--drop x", "--weights-of ema"]
+    "option", ["--timm tf_efficientnet_b0", "--only model.", "--config-file a.yaml", "--drop x", "--how ema"]
 )
 def test_convert_refuses_what_would_say_what_a_name_holds(option, packages, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["convert_to_d2.py", NAME, str(tmp_path / "own.pth"), *option.split()])
