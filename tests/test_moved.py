@@ -18,6 +18,7 @@ from fvcore.common.registry import Registry
 
 OLD = [f"projects/{name}/run.py" for name in EVALUATIONS]
 OLD += ["projects/LinearClassification/configs/voc07_svm.yaml", "projects/LabelPropagation/configs/toy.yaml"]
+OLD += ["projects/Planning/scale.py"]
 
 
 @pytest.mark.parametrize("name", OLD)
@@ -42,6 +43,12 @@ def test_a_script_of_an_old_name_is_the_new_one(name, tmp_path):
     script = EVALUATIONS[name]
     assert text.count(f"projects/{name}/run.py is now {script}") == 1
     assert f"usage: {Path(script).name}" in text and f"python {script}" in text
+
+
+def test_a_project_script_that_is_a_study_now_runs_and_warns_once(tmp_path):
+    text = run("python projects/Planning/scale.py --help", tmp_path)
+    assert text.count("projects/Planning/scale.py is now studies/benchmarks/scale.py; the old name works until") == 1
+    assert "usage: scale.py" in text and "python studies/benchmarks/scale.py" in text
 
 
 def test_revisit_study_takes_an_old_name(tmp_path):

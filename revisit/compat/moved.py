@@ -19,11 +19,14 @@ EVALUATIONS = {
     "LinearClassification": "projects/FrozenEvaluations/linear.py",
     "SegmentRetrieval": "projects/FrozenEvaluations/retrieval.py",
 }
+STUDIES = {"projects/Planning/scale.py": "studies/benchmarks/scale.py"}  # which only a checkout has
 
 
 def now_at(name: str) -> str:
     """The present name of a file, as a checkout has it; ``name`` itself where it has not moved."""
     folders = Path(name).parts
+    if name in STUDIES:
+        return STUDIES[name]
     if len(folders) < 3 or folders[0] != "projects" or folders[1] not in EVALUATIONS:
         return name
     script = Path(EVALUATIONS[folders[1]])

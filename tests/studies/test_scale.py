@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from true_steps import take_steps
 
 from projects.LargeData.ranges_ahead import GAP, spans_of
-from projects.Planning.scale_formulas import (
+from revisit.engine.setup import make_config
+from revisit.modeling.shuffle_bn import shuffle_permutation
+from studies.benchmarks.scale_formulas import (
     checkpoint_period,
     lost_share,
     node_memory,
@@ -31,14 +33,12 @@ from projects.Planning.scale_formulas import (
     slowest_of,
     step_traffic,
 )
-from projects.Planning.scale_sizes import sizes_of
-from revisit.engine.setup import make_config
-from revisit.modeling.shuffle_bn import shuffle_permutation
+from studies.benchmarks.scale_sizes import sizes_of
 
 from detectron2.engine import HookBase
 from detectron2.utils import comm
 
-COMMAND = "python projects/Planning/scale.py"
+COMMAND = "python studies/benchmarks/scale.py"
 BATCH = 4  # of a process
 POOLED = ("MOCO.BN_GROUP", 2 * BATCH)
 BYTES_RECEIVED = 128  # where Linux has it in its tcp_info

@@ -1,6 +1,5 @@
 """What of a recipe travels, is kept and is computed, counted on a step without numbers."""
 
-from projects.Planning.scale_formulas import FLOAT, Sizes
 from projects.Planning.step_cost import random_views
 from revisit.engine.dry_run import build_meta_model
 from revisit.engine.setup import make_config
@@ -9,6 +8,7 @@ from revisit.keys import Facts, resolve_auto_values
 from revisit.modeling.bn_groups import batch_norms, bn_groups
 from revisit.modeling.meta_arch.moco import MoCo
 from revisit.modeling.meta_arch.pretraining import method_of
+from studies.benchmarks.scale_formulas import FLOAT, Sizes
 
 from detectron2.config import CfgNode
 
