@@ -23,7 +23,7 @@ from projects.Paper.cells import Cell
 from projects.Paper.paper_tables import GivenBackbone
 from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
-from revisit.files import strict_json, written_whole
+from revisit.files import strict_json, write_whole
 from revisit.jobs.commands import Job
 from revisit.markdown import markdown_table
 
@@ -309,8 +309,7 @@ class Budget:
 
     def _save(self) -> None:
         self._record.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(self._record) as temporary:
-            temporary.write_text(strict_json(self.rounds) + "\n")
+        write_whole(self._record, strict_json(self.rounds) + "\n")
 
 
 def _read_round(iterations: int, seed: int, starts: list, seconds: float, scores: dict, decision: str) -> Round:

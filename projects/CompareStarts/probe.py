@@ -42,7 +42,7 @@ from revisit.data.sources.labels import VOID, read_depth, read_labels
 from revisit.data.sources.records import Records, fingerprint, sample
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect
-from revisit.files import file_digest, written_whole
+from revisit.files import file_digest, write_whole
 from revisit.network.network import Network
 from revisit.progress import progress
 
@@ -146,8 +146,7 @@ def _read(file: Path, title: str) -> Probe:
 
 def _write(file: Path, probe: Probe) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(file) as temporary:
-        temporary.write_text(json.dumps({key: value for key, value in probe._asdict().items() if key != "start"}))
+    write_whole(file, json.dumps({key: value for key, value in probe._asdict().items() if key != "start"}))
 
 
 def _probe(trial: Trial, records: Records, root: Path, place: str) -> Probe:

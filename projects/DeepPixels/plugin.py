@@ -1,5 +1,3 @@
 """Registers who reads images with more than 8 bits a sample, and the key INPUT.BIT_DEPTH."""
 
-from projects.DeepPixels import bit_depth, deep_pixels
-
-__all__ = ["bit_depth", "deep_pixels"]
+from projects.DeepPixels import bit_depth, deep_pixels  # noqa: F401

@@ -1,5 +1,3 @@
 """Registers the layout ``class_agnostic``."""
 
-from projects.Discover import class_agnostic
-
-__all__ = ["class_agnostic"]
+from projects.Discover import class_agnostic  # noqa: F401

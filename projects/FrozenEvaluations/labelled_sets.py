@@ -20,7 +20,7 @@ from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
-from revisit.files import file_digest, local_copy, make_folder, output_path, written_whole
+from revisit.files import file_digest, local_copy, make_folder, output_path, write_whole
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
 from revisit.network.network import Network
@@ -137,8 +137,7 @@ class _KeptRows:
 
     def save(self) -> None:
         self.rows.flush()
-        with written_whole(self._done_file) as temporary:
-            temporary.write_text(json.dumps(self.done))
+        write_whole(self._done_file, json.dumps(self.done))
 
 
 def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: Network, data: LabelledSet) -> None:

@@ -1,6 +1,6 @@
 """Registers the methods beside the paper's, their keys, their pictures and checks, and the mapper of published code."""
 
-from projects.Objectives import (
+from projects.Objectives import (  # noqa: F401
     against_start,
     byol,
     continued,
@@ -16,6 +16,3 @@ from projects.Objectives import (
     simclr,
     swav,
 )
-
-__all__ = ["against_start", "byol", "continued", "densecl", "diet", "distillation", "grouped_moco", "image_groups"]
-__all__ += ["network_of_weights", "object_moco", "object_pictures", "published_mapper", "simclr", "swav"]

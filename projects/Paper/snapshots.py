@@ -15,7 +15,7 @@ from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_o
 from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
-from revisit.files import make_folder, output_path, written_whole
+from revisit.files import make_folder, output_path, write_whole
 
 
 def main() -> None:
@@ -34,8 +34,7 @@ def main() -> None:
         link = checkpoint_file(args.output, part)
         link.unlink(missing_ok=True)
         link.symlink_to(checkpoint.resolve())
-    with written_whole(args.output / "times.json") as temporary:
-        temporary.write_text(json.dumps(times, indent=2) + "\n")
+    write_whole(args.output / "times.json", json.dumps(times, indent=2) + "\n")
 
 
 def checkpoint_file(folder: Path, part: int) -> Path:

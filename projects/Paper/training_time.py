@@ -16,7 +16,7 @@ from projects.Pictures.curves import saved_plot
 from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, write_whole
 from revisit.markdown import score_in
 
 
@@ -30,8 +30,7 @@ def main() -> None:
     curves = {words[0]: read_curve(words, args.score) for words in args.run}
     make_folder(args.output, "--output")
     plot_curves_over_time(curves, args.title, args.output / "training_time.png")
-    with written_whole(args.output / "results.json") as temporary:
-        temporary.write_text(json.dumps(curves, indent=2) + "\n")
+    write_whole(args.output / "results.json", json.dumps(curves, indent=2) + "\n")
 
 
 def read_curve(words: list[str], score: list[str]) -> dict:

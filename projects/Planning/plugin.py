@@ -1,5 +1,3 @@
 """Adds what a run costs to a dry run, and the keys SOLVER.MINUTES and SOLVER.MEASURE_PRECISION."""
 
-from projects.Planning import measuring, run_cost
-
-__all__ = ["measuring", "run_cost"]
+from projects.Planning import measuring, run_cost  # noqa: F401

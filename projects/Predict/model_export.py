@@ -21,7 +21,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.records import Records
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.errors import without_secrets
-from revisit.files import written_whole
+from revisit.files import write_whole, written_whole
 from revisit.keys import DETECTORS, PIXELWISE
 from revisit.plugins import require_package
 
@@ -182,8 +182,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
         "classes": network.classes,
     }
     card = card_of(path)
-    with written_whole(card) as temporary:
-        temporary.write_text(without_secrets(json.dumps(facts, indent=2, ensure_ascii=False)))
+    write_whole(card, without_secrets(json.dumps(facts, indent=2, ensure_ascii=False)))
     return card
 
 

@@ -1,3 +1,3 @@
 """Registers the names of ToyScenes' data sets."""
 
-from projects.ToyScenes import data_sets as data_sets
+from projects.ToyScenes import data_sets  # noqa: F401
