@@ -19,6 +19,7 @@ FOLDERS = [
 ]
 HOME = {".".join(("revisit", "home", *folder.parts)): str(folder) for folder in FOLDERS}
 IS_CHECKOUT = "editable_wheel" in sys.argv  # an editable installation keeps the names of the checkout
+STUDIES = find_namespace_packages(include=["studies*"], exclude=["*__pycache__*"])  # whose scripts import each other
 
 
 class BuildWithHome(build_py):
@@ -34,7 +35,7 @@ class BuildWithHome(build_py):
 setup(
     packages=[
         *find_namespace_packages(include=["revisit*"], exclude=["*__pycache__*"]),
-        *(PROJECTS if IS_CHECKOUT else HOME),
+        *((*PROJECTS, *STUDIES) if IS_CHECKOUT else HOME),
     ],
     package_dir={} if IS_CHECKOUT else HOME,
     package_data={"": ["*.yaml", "*.md", "*.j2", "*.html", "*.css", "*.js"], "revisit": ["py.typed"]},

@@ -67,4 +67,5 @@ def run_moved(script: str) -> None:
     new = now_at(f"projects/{old.parent.name}/{old.name}")
     warn_of_moved(f"projects/{old.parent.name}/{old.name}", new)
     sys.argv[0] = str(old.parents[2] / new)
+    sys.path[0] = str(old.parents[2])  # where studies are found
     runpy.run_path(sys.argv[0], run_name="__main__")
