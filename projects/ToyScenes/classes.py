@@ -89,15 +89,12 @@ def _ring_of_points(count: int, radii: tuple[float, ...]) -> np.ndarray:
 
 
 _ARM = 0.36  # half the width of the cross's arms, in units of their length
+_END_OF_ARM = np.array([(-_ARM, -1), (_ARM, -1), (_ARM, -_ARM)])
+_QUARTER_TURN = np.array([(0, 1), (-1, 0)])
 _OUTLINES = {
     "disk": _ring_of_points(64, (1.0,)),
     "square": np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)], dtype=np.float64),
     "triangle": _ring_of_points(3, (1.0,)),
     "star": _ring_of_points(10, (1.0, 0.47)),
-    "cross": np.array(
-        [
-            (-_ARM, -1), (_ARM, -1), (_ARM, -_ARM), (1, -_ARM), (1, _ARM), (_ARM, _ARM),
-            (_ARM, 1), (-_ARM, 1), (-_ARM, _ARM), (-1, _ARM), (-1, -_ARM), (-_ARM, -_ARM),
-        ]
-    ),
-}  # fmt: skip
+    "cross": np.concatenate([_END_OF_ARM @ np.linalg.matrix_power(_QUARTER_TURN, n) for n in range(4)]),
+}

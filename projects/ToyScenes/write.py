@@ -1,32 +1,27 @@
 """Draws the whole ToyScenes data set with several processes, to a folder that appears complete or not at all."""
 
 import json
-import multiprocessing
-import operator
 import os
 import shutil
-import signal
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import cv2
-
 from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
-from projects.ToyScenes.plan import GENERATOR_VERSION, NUM_FRAMES, Split, num_videos, plan_image
+from projects.ToyScenes.plan import GENERATOR_VERSION, Split, num_videos, plan_image
 from projects.ToyScenes.scene import draw_scene
 from revisit.errors import expect, first_few
+from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines
+from revisit.jobs.processes import Processes
 from revisit.jobs.record import Record
-from revisit.progress import progress
 from revisit.threads import cores
 
 LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
 RECORD = "toy_scenes.json"
-_CHUNK = 20  # images that a process draws before it reports
+_CHUNK = 20  # images of a part
 
 
 def make_toy_scenes(
@@ -103,50 +98,29 @@ def _all_or_nothing(output: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _draw_everything(folder: Path, workers: int, arguments: dict) -> dict[Split, list[dict]]:
+def _draw_everything(folder: Path, workers: int, arguments: dict) -> dict[Split | None, list[dict]]:
     """Writes all images with their labels; returns the COCO annotations of each set, in order."""
     num_train = arguments["num_images"]
-    jobs: list[tuple[Split | None, int, partial]] = []  # the set, number of pictures, what draws them
-    for split in Split:
-        indices = range(split.num_images(num_train))
-        for start in indices[::_CHUNK]:
-            chunk = indices[start : start + _CHUNK]
-            jobs.append((split, len(chunk), partial(_draw_images, folder, split, chunk, **arguments)))
-    for index in range(num_videos(num_train)):
-        draw = partial(layouts.write_video, folder, index, arguments["seed"], arguments["size"])
-        jobs.append((None, NUM_FRAMES, draw))
+    pictures: list[tuple[Split | None, int]] = [(None, index) for index in range(num_videos(num_train))]
+    pictures += [(split, index) for split in Split for index in range(split.num_images(num_train))]
+    work = Work("drawing ToyScenes", len(pictures), _CHUNK, partial(_draw, folder, pictures, arguments))
     annotations: dict[Split | None, list[dict]] = defaultdict(list)
-    with progress("drawing ToyScenes", "image", total=sum(job[1] for job in jobs)) as bar:
-        for (split, count, _), drawn in zip(jobs, _call([draw for *_, draw in jobs], workers), strict=True):
-            annotations[split] += drawn or []
-            bar.update(count)
+    with in_parts(work, folder / "parts", Processes(workers)) as arrays:
+        for (split, _), drawn in zip(pictures, of_lines(arrays["lines"]), strict=True):
+            annotations[split] += drawn
     return annotations
 
 
-def _call(jobs: list[partial], workers: int) -> Iterator[list[dict] | None]:
-    if workers == 1:
-        yield from map(operator.call, jobs)
-        return
-    # Spawned processes inherit no threads or locks, whatever the caller has loaded before.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, _set_up_worker) as pool:
-        try:
-            yield from pool.map(operator.call, jobs)
-        finally:
-            pool.shutdown(cancel_futures=True)
+def _draw(folder: Path, pictures: list[tuple[Split | None, int]], arguments: dict, rows: range) -> Arrays:
+    """Draws and writes some pictures and videos; the COCO annotations of each, if it is scene-centric."""
+    return {"lines": as_lines([_draw_one(folder, *pictures[row], **arguments) for row in rows])}
 
 
-def _set_up_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends the work on Ctrl-C
-    cv2.setNumThreads(1)  # one process per core is parallel enough
-
-
-def _draw_images(
-    folder: Path, split: Split, indices: range, num_images: int, seed: int, size: int, long_tailed: bool
+def _draw_one(
+    folder: Path, split: Split | None, index: int, num_images: int, seed: int, size: int, long_tailed: bool
 ) -> list[dict]:
-    """Draws and writes neighbouring images of a set; returns their COCO annotations, if they are scene-centric."""
-    annotations = []
-    for index in indices:
-        scene = draw_scene(plan_image(seed, split, index, num_images, long_tailed), size)
-        annotations += layouts.write_image(folder, split, index, num_images, scene)
-    return annotations
+    if split is None:
+        layouts.write_video(folder, index, seed, size)
+        return []
+    scene = draw_scene(plan_image(seed, split, index, num_images, long_tailed), size)
+    return layouts.write_image(folder, split, index, num_images, scene)

@@ -57,3 +57,9 @@ def test_a_job_is_of_commands_and_parts_are_of_a_runner():
         "Parts": ["revisit/jobs/runner.py"],
         "Runner": ["revisit/jobs/runner.py"],
     }
+
+
+def test_one_file_starts_a_pool_of_processes():
+    """A benchmark has one of its own, whose processes are what it measures."""
+    pools = files_with(r"\bProcessPoolExecutor\(|\.Pool\(")
+    assert pools == {"revisit/jobs/processes.py", "studies/benchmarks/measuring.py"}
