@@ -307,15 +307,11 @@ def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def knn(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:
     """The weighted vote of the nearest training images."""
-    bank, queries = (_unit_features(*cached_features(cfg, backbone, data)) for data in (train, test))
+    found = (map(torch.tensor, cached_features(cfg, backbone, data)) for data in (train, test))
+    bank, queries = (Features(F.normalize(rows, dim=1), labels) for rows, labels in found)
     options = cfg.KNN_EVAL
     vote = partial(knn_classify, bank, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
     return {"top1": round(top1(vote, queries), 2)}
-
-
-def _unit_features(rows: np.ndarray, labels: np.ndarray) -> Features:
-    unit_rows = F.normalize(torch.tensor(rows), dim=1)
-    return Features(unit_rows, torch.tensor(labels))
 
 
 def sgd(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:

@@ -5,7 +5,7 @@ Both have the same methods. A file is there whole or not at all: a store has it 
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -67,11 +67,9 @@ class Folder:
         path = self._path / name
         return path.read_bytes() if path.exists() else None
 
-    @contextmanager
-    def written(self, name: str) -> Iterator[Path]:
+    def written(self, name: str) -> AbstractContextManager[Path]:
         """A file for the block to write, which then has this name."""
-        with written_whole(self._path / name) as temporary:
-            yield temporary
+        return written_whole(self._path / name)
 
     def open(self, name: str) -> BinaryIO:
         return open(self._path / name, "rb")

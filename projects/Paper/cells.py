@@ -86,19 +86,14 @@ def make_cells(
 
 
 def _chosen(only: Sequence[str], rows: list[str], columns: list[str], table: str) -> list[tuple[str, str]]:
-    wanted = []
+    wanted = set() if only else {*itertools.product(rows, columns)}
     for words in only:
         row, _, column = map(str.strip, words.partition(","))
         for name, known in ((row, rows), (column, columns)):
             expected = f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}"
             expect(name in ("", *known), expected)
-        wanted.append((row, column))
-    cells = itertools.product(rows, columns)
-    return [(row, column) for row, column in cells if _is_wanted(row, column, wanted)]
-
-
-def _is_wanted(row: str, column: str, wanted: list[tuple[str, str]]) -> bool:
-    return not wanted or any(r in ("", row) and c in ("", column) for r, c in wanted)
+        wanted.update(itertools.product([row] if row else rows, [column] if column else columns))
+    return [cell for cell in itertools.product(rows, columns) if cell in wanted]
 
 
 @dataclass(frozen=True)

@@ -53,12 +53,8 @@ def _groups(metrics: list[str]) -> dict[str, dict[str, Sequence[str]]]:
     others = {name: (name, "") for name in metrics if name not in TITLES}
     losses = {name: plot for name, plot in others.items() if "loss" in name and "/" not in name}
     scores = {name: plot for name, plot in others.items() if is_score(name)}
-    rest = {name: plot for name, plot in others.items() if "-" not in name}
-    for name in (*losses, *scores):
-        rest.pop(name, None)
-    all_losses = KNOWN["Losses"] | losses
-    all_scores = KNOWN["Scores"] | scores
-    return KNOWN | {"Losses": all_losses, "Scores": all_scores, FOLDED: rest}
+    rest = {name: plot for name, plot in others.items() if "-" not in name and name not in losses | scores}
+    return KNOWN | {"Losses": KNOWN["Losses"] | losses, "Scores": KNOWN["Scores"] | scores, FOLDED: rest}
 
 
 def _holds_for(methods: Sequence[str], metric: str, runs: NumberedRuns) -> bool:
@@ -94,11 +90,8 @@ def constants(runs: NumberedRuns) -> dict[str, list[float]]:
 
 def _changes(name: str, runs: NumberedRuns) -> bool:
     """Whether any of the runs has two values of a metric."""
-    for _, run in runs:
-        values = {value for _, value in run.series.get(name, ())}
-        if len(values) > 1:
-            return True
-    return False
+    values = ({value for _, value in run.series.get(name, ())} for _, run in runs)
+    return any(len(of_run) > 1 for of_run in values)
 
 
 def thinned(points: list[Point], most: int = MOST_POINTS) -> list[Point]:

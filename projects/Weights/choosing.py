@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -31,26 +32,13 @@ def chosen(checkpoint: dict, weights_of: str = "", strip: str = "", drop: Sequen
         return checkpoint, notes
     tensors = named_tensors(checkpoint)
     for pattern in drop:
-        tensors, note = _without(pattern, tensors)
-        notes.append(note)
+        dropped, tensors = _divided(pattern, tensors, partial(fnmatchcase, pat=pattern))
+        notes.append(f"--drop {pattern}: {len(dropped)} tensors dropped: {kinds(list(dropped))}")
     if strip:
-        tensors, note = _below(strip, tensors)
-        notes.append(note)
+        below, left = _divided(strip, tensors, lambda key: key.startswith(strip))
+        tensors = {key.removeprefix(strip): value for key, value in below.items()}
+        notes.append(f"--only {strip}: {len(below)} tensors begin with it; left out: {kinds(list(left))}")
     return with_tensors(checkpoint, tensors), notes
-
-
-def _without(pattern: str, tensors: Tensors) -> tuple[Tensors, str]:
-    tensors = _with_name(pattern, tensors, lambda key: fnmatchcase(key, pattern))
-    dropped = [key for key in tensors if fnmatchcase(key, pattern)]
-    kept = {key: value for key, value in tensors.items() if not fnmatchcase(key, pattern)}
-    return kept, f"--drop {pattern}: {len(dropped)} tensors dropped: {kinds(dropped)}"
-
-
-def _below(prefix: str, tensors: Tensors) -> tuple[Tensors, str]:
-    tensors = _with_name(prefix, tensors, lambda key: key.startswith(prefix))
-    left = [key for key in tensors if not key.startswith(prefix)]
-    kept = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-    return kept, f"--only {prefix}: {len(kept)} tensors begin with it; left out: {kinds(left)}"
 
 
 def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[str]]:
@@ -98,11 +86,12 @@ def kinds(keys: Sequence[str]) -> str:
     return first_few(sorted(shown)) or "nothing"
 
 
-def _with_name(what: str, tensors: Tensors, matches: Callable[[str], bool]) -> Tensors:
-    """The tensors as the file names them, or without wrappers, whichever has such a name."""
+def _divided(what: str, tensors: Tensors, matches: Callable[[str], bool]) -> tuple[Tensors, Tensors]:
+    """Those of such names, and the others: as the file names them, or without wrappers, whichever has such a name."""
     for named in (tensors, unwrapped(tensors)):
-        if any(map(matches, named)):
-            return named
+        chosen = {key: value for key, value in named.items() if matches(key)}
+        if chosen:
+            return chosen, {key: value for key, value in named.items() if key not in chosen}
     raise UserError(f"{what} fits no tensor of the checkpoint: expected the names of some of {kinds(list(tensors))}")
 
 
