@@ -188,7 +188,7 @@ def test_records_are_those_of_detectron2s_loader(coco):
     """Also in the order of their fields, by which a resumed run compares them."""
 
     def change(content: dict) -> None:
-        outline, runs = [[0, 0, 4, 0, 4, 4], [1, 1, 2]], {"size": [40, 60], "counts": [3, 5, 2392]}
+        outline, runs = [[0, 0, 4, 0, 4, 4], [1, 1, 2, 2]], {"size": [40, 60], "counts": [3, 5, 2392]}
         extra = {"iscrowd": 1, "segmentation": runs, "keypoints": [1, 2, 2, 0, 0, 0], "num_keypoints": 1, "area": 5}
         content["annotations"][0] |= extra
         content["annotations"][1] |= {"segmentation": outline, "area": 7.5}

@@ -8,14 +8,18 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
+from pycocotools import mask as coco_mask
 
 from revisit.data.images.opening import JPEG, check_pixel_count
 from revisit.data.images.reader import read_size
+from revisit.data.sources.file_names import other_spellings
 from revisit.data.sources.image_folders import require_files
 from revisit.errors import expect, translated
 
@@ -24,9 +28,12 @@ FAR = 2**20  # px, beyond any image
 MAX_OUTLINE = 2**20  # px around a mask; pycocotools walks along it step by step, and dies of one without an end
 LOCAL_FILE = "/data/local-files/?d="  # how Label Studio serves a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT
 IS_CROWD = (None, 0, 1, "0", "1")
-# Reasons to leave out an annotation.
-WITHOUT_IMAGE = "of images that the file does not have"
-WITHOUT_AREA = "without area inside their images"
+LEAST_AREA = 0.05  # of a box: below it, a stated area is compared with that of the mask
+PARTS = ("categories", "images", "annotations")
+# What is not as it stands in the file.
+WITHOUT_IMAGE = "left out, of images that the file does not have"
+WITHOUT_AREA = "left out, without area inside their images"
+OTHER_AREA = "state an area that neither their mask nor their box has: the mask's counts, or else the box's"
 
 
 def read_coco(file: Path) -> Any:
@@ -53,7 +60,7 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     - Names of categories are texts, each of one category.
     - ``file_name`` is that of a file below ``images``, each of one image; ``width`` and ``height`` are px.
     - An annotation lies in an image, with an area of at least MIN_SIDE by MIN_SIDE px; others are left out.
-    - ``iscrowd``, where there is one, is 0 or 1; ``area`` is px^2, the box's where the file has none of use.
+    - ``iscrowd``, where there is one, is 0 or 1; ``area`` is px^2, that of the mask or the box where the file's is not.
     - ``segmentation``, where there is one, can be drawn: outlines of three points and more, or the run lengths of an
       image. An empty one, and a rectangle of four numbers, is none; the box stays.
 
@@ -63,58 +70,39 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     has_lists = isinstance(content, dict) and content.get("images") and content.get("categories")
     form = "expected an object with the lists categories, images and annotations"
     expect(has_lists, f"{source} is not in COCO's format, or shows nothing: {form}")
+    read_each = partial(_read_each, content, source)
+    categories = read_each("categories", lambda entry: {**entry, "name": _name(entry)})
+    pictures = read_each("images", lambda entry: {**entry, "file_name": _file_name(entry["file_name"], images)})
     with translated(source, content=True):
-        categories = _categories(content["categories"])
-        pictures = _pictures(content["images"], images)
+        for key in ("id", "name"):
+            _expect_different([category[key] for category in categories], f"categories have the same {key}")
+        _complete(pictures, images)
     truth = {**content, "categories": categories, "images": pictures}
     if "annotations" not in content:
         return truth, []
-    entries = content["annotations"] or []
-    truth["annotations"], left_out = _annotations(entries, categories, pictures, source)
-    lines = []
-    for reason, examples in left_out.items():
-        count = f"{len(examples)} of {len(entries)} boxes left out"
-        lines.append(f"{count}, {reason}, such as {examples[0]}")
-    return truth, lines
-
-
-def _categories(entries: list[dict]) -> list[dict]:
-    categories = [{**entry, "name": _name(entry)} for entry in entries]
-    for key in ("id", "name"):
-        values = [category[key] for category in categories]
-        _expect_different(values, f"categories have the same {key}")
-    return categories
-
-
-def _annotations(
-    entries: list[dict], categories: list[dict], pictures: list[dict], source: str
-) -> tuple[list[dict], dict[str, list[str]]]:
-    """Annotations as they are meant; and by reason examples of those that are no truth."""
-    ids = {category["id"] for category in categories}
-    picture_of = {picture["id"]: picture for picture in pictures}
-    annotations, left_out = [], defaultdict(list)
-    for index, entry in enumerate(entries):
-        with translated(f"{source}, annotations[{index}]", content=True):
-            category = entry["category_id"]
-            if category not in ids:
-                raise ValueError(f"category_id {category!r}, expected the id of one of categories")
-            image = entry["image_id"]
-            picture = picture_of.get(image)
-            if picture is None:
-                left_out[WITHOUT_IMAGE].append(f"image_id {image!r}")
-                continue
-            annotation = _annotation(entry, picture)
-            if annotation is None:
-                left_out[WITHOUT_AREA].append(f"bbox {entry['bbox']} of {picture['file_name']}")
-                continue
-            annotations.append(annotation)
-    own_ids = [annotation.get("id") for annotation in annotations]
+    notes: dict[str, list[str]] = defaultdict(list)
+    ids, picture_of = {category["id"] for category in categories}, {picture["id"]: picture for picture in pictures}
+    meant = read_each("annotations", lambda entry: _annotation(entry, ids, picture_of, notes))
+    truth["annotations"] = [annotation for annotation in meant if annotation]
     with translated(source, content=True):
+        own_ids = [annotation.get("id") for annotation in truth["annotations"]]
         _expect_different([own for own in own_ids if own is not None], "annotations have the same id")
-    lost = left_out.get(WITHOUT_IMAGE, [])
+    lost = notes.get(WITHOUT_IMAGE, [])
     problem = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"
-    expect(not lost or len(annotations) > 0, f"{problem}: expected both to be numbers, and the same ones")
-    return annotations, left_out
+    expect(len(lost) < len(meant) or not lost, f"{problem}: expected both to be numbers, and the same ones")
+    return truth, [f"{len(each)} of {len(meant)} boxes {what}, such as {each[0]}" for what, each in notes.items()]
+
+
+def _read_each(content: dict, source: str, part: str, read: Callable[[dict], Any]) -> list:
+    """What ``read`` makes of each entry of a list. Raises UserError, with its place, of one that is no object or that
+    cannot be read."""
+    made = []
+    for index, entry in enumerate(content[part] or []):
+        with translated(f"{source}, {part}[{index}]", content=True):
+            if not isinstance(entry, dict):
+                raise ValueError(f"{json.dumps(entry)[:80]}, expected an object")
+            made.append(read(entry))
+    return made
 
 
 def _expect_different(values: list, what: str) -> None:
@@ -133,22 +121,17 @@ def _name(category: dict) -> str:
     return text
 
 
-def _pictures(entries: list[dict], folder: Path) -> list[dict]:
-    """Images with the names of their files and, where an entry has no size, that of the file."""
-    pictures = []
-    for entry in entries:
-        name = _file_name(entry["file_name"], folder)
-        pictures.append({**entry, "file_name": name})
+def _complete(pictures: list[dict], folder: Path) -> None:
+    """Let images have the size of their file where the entry has none. Raises ValueError or UserError for no files."""
     _expect_different([picture["id"] for picture in pictures], "images have the same id")
     paths = [os.path.join(folder, picture["file_name"]) for picture in pictures]
-    require_files([{"file_name": path} for path in paths])
+    require_files([{"file_name": path} for path in paths], f", by their names below {folder},")
     places = [os.path.realpath(path) for path in paths]
     _expect_different(places, "images have the same file")
     for picture, path in zip(pictures, paths, strict=True):
         if not (_is_side(picture.get("height")) and _is_side(picture.get("width"))):
             picture.update(read_size(path))
         check_pixel_count(picture["height"], picture["width"], JPEG)
-    return pictures
 
 
 def _is_side(value: Any) -> bool:
@@ -157,38 +140,68 @@ def _is_side(value: Any) -> bool:
 
 
 def _file_name(name: str, folder: Path) -> str:
-    """The name, which another system may have written with backslashes, and Label Studio as an address."""
-    if os.path.exists(os.path.join(folder, name)):
-        return name
+    """The name of a file that is there, which others may spell otherwise, and Label Studio as an address."""
     _, is_address, quoted = name.partition(LOCAL_FILE)
-    below = os.fsdecode(unquote_to_bytes(quoted))
-    if not is_address:
-        return name.replace("\\", "/")
-    return below if os.path.exists(os.path.join(folder, below)) else f"/{below}"
+    local = os.fsdecode(unquote_to_bytes(quoted))
+    spellings = [name, local] if is_address else [name, *other_spellings(name)]
+    there = (spelling for spelling in spellings if os.path.exists(os.path.join(folder, spelling)))
+    return next(there, f"/{local}" if is_address else name.replace("\\", "/"))
 
 
-def _annotation(entry: dict, picture: dict) -> dict | None:
-    """As it is meant; None of a box without area inside its image. Raises ValueError: what is wrong."""
+def _annotation(entry: dict, ids: set, picture_of: dict, notes: dict[str, list[str]]) -> dict | None:
+    """As it is meant; None, with an example among ``notes``, of what is no truth. Raises ValueError: what is wrong."""
+    category, image = entry["category_id"], entry["image_id"]
+    if category not in ids:
+        raise ValueError(f"category_id {category!r}, expected the id of one of categories")
+    if image not in picture_of:
+        notes[WITHOUT_IMAGE].append(f"image_id {image!r}")
+        return None
     _check_annotation(entry)
+    picture = picture_of[image]
     height, width = picture["height"], picture["width"]
     mask = _mask(entry.get("segmentation"), height, width)
     x, y, box_width, box_height = entry["bbox"]
     across = min(x + box_width, width) - max(x, 0)
     down = min(y + box_height, height) - max(y, 0)
+    example = f"bbox {entry['bbox']} of {picture['file_name']}"
     is_narrow = min(across, down) < MIN_SIDE
     # A negative side is refused when boxes are inspected.
     if is_narrow and min(box_width, box_height) >= 0:
+        notes[WITHOUT_AREA].append(example)
         return None
     annotation = {key: value for key, value in entry.items() if key != "segmentation"}
     if "iscrowd" in entry:
         annotation["iscrowd"] = int(entry["iscrowd"] or 0)
-    area = entry.get("area")
-    is_number = type(area) in (int, float)
-    if not (is_number and 0 < area <= height * width):  # pycocotools ignores objects beyond
-        annotation["area"] = across * down
     if mask is not None:
         annotation["segmentation"] = mask
+    annotation["area"] = _area(annotation, across, down, height, width)
+    if _is_number(entry.get("area")) and entry["area"] != annotation["area"]:
+        notes[OTHER_AREA].append(f"{entry['area']:g} of {example}")
     return annotation
+
+
+def _area(annotation: dict, across: float, down: float, height: int, width: int) -> float:
+    """px^2, as stated where a mask can have so many in a box of such sides, or where this mask has about as many."""
+    stated = annotation.get("area")
+    stated = stated if _is_number(stated) else 0
+    of_box = across * down
+    if LEAST_AREA * of_box <= stated <= (across + 2) * (down + 2):
+        return stated
+    mask = annotation.get("segmentation")
+    area = of_box if mask is None else mask_area(mask, height, width)
+    return stated if area / 2 <= stated <= area * 2 else area
+
+
+def mask_area(mask: list[list[float]] | dict, height: int, width: int) -> float:
+    """px of outlines or run lengths in an image of this size."""
+    is_drawn = isinstance(mask, dict) and not isinstance(mask["counts"], list)
+    runs = mask if is_drawn else coco_mask.frPyObjects(mask, height, width)
+    return float(coco_mask.area(coco_mask.merge(runs) if isinstance(runs, list) else runs))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number above 0."""
+    return type(value) in (int, float) and value > 0
 
 
 def _check_annotation(entry: dict) -> None:
@@ -221,23 +234,27 @@ def _mask(mask: Any, height: int, width: int) -> list[list[float]] | dict | None
 
 
 def _outlines(mask: list[list[float]], height: int, width: int) -> list[list[float]]:
-    """Those that enclose something. Raises ValueError for others that go too far."""
-    closed = [points for points in mask if len(points) % 2 == 0 and len(points) >= 6]
-    outlines = [points for points in closed if _encloses(points)]
+    """Those that enclose something. Raises ValueError for others that go too far, or are no pairs of numbers."""
+    if odd := [len(points) for points in mask if len(points) % 2]:
+        raise ValueError(f"segmentation: a part has {odd[0]} numbers, expected x, y of three points or more")
+    closed = [points for points in mask if len(points) >= 6]
+    farthest = max((abs(value) for points in closed for value in points), default=0)
+    if farthest > FAR:
+        raise ValueError(f"segmentation: points up to {farthest:g} px away, expected those of its image")
     most = min(MAX_OUTLINE, 4 * height * width)
-    length = sum(_length(points, most) for points in outlines)
+    length = sum(_length(points, most) for points in closed)
     if length > most:
         raise ValueError(f"segmentation: expected an outline of at most {most:,} px in {width} x {height} px")
-    return outlines
+    return [points for points in closed if _encloses(points, height, width)]
 
 
-def _encloses(points: list[float]) -> bool:
-    """Whether an outline is more than a line along x or y."""
-    if max(points) > FAR or min(points) < -FAR:
-        farthest = max(map(abs, points))
-        raise ValueError(f"segmentation: points up to {farthest:g} px away, expected those of its image")
-    x, y = points[::2], points[1::2]
-    return min(x) < max(x) and min(y) < max(y)
+def _encloses(points: list[float], height: int, width: int) -> bool:
+    """Whether an outline is more than a line: a px wide, or drawn as a px at least."""
+    corners = np.reshape(points, (-1, 2)) - points[:2]
+    farthest = corners[np.abs(corners).sum(axis=1).argmax()]
+    span = math.hypot(*farthest)
+    across = np.abs(corners @ (farthest[1], -farthest[0])).max()  # times the span
+    return bool(across > 0 and (across >= span or mask_area([points], height, width) > 0))
 
 
 def _length(points: list[float], most: float) -> float:

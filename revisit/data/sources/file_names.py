@@ -1,5 +1,8 @@
 """What images are called by: their files. Those in memory, and those in shards, have none of their own."""
 
+import unicodedata
+from urllib.parse import unquote
+
 from revisit.data.sources.records import Records
 from revisit.errors import expect
 
@@ -11,3 +14,11 @@ def expect_file_names(records: Records, named: str, expected: str = "a data set 
     in_shards = any("offset" in record for record in records)
     expect(not in_memory, f"{named}: images in memory have no names: expected {expected}")
     expect(not in_shards, f"{named}: images in shards have no names: expected {expected}")
+
+
+def other_spellings(name: str) -> list[str]:
+    """How else the same name may stand on a disk: with slashes for backslashes, without escapes of an address or blanks
+    around it, in another normal form of Unicode."""
+    plain = name.replace("\\", "/")
+    normal_forms = [unicodedata.normalize(form, plain) for form in ("NFC", "NFD")]
+    return [plain, unquote(plain, errors="surrogateescape"), plain.strip(), *normal_forms]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from revisit.data.images.image_bytes import first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
+from revisit.data.sources.file_names import other_spellings
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, sample
 from revisit.data.sources.split_files import read_names_of_images, text_of_names
@@ -133,7 +134,10 @@ def require_files(records: Records, named: str = "") -> Records:
     """The records. Raises UserError, with how many and who ``named`` them, if files of images are not there."""
     missing = [record["file_name"] for record in records if not os.path.isfile(record["file_name"])]
     if missing:
-        raise UserError(f"{len(missing)} of {len(records)} images{named} not found, the first is {missing[0]}")
+        other = next(filter(os.path.isfile, other_spellings(missing[0])), "")
+        there = f", where {ascii(os.path.basename(other))} is" if other else ""
+        problem = f"{len(missing)} of {len(records)} images{named} not found, the first is {missing[0]!r}"
+        raise UserError(problem + there)
     return records
 
 

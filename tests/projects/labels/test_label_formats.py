@@ -64,12 +64,68 @@ def test_a_box_of_yolo_has_its_centre_and_sides(values, width, height):
 
 @pytest.mark.parametrize(
     "line",
-    ["2 0.5 0.5 0.2 0.4", "-1 0.5 0.5 0.2 0.4", "dog 0.5 0.5 0.2 0.4", "0 0.5 0.5 0.2", "0 0.5 0.5 0.2 0.4 0.9"]
-    + ["0 50 25 20 20", "0 nan 0.5 0.2 0.4", "0 a 0.5 0.2 0.4"],
+    ["2 0.5 0.5 0.2 0.4", "-1 0.5 0.5 0.2 0.4", "dog 0.5 0.5 0.2 0.4", "0 0.5 0.5 0.2", "0 0.5 0.5 0.2 0.4 0.9 1 2"]
+    + ["0.5 0.5 0.5 0.2 0.4", "nan 0.5 0.5 0.2 0.4", "0 50 25 20 20", "0 nan 0.5 0.2 0.4", "0 a 0.5 0.2 0.4"],
 )
 def test_a_line_that_is_neither_box_nor_outline_is_named(yolo, tmp_path, line):
     write(tmp_path / "labels/a.txt", ["0 0.5 0.5 0.2 0.4", line])
     assert f"{tmp_path}/labels/a.txt, line 2: " in one_line_error(yolo)
+
+
+POSE = "0 0.68 0.59 0.20 0.07 0.57 0.63 0.68 0.60 0.74 0.59 0.78 0.55 0.63 0.62"
+OUTLINE = "0.1 0.2 0.3 0.2 0.3 0.6 0.1 0.6"
+
+
+@pytest.mark.parametrize(
+    ("lines", "points"),
+    [
+        (["{} 0.91"], 0),  # what a detector writes
+        (["{} 7"], 0),
+        (["{} 0.91 1", "{} 0.5 12"], 0),  # a tracker
+        (["{} 0.91", "{} 0.5 12"], 0),  # one that lost an object
+        (["{}", "{} 0.5 12"], 0),
+        ([OUTLINE + " 0.4 0.4", OUTLINE], 5),
+        ([OUTLINE + " 0.4 0.4 0.91", OUTLINE + " 0.9"], 5),
+        ([OUTLINE + " 0.4 0.4 0.91 1", OUTLINE + " 0.9 2"], 5),
+        (["0.1 0.2 0.3 0.2 0.3 0.6", OUTLINE], 3),
+        (["0.9 0.9 0.8 0.6 0.7 0.8"], 3),  # no box: it would leave the image
+    ],
+)
+def test_numbers_after_an_object_are_no_part_of_it_and_all_lines_tell_which_they_are(
+    yolo, tmp_path, lines, points, caplog
+):
+    write(tmp_path / "labels/below/b.txt", [f"1 {line.format('0.5 0.5 0.2 0.4')}" for line in lines])
+    write(tmp_path / "labels/a.txt", "")
+    _, record, _ = get_records(yolo)
+    first, *_ = record["annotations"]
+    assert len(record["annotations"]) == len(lines)
+    if points:
+        assert len(first["segmentation"][0]) == 2 * points
+    else:
+        assert all(box["bbox"] == pytest.approx([40, 15, 20, 20]) and len(box) == 3 for box in record["annotations"])
+    longer = sum(line.startswith("{} ") or line.split()[-1] in ("0.91", "0.9", "1", "2") for line in lines)
+    assert (f"{longer} of {len(lines)} lines have further numbers" in caplog.text) == bool(longer)
+
+
+def test_keypoints_may_have_further_numbers_too(yolo, tmp_path):
+    write(tmp_path / "data.yaml", "kpt_shape: [5, 2]\nnames: [dog]\n")
+    write(tmp_path / "labels/a.txt", [f"{POSE} 0.91 3", f"{POSE} 0.91"])
+    write(tmp_path / "labels/below/b.txt", [POSE])
+    assert [len(record["annotations"]) for record in get_records(yolo)] == [2, 1, 0]
+
+
+def test_six_numbers_that_may_be_a_triangle_or_a_box_are_refused_with_what_to_write(yolo, tmp_path):
+    write(tmp_path / "labels/below/b.txt", ["1 0.5 0.5 0.2 0.4 0.91 0.87"])
+    write(tmp_path / "labels/a.txt", "")
+    line = one_line_error(yolo)
+    assert f"{tmp_path}/labels/below/b.txt, line 1: 6 numbers after the class may be a triangle, or a box" in line
+    write(tmp_path / "labels/below/b.txt", ["1 0.5 0.5 0.2 0.4 0.91 0.87 0.91 0.87"])  # as it says
+    assert len(get_records(yolo)[1]["annotations"][0]["segmentation"][0]) == 8
+
+
+def test_a_class_of_yolo_may_be_written_with_a_point(yolo, tmp_path):
+    write(tmp_path / "labels/a.txt", ["1.0 0.5 0.5 0.2 0.4", "0. 0.5 0.5 0.2 0.4"])
+    assert [box["category_id"] for box in get_records(yolo)[0]["annotations"]] == [1, 0]
 
 
 @pytest.mark.parametrize("place", ["labels/classes.txt", "classes.txt", "data.yaml"])
@@ -105,9 +161,6 @@ def test_names_are_read_from_lines_and_from_the_file_that_yolo_is_trained_with(t
         assert read_class_names(tmp_path / name) == names
     else:
         assert name in refusal(read_class_names, tmp_path / name)
-
-
-POSE = "0 0.68 0.59 0.20 0.07 0.57 0.63 0.68 0.60 0.74 0.59 0.78 0.55 0.63 0.62"
 
 
 @pytest.mark.parametrize("place", ["data.yaml", "labels/data.yaml", "mine.yml"])
