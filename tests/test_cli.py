@@ -91,7 +91,7 @@ def test_labels_of_another_order_are_compared_by_name_in_every_process_and_share
     assert json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] == 100
     assert [path.name for path in tmp_path.glob("*.png")] == ["neighbours_0000000.png"]
     images = len(get_records(same))
-    assert f"{images} of {images} images of {same} are in KNN_EVAL.BANK toy_objects_train too" in text
+    assert f"{images} of {images} images of {same} are in KNN_EVAL.BANK toy_objects_train, too: each" in text
 
 
 @pytest.mark.docs

@@ -133,7 +133,7 @@ def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
     text = run(f"{finetune} {ON_CPU}", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text) and "proposal_generator 6 of 6" in text
     label = label.replace("--labelled ", "--labelled subset:8:1:").replace("0.7", "0.01")
-    assert "8 of 16 images have boxes in" in run(f"{label} MODEL.DEVICE cpu", tmp_path)
+    assert "8 of 16 images are labelled in" in run(f"{label} MODEL.DEVICE cpu", tmp_path)
     text = run(f"{train} {ON_CPU}", tmp_path)
     assert re.search(r"labelled/data_set.json.: 8 of 8 images looked at", text)
     (compare,) = (each for each in others if "--unlabelled" in each)

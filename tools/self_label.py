@@ -27,7 +27,7 @@ def parse_args() -> argparse.Namespace:
     parser = parser_of(__doc__, __file__)
     add_network_options(parser, "take boxes")
     add(parser, "data", required=True, help="a data set, with boxes or without, such as folder:/data/photos")
-    add(parser, "labelled", help="a data set: its images with boxes are not labelled again")
+    add(parser, "labelled", help="a data set: its images, with boxes or empty, are not labelled again")
     add(parser, "output", required=True)
     add(parser, "opts")
     return parse(parser)
@@ -49,7 +49,7 @@ def main() -> None:
     if args.labelled:
         count = len(records)
         records = without_labelled(records, get_records(args.labelled))
-        print(f"{count - len(records)} of {count} images have boxes in {args.labelled}, and are left out")
+        print(f"{count - len(records)} of {count} images are labelled in {args.labelled}, and are left out")
     resolve_auto_values(cfg, Facts(records=records))
     predictor = Predictor(cfg)
     labelled = self_labelled(records, predictor.read, predictor)

@@ -8,6 +8,7 @@ import numpy as np
 
 from revisit.boxes.boxes import corners_of, in_coco, iou
 from revisit.data.sources.records import Records, others_than
+from revisit.data.sources.subsets import is_looked_at
 from revisit.errors import UserError, expect
 from revisit.progress import progress
 
@@ -48,14 +49,14 @@ def self_labelled(
 
 
 def without_labelled(records: Records, labelled: Records) -> list[dict]:
-    """``records`` without the images that have boxes in ``labelled``.
+    """``records`` without the images that somebody has looked at for ``labelled``, and found empty or not.
 
     Raises:
         UserError: there is no such image, or no other.
     """
-    with_boxes = [record for record in labelled if record.get("annotations")]
-    left = others_than(with_boxes, records)
-    which = f"{len(with_boxes)} images of --labelled have boxes"
+    known = [record for record in labelled if is_looked_at(record)]
+    left = others_than(known, records)
+    which = f"{len(known)} images of --labelled are labelled"
     expect(len(left) < len(records), f"{which}, and none of them is a file of --data: expected the same files")
     expect(left, f"{which}, and every file of --data is one of them: expected others, too")
     return left

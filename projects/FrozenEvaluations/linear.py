@@ -41,7 +41,8 @@ from projects.FrozenEvaluations.labelled_sets import (
 from projects.FrozenEvaluations.sgd import LinearTraining, plot_history
 from projects.Pictures.curves import saved_plot
 from revisit.command.evaluation_config import only_dataset, write_results
-from revisit.data.sources.catalog import share_classes
+from revisit.data.sources.catalog import get_records, share_classes
+from revisit.data.sources.inspection import warn_of_shared
 from revisit.engine.data_checks import look_at_images
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1
@@ -66,6 +67,9 @@ def main(cfg: CfgNode) -> None:
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = (read_set(cfg, name) for name in names)
     check_classes(train.targets, test.targets, (train.name, test.name))
+    known = "their score says nothing of new images; expected others"
+    for name in filter(None, (train.name, cfg.LINEAR.VALIDATION)):
+        warn_of_shared(get_records(name), name, test.records, test.name, known)
     resolve_auto_values(cfg, Facts(records=train.records + test.records))
     for data in (train, test):
         look_at_images(cfg, data.name, data.records, to_learn=False)

@@ -1,6 +1,7 @@
 """Correct what a person has accepted, in a new file: rows of suspects.csv, kept, copied or edited."""
 
 import csv
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,9 +13,13 @@ import numpy as np
 from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
 from revisit.boxes.boxes import in_coco, with_sides
-from revisit.boxes.coco_files import folder_of, size_of, write_data_set
+from revisit.boxes.coco_files import data_set_of, folder_of, size_of
+from revisit.data.sources.coco_truth import read_coco
 from revisit.errors import UserError, expect, first_line
+from revisit.files import write_whole
 from revisit.markdown import CsvDicts
+
+from detectron2.data import MetadataCatalog
 
 REMOVE = "remove"
 KEY = ("kind", "file_name", "box", "label")  # by which a row is recognised; its suggestion may be edited
@@ -31,7 +36,8 @@ class Change(NamedTuple):
 
 
 def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
-    """Write FOLDER/corrected.json, COCO's format with what was accepted; how many rows that were, and the file.
+    """Write FOLDER/corrected.json, the data set in COCO's format with what was accepted; how many rows that were, and
+    the file.
 
     Raises:
         UserError: rows that are none of FOLDER/suspects.json, suggestions that mean nothing, labels that have changed.
@@ -41,9 +47,10 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     of_boxes = f"{name} has a class for each image: move the files to the folders of their classes"
     expect(labels.of == "box", of_boxes)
     changes = [_change(row, suspects, labels, place) for place, row in _rows(accepted)]
-    images = _corrected(labels, changes)
+    content, ids = _content(labels, name)
+    _correct(content, ids, labels, changes)
     path = folder / "corrected.json"
-    write_data_set(path, images, labels.class_names, folder=folder_of(images, name))
+    write_whole(path, json.dumps(content))
     return len(changes), path
 
 
@@ -100,7 +107,7 @@ def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Chan
     """What a suggestion means. Raises UserError for one that means nothing."""
     is_new = suspect.index == NOT_A_LABEL
     if suggestion in labels.class_names:
-        return Change(suspect, number=labels.class_names.index(suggestion))
+        return Change(suspect, labels.class_names.index(suggestion), suspect.box if is_new else None)
     if suggestion == REMOVE and not is_new:
         return Change(suspect, is_removed=True)
     box = _box(suggestion)
@@ -119,35 +126,52 @@ def _box(text: str) -> list[float]:
     return sides if is_box else []
 
 
-def _corrected(labels: Labels, changes: Sequence[Change]) -> list[dict[str, Any]]:
-    """Every record with its objects as they were accepted, for ``write_data_set``."""
-    of_place = defaultdict(list)
-    for change in changes:
-        of_place[change.suspect.image, change.suspect.place].append(change)
+def _content(labels: Labels, name: str) -> tuple[dict[str, Any], list[Any]]:
+    """The data set in COCO's format: what its file holds, or else its images, classes and boxes; and the id that the
+    image of each record has there."""
+    if file := MetadataCatalog.get(name).get("json_file"):
+        return read_coco(Path(file)), [record["image_id"] for record in labels.records]
     images = []
-    for image, record in enumerate(labels.records):
-        objects = [
-            _object(annotation, of_place[image, place])
-            for place, annotation in enumerate(record["annotations"])
-            if not any(change.is_removed for change in of_place[image, place])
-        ]
-        objects += [_new(change) for change in of_place[image, NOT_A_LABEL]]
+    for record in labels.records:
         height, width = size_of(record)
+        objects = [in_coco(box) for box in record["annotations"]]
         images.append({"file_name": record["file_name"], "height": height, "width": width, "objects": objects})
-    return images
+    content = data_set_of(images, labels.class_names, folder_of(images, name))
+    return content, [picture["id"] for picture in content["images"]]
 
 
-def _object(annotation: dict, changes: Sequence[Change]) -> dict[str, Any]:
-    """In COCO's format, with its mask where the box stays."""
-    made = in_coco(annotation)
-    for change in changes:
-        if change.number is not None:
-            made["category_id"] = change.number + 1
-        if change.box is not None:
-            made["bbox"] = with_sides(np.array(change.box)).tolist()
-            made.pop("segmentation", None)
-    return made
+def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, changes: Sequence[Change]) -> None:
+    """Change, remove and add the entries that were accepted; all else of a data set stays as it is."""
+    of_image = defaultdict(list)
+    for entry in content["annotations"]:
+        of_image[entry["image_id"]].append(entry)
+    read = [_as_read(record, of_image[image]) for record, image in zip(labels.records, ids, strict=True)]
+    numbers = {str(category["name"]).strip(): category["id"] for category in content["categories"]}
+    for suspect, number, box, is_removed in changes:
+        if suspect.place == NOT_A_LABEL:
+            entry = _added(content["annotations"], ids[suspect.image])
+        else:
+            entry = read[suspect.image][suspect.place]
+        if number is not None:
+            entry["category_id"] = numbers[labels.class_names[number]]
+        if box is not None:
+            x, y, width, height = with_sides(np.array(box)).tolist()
+            entry |= {"bbox": [x, y, width, height], "area": width * height}
+            entry.pop("segmentation", None)  # which was the mask of another box
+        entry[REMOVE] = is_removed
+    kept = [entry for entry in content["annotations"] if not entry.pop(REMOVE, False)]
+    content["annotations"] = kept
 
 
-def _new(change: Change) -> dict[str, Any]:
-    return {"bbox": with_sides(np.array(change.suspect.box)).tolist(), "category_id": (change.number or 0) + 1}
+def _as_read(record: dict, entries: Sequence[dict]) -> list[dict]:
+    """Of a file's entries of an image those that the record has, in its order."""
+    left = iter(entries)
+    boxes = [in_coco(box)["bbox"] for box in record["annotations"]]
+    return [next(entry for entry in left if entry["bbox"] == box) for box in boxes]
+
+
+def _added(entries: list[dict], image: Any) -> dict:
+    """A new entry of an image, with an id that no other has."""
+    known = [entry["id"] for entry in entries if isinstance(entry.get("id"), int)]
+    entries.append({"id": 1 + max(known, default=0), "image_id": image, "iscrowd": 0})
+    return entries[-1]

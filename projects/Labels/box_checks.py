@@ -1,13 +1,15 @@
 """What boxes look like, before a run learns from them or scores against them."""
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
+from pycocotools import mask as coco_mask
 
 from projects.Labels.mask_checks import LISTED
-from revisit.boxes.boxes import Boxes
+from revisit.boxes.boxes import IOU, Boxes, corners_of, iou, sides_of
 from revisit.data.images.reader import read_size
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, first_few
@@ -15,7 +17,11 @@ from revisit.errors import UserError, expect, first_few
 from detectron2.data import MetadataCatalog
 
 MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
-MOST_DOUBLED = 0.1  # of all boxes; few are slips of whoever drew them
+MOST_SLIPS = 0.1  # of all boxes; few are slips of whoever drew them
+CORNER = 2.0  # px from the first one, within which boxes in shares of 1 lie
+SAME, ALIKE = 1 - 1e-6, 0.81  # IoU of two boxes: the same; of 10 px, and a pixel apart
+FITS, LOOSE = 0.8, 2.0  # IoU of a box with the rectangle around its mask, whose sides may be so many px away
+ROWS = 1000  # boxes whose IoU with all others is computed at once
 
 logger = logging.getLogger(__name__)
 
@@ -29,21 +35,56 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
         boxes = [(record, box) for record, box in boxes if not box.get("iscrowd", 0)]
     masks = [box.get("segmentation") for _, box in boxes]
     expected = "expected outlines of three points and more, or run lengths, of all; or MODEL.MASK_ON False"
-    _refuse(name, boxes, [mask is None for mask in masks], "no mask that can be drawn", expected)
-    if to_learn and mask_format != "bitmask":
+    problem = _problem(name, boxes, [mask is None for mask in masks], "no mask that can be drawn", expected)
+    if to_learn and mask_format != "bitmask" and not problem:
         have_runs = [isinstance(mask, dict) for mask in masks]
-        _refuse(name, boxes, have_runs, "run lengths", "set INPUT.MASK_FORMAT bitmask")
+        problem = _problem(name, boxes, have_runs, "run lengths", "set INPUT.MASK_FORMAT bitmask")
+    expect(not problem, problem)
 
 
-def _refuse(name: str, boxes: Annotations, wrong: Sequence[bool], what: str, remedy: str) -> None:
-    if any(wrong):
-        record, box = boxes[wrong.index(True)]
-        problem = f"{sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in {record['file_name']}"
-        raise UserError(f"data set {name!r}: {problem}: {remedy}")
+def check_fit(name: str, records: Records) -> None:
+    """Warn of masks that lie elsewhere than their boxes, in which they are learned and found. Raises UserError where
+    most do."""
+    boxes = [(record, box) for record, box in _boxes_of(records) if "segmentation" in box]
+    edges = np.tile(_sizes(boxes), 2)
+    corners = np.clip(Boxes.of_annotations([box for _, box in boxes]).xyxy, 0, edges)
+    around = np.clip(np.array([_around(box["segmentation"]) for _, box in boxes]).reshape(-1, 4), 0, edges)
+    around = np.where(np.abs(around - corners) <= LOOSE, corners, around)
+    starts, ends = np.maximum(around, corners)[:, :2], np.minimum(around, corners)[:, 2:]
+    both = np.maximum(ends - starts, 0).prod(axis=1)
+    either = sides_of(around).prod(axis=1) + sides_of(corners).prod(axis=1) - both
+    fits = both / np.maximum(either, 1e-9)
+    remedy = "expected those of their object, in px of the image"
+    if problem := _problem(name, boxes, (fits < FITS).tolist(), "a mask that lies elsewhere", remedy):
+        expect(np.median(fits) >= IOU, problem)
+        logger.warning(problem)
+
+
+def _around(mask: Sequence | dict) -> np.ndarray:
+    """(4,) x0, y0, x1, y1 px around outlines or run lengths."""
+    if isinstance(mask, dict):
+        return corners_of([{"bbox": coco_mask.toBbox(mask)}])[0]
+    points = np.reshape([*chain.from_iterable(mask)], (-1, 2))
+    return np.concatenate([points.min(axis=0), points.max(axis=0)])
+
+
+def _problem(name: str, boxes: Annotations, wrong: Sequence[bool], what: str, remedy: str) -> str:
+    """A line about boxes with ``what``, "" where there is none."""
+    if not any(wrong):
+        return ""
+    record, box = boxes[wrong.index(True)]
+    problem = f"{sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in {record['file_name']}"
+    return f"data set {name!r}: {problem}: {remedy}"
 
 
 def _boxes_of(records: Records) -> Annotations:
     return [(record, box) for record in records for box in record["annotations"]]
+
+
+def _sizes(boxes: Annotations) -> np.ndarray:
+    """(N, 2) float64 px, widths and heights of their images; infinite where a record does not say."""
+    sides = [(image.get("width", np.inf), image.get("height", np.inf)) for image, _ in boxes]
+    return np.array(sides, np.float64).reshape(-1, 2)
 
 
 def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> None:
@@ -51,7 +92,7 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
 
     Raises:
         UserError: images that are not of the size that their annotation has; boxes that cannot be meant: not finite,
-            of negative size, all on a scale of 0 to 1; no box to learn from.
+            of negative size, on a scale of 0 to 1, or twice; no box to learn from.
     """
     _check_sizes(name, records)
     boxes = _boxes_of(records)
@@ -100,9 +141,8 @@ def _check_sizes(name: str, records: Records) -> None:
 def _doubts(name: str, boxes: Annotations) -> list[str]:
     """What is doubtful about boxes. Raises UserError for boxes that cannot be meant."""
     corners = Boxes.of_annotations([box for _, box in boxes]).xyxy
-    sides = [(image.get("width", np.nan), image.get("height", np.nan)) for image, _ in boxes]
     x0, y0, x1, y1 = corners.T
-    width, height = np.array(sides, np.float64).T
+    width, height = _sizes(boxes).T
 
     def example(wrong: np.ndarray) -> str:
         first = int(np.flatnonzero(wrong)[0])
@@ -110,17 +150,19 @@ def _doubts(name: str, boxes: Annotations) -> list[str]:
         file = boxes[first][0]["file_name"]
         return f"{int(wrong.sum())} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {box} in {file}"
 
+    in_shares = (np.abs(corners) <= CORNER).all(axis=1)
     impossible = {
         "not finite": ~np.isfinite(corners).all(axis=1),
         "of negative width or height": (x1 < x0) | (y1 < y0),
-        "within 0 and 1, so shares of the image": np.full(len(x0), corners.max() <= 1),
+        "in the first two pixels, so shares of the image": in_shares & (in_shares.mean() > MOST_SLIPS),
     }
     for problem, wrong in impossible.items():
         if wrong.any():
             message = f"data set {name!r}: {example(wrong)}, {problem}"
             raise UserError(f"{message}: expected x0 <= x1 and y0 <= y1, in pixels")
-    doubled = _doubled(boxes)
-    if doubled.mean() > MOST_DOUBLED:
+    overlap = _overlap_with_earlier(boxes, corners)
+    doubled = overlap >= SAME
+    if doubled.mean() > MOST_SLIPS:
         message = f"data set {name!r}: {example(doubled)}, are doubles of others of their class"
         raise UserError(f"{message}: expected every object once; were two files joined?")
     hint = "are these x0, y0, x1, y1, where x, y, width, height are expected?"
@@ -129,13 +171,23 @@ def _doubts(name: str, boxes: Annotations) -> list[str]:
             (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
         ),
         "without area, left out": (x1 == x0) | (y1 == y0),
+        "in the first two pixels: are these shares of the image?": in_shares,
         "twice, so that one of the two cannot be found": doubled,
+        f"nearly twice, by an IoU of {ALIKE} or more within a class: one of the two cannot be found": (
+            (overlap >= ALIKE) & ~doubled
+        ),
     }
     return [f"{example(wrong)}, {problem}" for problem, wrong in doubtful.items() if wrong.any()]
 
 
-def _doubled(boxes: Annotations) -> np.ndarray:
-    """(N,) bool: which boxes stand earlier in their image already, with their class."""
-    keys = [(id(image), box["category_id"], box.get("iscrowd", 0), *box["bbox"]) for image, box in boxes]
-    first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
-    return np.array([first[key] < index for index, key in enumerate(keys)])
+def _overlap_with_earlier(boxes: Annotations, corners: np.ndarray) -> np.ndarray:
+    """(N,) the highest IoU of each box with those that stand earlier in its image, of its class."""
+    alike = defaultdict(list)
+    for number, (image, box) in enumerate(boxes):
+        alike[id(image), box["category_id"], box.get("iscrowd", 0)].append(number)
+    highest = np.zeros(len(boxes))
+    for numbers in map(np.array, alike.values()):
+        for rows in np.array_split(numbers, 1 + len(numbers) // ROWS) if len(numbers) > 1 else ():
+            is_earlier = numbers < rows[:, None]
+            highest[rows] = (iou(corners[rows], corners[numbers]) * is_earlier).max(axis=1)
+    return highest

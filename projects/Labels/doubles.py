@@ -4,8 +4,8 @@ import logging
 from collections.abc import Hashable
 
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
-from revisit.data.sources.records import COMPARED, LABELS, Records, equal_images, sample, shared_images
+from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, warn_of_shared
+from revisit.data.sources.records import COMPARED, LABELS, Records, equal_images, sample
 
 from detectron2.config import CfgNode
 
@@ -19,9 +19,8 @@ def doubles(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         return
     names = list(cfg.DATASETS.TRAIN)
     for earlier in names[: names.index(name) if name in names else 0]:
-        if shared := shared_images(get_records(earlier), records):
-            which = f"{shared:,} of {len(records):,} images of {name} are in DATASETS.TRAIN {earlier}, too"
-            logger.warning(f"{which}: they count twice; expected each image in one of them")
+        twice = "they count twice; expected each image in one of them"
+        warn_of_shared(get_records(earlier), f"DATASETS.TRAIN {earlier}", records, name, twice)
     if pairs := labelled_otherwise(records):
         which = f"{len(pairs):,} images of {name} equal another one, byte for byte, and have other labels"
         logger.warning(f"{which}, such as {' and '.join(pairs[0])}: expected one of each, with all its labels")

@@ -2,7 +2,7 @@
 
 import logging
 
-from projects.Labels.box_checks import check_masks, inspect_boxes
+from projects.Labels.box_checks import check_fit, check_masks, inspect_boxes
 from projects.Labels.mask_checks import inspect_masks
 from projects.Labels.truth import check_truth
 from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY, check_records
@@ -30,9 +30,12 @@ def boxes(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     check_records(cfg, name, records)
     if not to_learn:
         check_truth(name)
-    if cfg.MODEL.MASK_ON and architecture_of(cfg) == "GeneralizedRCNN":
+    masks_are_learned = cfg.MODEL.MASK_ON and architecture_of(cfg) == "GeneralizedRCNN"
+    if masks_are_learned:
         check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
     inspect_boxes(name, records, MetadataCatalog.get(name).thing_classes, to_learn=to_learn)
+    if masks_are_learned:
+        check_fit(name, records)
     if not to_learn:
         _warn_of_many(name, records, cfg.TEST.DETECTIONS_PER_IMAGE)
 

@@ -4,7 +4,7 @@ import logging
 
 from projects.Labels.near_copies import alike_images
 from revisit.data.sources.catalog import MissingDataError, get_records
-from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
+from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, warn_of_shared
 from revisit.data.sources.records import Records, sample, shared_images
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -23,11 +23,9 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
             tested = get_records(test)
         except MissingDataError:  # of a dry run
             continue
-        shared = shared_images(records, tested)
         alike, compared = alike_images(records, tested)
-        if shared:
-            which = f"{shared:,} of {len(tested):,} images of {test} are in DATASETS.TRAIN {name}, too"
-            logger.warning(f"{which}: their score says nothing of new images; expected others")
+        known = "their score says nothing of new images; expected others"
+        warn_of_shared(records, f"DATASETS.TRAIN {name}", tested, test, known)
         # Files are read again only where something is alike: of the images that alike_images compares.
         if alike and alike > shared_images(sample(records), sample(tested)):
             which = f"{alike:,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"

@@ -37,8 +37,8 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Labelled
     """Every image below ``images``, with the objects of the text file at its place below ``labels``.
 
     A line is ``class x y width height``, of the box's centre and sides, or ``class x y x y x y ...``, an outline; the
-    class a number from 0 on, the others shares of the image's width and height. What ``numbers_read`` leaves out is
-    warned of. An image without a file shows nothing.
+    class a number from 0 on, the others shares of the image's width and height. What ``numbers_read`` leaves out
+    stands in ``left_out``. An image without a file shows nothing.
     Without ``names`` they are those of classes.txt or data.yaml in ``labels`` or the two folders around it. Where
     ``kpt_shape`` of data.yaml, or of ``names``, says so, a line is a box and the keypoints that it says, not read here.
 
@@ -70,7 +70,7 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Labelled
         return size, objects
 
     labelled = load_box_files(images, labels, ".txt", read, classes)
-    _warn_of_further_numbers(lines, read_of, labels)
+    labelled.metadata["left_out"] += _further_numbers(lines, read_of)
     _warn_of_keypoints(outlines, labels)
     return labelled
 
@@ -173,12 +173,13 @@ def read_keypoint_shape(places: list[Path]) -> int:
     return points * numbers
 
 
-def _warn_of_further_numbers(lines: Sequence[Line], read_of: dict[int, int], labels: Path) -> None:
+def _further_numbers(lines: Sequence[Line], read_of: dict[int, int]) -> list[str]:
+    """In words what is not read of lines; none where all is."""
     longer = [place for place, words in lines if len(words) - 1 > read_of[len(words) - 1]]
-    if longer:
-        shown = f"{len(longer):,} of {len(lines):,} lines have further numbers after their object, such as {longer[0]}"
-        effect = "a detector's confidence or a track, not read, so that each line is an object"
-        logger.warning(f"{labels}: {shown}: {effect}")
+    if not longer:
+        return []
+    shown = f"{len(longer):,} of {len(lines):,} lines have further numbers after their object, such as {longer[0]}"
+    return [f"{shown}: a detector's confidence or a track, not read, so that each line is an object"]
 
 
 def _warn_of_keypoints(outlines: list[np.ndarray], labels: Path) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pycocotools.mask as run_lengths
-
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.label_studio import interface_of, task_with_boxes
 from revisit.boxes.predictions_file import IMAGES, RESULTS
@@ -41,17 +39,8 @@ def write_objects(
     if not files:
         return ""
     folder = folder_of(files)
-    with_areas = [image | {"objects": [box | {"area": _area(box)} for box in image["objects"]]} for image in files]
-    write_data_set(output / DATA_SET, with_areas, class_names, folder=folder)
+    write_data_set(output / DATA_SET, files, class_names, folder=folder)
     tasks = [task_with_boxes(image, class_names, version) for image in files]
     write_whole(output / TASKS, json.dumps(tasks))
     write_whole(output / INTERFACE, interface_of(class_names))
     return f"coco:{folder}:{output / DATA_SET}"
-
-
-def _area(box: dict[str, Any]) -> float:
-    """Of its mask, px, or of the box where there is none."""
-    if "segmentation" in box:
-        return float(run_lengths.area(box["segmentation"]))
-    _, _, width, height = box["bbox"]
-    return width * height

@@ -12,7 +12,7 @@ from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import require_files
 from revisit.data.sources.records import Records
 from revisit.data.sources.split_files import text_of_names
-from revisit.data.sources.subsets import is_labelled
+from revisit.data.sources.subsets import is_looked_at
 from revisit.errors import expect
 
 
@@ -43,7 +43,7 @@ def full_names(table: RowTable) -> np.ndarray:
 
 
 def labelled_in(table: RowTable, name: str) -> np.ndarray:
-    """(N,) bool, which images of a table a data set has labels of; none where its ``name`` is empty.
+    """(N,) bool, which images of a table a data set has labels of, or was found empty; none where ``name`` is "".
 
     Raises:
         UserError: images of the data set have no files of their own; it has no labelled image, or one that the table
@@ -54,7 +54,7 @@ def labelled_in(table: RowTable, name: str) -> np.ndarray:
     register(name)
     records = get_records(name)
     expect_file_names(records, f"--labelled {name}")
-    labelled = [os.path.realpath(record["file_name"]) for record in records if is_labelled(record)]
+    labelled = [os.path.realpath(record["file_name"]) for record in records if is_looked_at(record)]
     expect(bool(labelled), f"--labelled {name} has no labelled image")
     places = {os.path.realpath(file): place for place, file in enumerate(table.files.tolist())}
     missing = [file for file in labelled if file not in places]

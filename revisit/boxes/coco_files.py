@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from revisit.data.images.reader import read_size
+from revisit.data.sources.coco_truth import mask_area
 from revisit.errors import UserError
 from revisit.files import write_whole
 
@@ -36,7 +37,14 @@ def folder_of(images: Images, data_set: str = "") -> str:
 def write_data_set(
     path: Path, images: Images, classes: Sequence[str] = (CATEGORY["name"],), *, folder: str = ""
 ) -> int:
-    """Write images and annotations with masks in run lengths; returns how many objects there are.
+    """Write ``data_set_of`` images; returns how many objects there are."""
+    content = data_set_of(images, classes, folder)
+    write_whole(path, json.dumps(content))
+    return len(content["annotations"])
+
+
+def data_set_of(images: Images, classes: Sequence[str], folder: str) -> dict[str, Any]:
+    """Images and annotations, with areas, as COCO's format has them.
 
     Objects with a ``category_id`` count ``classes`` from 1. Names of files are those below ``folder``, as annotation
     tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records.
@@ -48,10 +56,17 @@ def write_data_set(
         pictures.append({"id": number, "file_name": name, **size})
         for each in image["objects"]:
             identity = {"id": len(annotations) + 1, "image_id": number}
-            annotations.append({**identity, "category_id": 1, "iscrowd": 0, **each, **identity})
+            known = {"category_id": 1, "iscrowd": 0, "area": area_of(each, **size)}
+            annotations.append({**identity, **known, **each, **identity})
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
-    write_whole(path, json.dumps({"images": pictures, "annotations": annotations, "categories": categories}))
-    return len(annotations)
+    return {"images": pictures, "annotations": annotations, "categories": categories}
+
+
+def area_of(box: Mapping[str, Any], height: int, width: int) -> float:
+    """px^2 of an object's mask, or of the box where there is none, in an image of this size."""
+    if "segmentation" in box:
+        return mask_area(box["segmentation"], height, width)
+    return box["bbox"][2] * box["bbox"][3]
 
 
 def write_results(path: Path, images: Images) -> None:

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from revisit.data.sources.records import Records, shared_images
+from revisit.data.sources.inspection import warn_of_shared
+from revisit.data.sources.records import Records
 from revisit.errors import expect
 from revisit.evaluation.features import Features
 from revisit.evaluation.nearest import highest
@@ -131,9 +132,8 @@ class NearestNeighbors(BankEvaluation):
             unlabelled = f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK"
             hint = "expected a labelled data set; MONITOR.IMAGES takes one without labels"
             expect(-1 not in _labels(tested), f"{unlabelled}: {hint}")
-            if shared := shared_images(records.get(bank, []), tested):
-                both = f"{shared} of {len(tested)} images of {name} are in KNN_EVAL.BANK {bank} too"
-                logger.warning(f"{both}, where each finds itself: expected other images")
+            found = "each finds itself there; expected other images"
+            warn_of_shared(records.get(bank, []), f"KNN_EVAL.BANK {bank}", tested, name, found)
 
     def classifier(self, bank: Features) -> Classifier:
         options = self.cfg.KNN_EVAL

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from revisit.data.sources.file_names import in_normal_form
 from revisit.data.sources.layouts import LabelledSet
 from revisit.data.sources.records import Records
 from revisit.errors import UserError, first_few
@@ -75,7 +76,7 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
     """
     records, metadata = own.records, dict(own.metadata)
     key = key_of_classes(records)
-    classes = classes_of(own)
+    classes = spelled_as(wanted, classes_of(own))
     may_lack_some = key == "stuff_classes" or "annotations" in records[0]
     if classes and may_lack_some and set(classes) <= set(wanted):
         metadata |= _with_rare_classes(classes, wanted, key, metadata)
@@ -119,6 +120,7 @@ def index_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, s
     Raises:
         UserError: they are not the same names, or a name stands for two classes.
     """
+    own = spelled_as(wanted, own)
     are_clear = len(set(own)) == len(own)
     if are_clear and sorted(own) == sorted(wanted):
         places = {name: index for index, name in enumerate(wanted)}
@@ -127,6 +129,12 @@ def index_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, s
     sides = _lacking(us, own, wanted) + _lacking(them, wanted, own)
     message = f"{us!r} and {them!r} have different classes, {len(own)} and {len(wanted)}{sides}"
     raise UserError(f"{message}. A score compares classes by name: expected the same, each once, in any order")
+
+
+def spelled_as(wanted: Sequence, own: Sequence) -> list:
+    """``own``, each as ``wanted`` has it where the two differ in Unicode's normal form alone, and so look alike."""
+    spelling = {in_normal_form(str(label)): label for label in wanted}
+    return [spelling.get(in_normal_form(label), label) if isinstance(label, str) else label for label in own]
 
 
 def _lacking(name: str, classes: Sequence, others: Sequence) -> str:

@@ -15,6 +15,7 @@ from revisit.data.images.reader import read_size
 from revisit.data.sources.coco_truth import read_coco, true_coco
 from revisit.data.sources.label_files import label_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
+from revisit.data.sources.records import WITHOUT_LABELS
 from revisit.errors import expect
 
 from detectron2.structures import BoxMode
@@ -54,7 +55,7 @@ def load_box_files(
     """
     pictures, objects = [], []
     for number, (image, file) in enumerate(label_files(images, labels, suffix).items()):
-        size, boxes_of_image = read(file, Path(image)) if file else (read_size(image), [])
+        size, boxes_of_image = read(file, Path(image)) if file else (read_size(image) | {WITHOUT_LABELS: True}, [])
         pictures.append({"id": number, "file_name": os.path.relpath(image, images), **size})
         objects += [{**thing, "image_id": number} for thing in boxes_of_image]
     classes = classes or sorted({thing["name"] for thing in objects})
@@ -86,6 +87,7 @@ def load_coco_dict(content: dict, images: Path, source: str) -> LabelledSet:
             "width": picture["width"],
             "image_id": picture["id"],
             "annotations": boxes[picture["id"]],
+            **{key: picture[key] for key in (WITHOUT_LABELS,) if key in picture},
         }
         for picture in sorted(truth["images"], key=lambda picture: picture["id"])
     ]

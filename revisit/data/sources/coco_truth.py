@@ -28,6 +28,7 @@ FAR = 2**20  # px, beyond any image
 MAX_OUTLINE = 2**20  # px around a mask; pycocotools walks along it step by step, and dies of one without an end
 LOCAL_FILE = "/data/local-files/?d="  # how Label Studio serves a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT
 IS_CROWD = (None, 0, 1, "0", "1")
+THIN = 0.1  # width of an outline over its length
 LEAST_AREA = 0.05  # of a box: below it, a stated area is compared with that of the mask
 PARTS = ("categories", "images", "annotations")
 # What is not as it stands in the file.
@@ -71,8 +72,8 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     form = "expected an object with the lists categories, images and annotations"
     expect(has_lists, f"{source} is not in COCO's format, or shows nothing: {form}")
     read_each = partial(_read_each, content, source)
-    categories = read_each("categories", lambda entry: {**entry, "name": _name(entry)})
-    pictures = read_each("images", lambda entry: {**entry, "file_name": _file_name(entry["file_name"], images)})
+    categories = read_each("categories", lambda entry: {**entry, "id": entry["id"], "name": _name(entry)})
+    pictures = read_each("images", lambda entry: {**entry, "id": entry["id"], "file_name": _file_name(entry, images)})
     with translated(source, content=True):
         for key in ("id", "name"):
             _expect_different([category[key] for category in categories], f"categories have the same {key}")
@@ -139,8 +140,11 @@ def _is_side(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
-def _file_name(name: str, folder: Path) -> str:
+def _file_name(picture: dict, folder: Path) -> str:
     """The name of a file that is there, which others may spell otherwise, and Label Studio as an address."""
+    name = picture["file_name"]
+    if not isinstance(name, str):
+        raise ValueError(f"file_name {name!r}, expected a text")
     _, is_address, quoted = name.partition(LOCAL_FILE)
     local = os.fsdecode(unquote_to_bytes(quoted))
     spellings = [name, local] if is_address else [name, *other_spellings(name)]
@@ -249,12 +253,13 @@ def _outlines(mask: list[list[float]], height: int, width: int) -> list[list[flo
 
 
 def _encloses(points: list[float], height: int, width: int) -> bool:
-    """Whether an outline is more than a line: a px wide, or drawn as a px at least."""
+    """Whether an outline is more than a line: a px wide, or THIN, or drawn as a px at least."""
     corners = np.reshape(points, (-1, 2)) - points[:2]
     farthest = corners[np.abs(corners).sum(axis=1).argmax()]
     span = math.hypot(*farthest)
     across = np.abs(corners @ (farthest[1], -farthest[0])).max()  # times the span
-    return bool(across > 0 and (across >= span or mask_area([points], height, width) > 0))
+    is_wide = across >= min(span, THIN * span**2)
+    return bool(across > 0 and (is_wide or mask_area([points], height, width) > 0))
 
 
 def _length(points: list[float], most: float) -> float:

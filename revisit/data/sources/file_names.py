@@ -16,9 +16,14 @@ def expect_file_names(records: Records, named: str, expected: str = "a data set 
     expect(not in_shards, f"{named}: images in shards have no names: expected {expected}")
 
 
+def in_normal_form(name: str) -> str:
+    """The name as Unicode composes it: a Mac writes an accent as a letter of its own."""
+    return unicodedata.normalize("NFC", name)
+
+
 def other_spellings(name: str) -> list[str]:
     """How else the same name may stand on a disk: with slashes for backslashes, without escapes of an address or blanks
     around it, in another normal form of Unicode."""
     plain = name.replace("\\", "/")
-    normal_forms = [unicodedata.normalize(form, plain) for form in ("NFC", "NFD")]
-    return [plain, unquote(plain, errors="surrogateescape"), plain.strip(), *normal_forms]
+    decomposed = unicodedata.normalize("NFD", plain)
+    return [plain, unquote(plain, errors="surrogateescape"), plain.strip(), in_normal_form(plain), decomposed]

@@ -4,7 +4,7 @@ import logging
 
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import Records, shared_images
 from revisit.errors import UserError, expect, first_few
 from revisit.keys import Decision, Facts, architecture_of, integer, network_of, of_detectron2, value_of
 
@@ -77,6 +77,12 @@ def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> Records:
     return records
 
 
+def warn_of_shared(learned: Records, where: str, tested: Records, test: str, effect: str) -> None:
+    """Warn of images of the data set ``test`` that are learned from ``where``, too, with its ``effect``."""
+    if shared := shared_images(learned, tested):
+        logger.warning(f"{shared:,} of {len(tested):,} images of {test} are in {where}, too: {effect}")
+
+
 def num_classes(cfg: CfgNode) -> int | None:
     """The number of the model's classes; None of a model without classes, or of an unknown one."""
     key = _key_of_classes(cfg)
@@ -111,4 +117,4 @@ def _check_heads(cfg: CfgNode, name: str, records: Records) -> None:
     fields = set().union(*(box for record in records for box in record.get("annotations", ())))
     for switch, needed in (("MASK_ON", "segmentation"), ("KEYPOINT_ON", "keypoints")):
         has_data = needed in fields or not cfg.MODEL[switch]
-        expect(has_data, f"MODEL.{switch} is True, but data set {name!r} has no {needed}")
+        expect(has_data, f"MODEL.{switch} is True, but data set {name!r} has no {needed} of use")

@@ -1,8 +1,10 @@
 """Files of labels with the names of their images."""
 
 import logging
+from collections import Counter
 from pathlib import Path
 
+from revisit.data.sources.file_names import in_normal_form
 from revisit.data.sources.image_folders import is_visible, load_folder
 from revisit.data.sources.split_files import NAMES_IN_LABELS
 from revisit.errors import expect
@@ -17,11 +19,16 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
     these images have none.
 
     Raises:
-        UserError: no images, one file of labels for two images, or none for any.
+        UserError: no images, no folder of labels, one file of labels for two images, or none for any.
     """
+    expect(labels.is_dir(), f"folder of labels {labels} not found")
     images_of = _images_by_place(images, labels, suffix)
     files = files_with_suffix(labels, suffix)
-    given = {file.with_suffix(suffix): file for file in files if file.name != NAMES_IN_LABELS}
+    given = {_place(file, suffix): file for file in files if file.name != NAMES_IN_LABELS}
+    others = Counter(file.suffix for file in labels.rglob("*") if file.is_file()) if not given else {}
+    counts = ", but " + " and ".join(f"{count:,} *{kind}" for kind, count in others.items()) if others else ""
+    png = "; masks are no JPEGs, which would change their ids" if suffix == ".png" else ""
+    expect(given, f"{labels} has no file of labels, *{suffix}{counts}: expected one for each image{png}")
     for path, of_path in images_of.items():
         is_clear = len(of_path) == 1 or path not in given
         expect(is_clear, f"{path} would be the labels of {of_path}: expected one image of each name")
@@ -46,6 +53,11 @@ def _images_by_place(images: Path, labels: Path, suffix: str) -> dict[Path, list
     images_of: dict[Path, list[str]] = {}
     for record in load_folder(images):
         name = record["file_name"]
-        path = labels / Path(name).relative_to(images).with_suffix(suffix)
+        path = _place(labels / Path(name).relative_to(images), suffix)
         images_of.setdefault(path, []).append(name)
     return images_of
+
+
+def _place(file: Path, suffix: str) -> Path:
+    """Where labels of a name lie, however an archive has spelled it."""
+    return Path(in_normal_form(str(file.with_suffix(suffix))))

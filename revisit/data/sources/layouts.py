@@ -4,6 +4,7 @@ A layout is an entry of LABEL_LAYOUT_REGISTRY, registered next to the function t
 own (docs/extending.md: A label layout).
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,8 +65,7 @@ class LabelLayout:
         required = len(forms) - self.form.count("[")
         is_complete = required <= len(texts) <= len(forms) and all(texts)
         expect(is_complete, f"data set {name!r}: expected {self.kind}:{self.form}")
-        pairs = zip(forms, texts, strict=False)
-        return [text if form in self.texts else _part(name, form, text) for form, text in pairs]
+        return [_part(name, form, text, form in self.texts) for form, text in zip(forms, texts, strict=False)]
 
     def metadata_of(self, parts: list[str | Path]) -> dict:
         return self.metadata(*parts) if callable(self.metadata) else self.metadata
@@ -78,7 +78,12 @@ def split_parts(rest: str, count: int) -> list[str]:
     return [":".join(parts[:first]), *parts[first:]] if first > 0 else parts
 
 
-def _part(name: str, form: str, text: str) -> str | Path:
+def _part(name: str, form: str, text: str, is_text: bool) -> str | Path:
+    if is_text:
+        is_folder = form == "SPLIT" and os.sep in text and Path(text).is_dir()
+        two = "images and labels of two folders are voc_xml:, yolo: or masks:IMAGES:LABELS"
+        expect(not is_folder, f"data set {name!r}: {text} is a folder, expected the name of a list in FOLDER; {two}")
+        return text
     if form.islower():
         expect(text == form, f"data set {name!r} ends in {text}: expected {form}, or nothing")
         return text

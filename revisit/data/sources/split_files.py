@@ -39,6 +39,7 @@ def read_lines(path: Path, what: str, errors: str = "strict") -> list[str]:
     A line feed alone ends one, perhaps with a carriage return before it: names may hold what else Python takes for the
     end of a line, and would become two.
     """
+    expect(path.is_file(), f"{what} {path} not found")
     with translated(f"reading {what} {path}", content=True):
         text = path.read_bytes().decode("utf-8-sig", errors)
     lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -73,19 +74,21 @@ def read_class_names(file: Path) -> list[str]:
     """Classes by number: the lines of a text file, or ``names`` of the YAML file that YOLO is trained with, as text.
 
     Raises:
-        UserError: no such file, or no names in it.
+        UserError: no such file, or no names in it, or not ``nc`` of them.
     """
-    with translated(f"reading class names from {file}", content=True):
-        if file.suffix in YAML:
-            names = read_yaml(file, as_text=True).get("names")
-        else:
-            names = "\n".join(read_lines(file, "class names")).rstrip().split("\n")
-        if isinstance(names, dict):
-            names = [names.get(str(number)) for number in range(len(names))]
+    if file.suffix in YAML:
+        content = read_yaml(file, as_text=True)
+    else:
+        content = {"names": "\n".join(read_lines(file, "class names")).rstrip().split("\n")}
+    names = content.get("names") if isinstance(content, dict) else None
+    if isinstance(names, dict):
+        names = [names.get(str(number)) for number in range(len(names))]
     are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
     stripped = [name.strip() for name in names] if are_texts else [""]
     are_different = "" not in stripped and len(set(stripped)) == len(stripped) > 0
     for name in stripped:
         expect(on_one_line(name) == name, f"{file} has a class {name!r}: expected one without control characters")
     expect(are_different, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")
+    stated, count = content.get("nc"), len(stripped)
+    expect(stated in (None, str(count)), f"{file} has nc: {stated}, but {count} names: expected as many as classes")
     return stripped

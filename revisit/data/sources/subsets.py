@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from revisit.data.sources.records import Records, labels_of, take
+from revisit.data.sources.records import WITHOUT_LABELS, Records, labels_of, take
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError
 
@@ -41,6 +41,12 @@ def _labelled(records: Records) -> Sequence[int]:
     if isinstance(records, Rows):
         return range(len(records))
     return [index for index, record in enumerate(records) if is_labelled(record)]
+
+
+def is_looked_at(record: dict) -> bool:
+    """Whether somebody has labelled it, perhaps with nothing: boxes of an image may be none, unless its layout has a
+    file of labels for each image, and none for this one."""
+    return not record.get(WITHOUT_LABELS) and ("annotations" in record or is_labelled(record))
 
 
 def is_labelled(record: dict) -> bool:

@@ -95,7 +95,11 @@ def _read_object(element: ElementTree.Element, classes: tuple[str, ...]) -> VOCO
         raise ValueError("an object has no name: expected its class")
     if classes and label not in classes:
         raise ValueError(f"class {label!r}, expected {classes}; voc_xml takes any")
-    texts = [element.findtext(f"bndbox/{side}", f"no {side}") for side in CORNERS]
+    box = element.find("bndbox")
+    if box is None:
+        parts = ", ".join(part.tag for part in element)
+        raise ValueError(f"object {label!r} has {parts}: expected a bndbox, whose sides are upright")
+    texts = [box.findtext(side, f"no {side}") for side in CORNERS]
     x0, y0, x1, y1 = map(float, texts)
     difficult = element.findtext("difficult", "").strip().lower()
     if difficult not in DIFFICULT:

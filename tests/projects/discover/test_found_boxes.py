@@ -232,14 +232,19 @@ def test_a_detector_labels_images_for_the_next_round(detector, tmp_path):
 def test_images_that_somebody_labelled_can_be_left_out(detector, tmp_path):
     name = write_boxes(tmp_path, {"a.png": [(1, 5, 5, 20, 20)], "b.png": [], "c.png": []}, classes=("object",))
     command = f"python tools/self_label.py --weights {detector} --data {name} --score-threshold 0.1"
-    text = run(f"{command} --labelled {name} --output {tmp_path}/out", tmp_path)
-    assert "1 of 3 images have boxes in" in text and "in 2 of 2 images" in text
+    content = json.loads((tmp_path / "boxes.json").read_text())
+    content["images"].pop()
+    (tmp_path / "labelled.json").write_text(json.dumps(content))
+    labelled = f"coco:{tmp_path}/photos:{tmp_path}/labelled.json"
+    text = run(f"{command} --labelled {labelled} --output {tmp_path}/out", tmp_path)
+    assert "2 of 3 images are labelled in" in text and "in 1 of 1 images" in text  # b.png was found empty
     content = json.loads((tmp_path / "out/data_set.json").read_text())
-    assert sorted(Path(image["file_name"]).name for image in content["images"]) == ["b.png", "c.png"]
+    assert [Path(image["file_name"]).name for image in content["images"]] == ["c.png"]
+    assert all(box["area"] > 0 for box in content["annotations"])
 
 
 def test_images_of_another_folder_cannot_be_left_out_nor_all():
-    image, other = {"file_name": "a.png", "annotations": [{}]}, {"file_name": "b.png", "annotations": []}
+    image, other = {"file_name": "a.png", "annotations": [{}]}, {"file_name": "b.png", "annotations": [], "without_labels": True}
     assert without_labelled([image, other], [image, other]) == [other]
     assert "none of them is a file of --data" in refusal(without_labelled, [other], [image])
     assert "every file of --data is one of them" in refusal(without_labelled, [image], [image, other])
