@@ -19,6 +19,7 @@ On a machine without a GPU, --num-gpus N starts N processes on the CPU. On sever
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from revisit.command.options import add, parse, parser_of
@@ -76,14 +77,15 @@ def main() -> None:
         raise UserError(f"--accept {' '.join(args.accept)} without --resume: it is for resumed runs")
     from revisit.data.sources.catalog import drop_records, keep_records
     from revisit.engine.dry_run import dry_run
-    from revisit.engine.launch import find_processes, launch
+    from revisit.engine.launch import find_processes, launch, told_to_machines
     from revisit.engine.setup import plan
     from revisit.engine.stop_signals import ignore_from_now_on
     from revisit.errors import translated
 
     processes = find_processes(args)
     keep_records()
-    planned = plan(args, processes.world_size)
+    with nullcontext() if args.dry_run else told_to_machines(processes):
+        planned = plan(args, processes.world_size)
     if args.dry_run:
         with translated("making the dry run"):
             dry_run(planned.cfg, planned.facts, planned.log)

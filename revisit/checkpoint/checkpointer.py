@@ -33,6 +33,7 @@ from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, network_of, value_of
 from revisit.modeling.backbone.description import Flags, backbone_keys, describe, undescribed
+from revisit.modeling.distributed import raised_by_all
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.checkpoint import DetectionCheckpointer
@@ -121,10 +122,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
     def _find_newest(self) -> str:
         """The newest whole checkpoint of OUTPUT_DIR, which the main process finds for all; "" if there is none."""
-        paths = checkpoints_of_run(Path(self.save_dir)) if comm.is_main_process() else []
-        newest = next((str(path) for path in paths if _is_whole(path)), "")
-        lost = f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one, or start elsewhere"
-        expect(not paths or newest != "", lost)
+        with raised_by_all():
+            paths = checkpoints_of_run(Path(self.save_dir)) if comm.is_main_process() else []
+            newest = next((str(path) for path in paths if _is_whole(path)), "")
+            lost = f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one, or start elsewhere"
+            expect(not paths or newest != "", lost)
         return comm.all_gather(newest)[0]
 
     def _load_file(self, filename: str) -> dict:

@@ -1,14 +1,15 @@
 """Start the processes of a run, or join those that somebody else started: NCCL on GPUs, gloo on machines without."""
 
 import argparse
+import json
 import logging
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.queues import SimpleQueue
 from typing import NamedTuple
@@ -39,6 +40,8 @@ from detectron2.utils import comm
 
 START_METHOD = "spawn"  # a fork would lack the threads of its parent's torch, and could not use CUDA
 LOOPBACK = "127.0.0.1"
+_PATIENCE = timedelta(minutes=1)  # of a machine with a mistake, until the others come
+_HEARD = 1.0  # seconds until the others have read what machine 0, where the store is, has written
 GRACE = 5.0  # seconds: a process that failed by itself is heard before those that miss it, and these may end
 
 
@@ -208,6 +211,8 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
             os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
     try:
         store = _meet(processes, rank)
+        if processes.num_machines > 1 and not dist.is_torchelastic_launched():
+            _compare_machines(store, processes)
         dist.init_process_group(
             backend="nccl" if on_gpu else "gloo",
             # torchrun's store outlives a restart: without a prefix, processes find the addresses of those that ended.
@@ -237,12 +242,44 @@ def _meet(processes: Processes, rank: int) -> dist.Store:
     """The store by which processes find each other. Torch's own listens at all addresses of the machine, and trusts
     whoever comes; that of one machine listens at 127.0.0.1."""
     url = urlsplit(processes.dist_url)
-    if url.hostname != LOOPBACK:
+    if url.scheme != "tcp" or not url.port:
         return next(dist.rendezvous(processes.dist_url, rank, processes.world_size, timeout=processes.timeout))[0]
-    listening = socket.create_server((LOOPBACK, url.port or 0)).detach() if rank == 0 else None
-    return dist.TCPStore(
-        LOOPBACK, url.port or 0, processes.world_size, rank == 0, processes.timeout, master_listen_fd=listening
-    )
+    is_host, listening = rank == 0, None
+    if is_host and url.hostname == LOOPBACK:
+        listening = socket.create_server((LOOPBACK, url.port)).detach()
+    how = {"wait_for_workers": False, "master_listen_fd": listening}
+    return dist.TCPStore(url.hostname, url.port, None, is_host, processes.timeout, **how)
+
+
+@contextmanager
+def told_to_machines(processes: Processes) -> Iterator[None]:
+    """What one of several machines finds wrong in the block, before it starts its processes, ends all of them with the
+    same line: the others would wait for these. Machines that torchrun joins hear of it by torchrun."""
+    try:
+        yield
+    except UserError as error:
+        if processes.num_machines == 1 or dist.is_torchelastic_launched():
+            raise
+        print(f"{error}: telling the other machines, for a minute at most", file=sys.stderr)
+        patient = processes._replace(timeout=min(processes.timeout, _PATIENCE))
+        with suppress(OSError, RuntimeError, ValueError):  # nobody comes
+            _compare_machines(_meet(patient, processes.machine_rank), patient, wrong=str(error))
+        raise
+
+
+def _compare_machines(store: dist.Store, processes: Processes, wrong: str = "") -> None:
+    """Raise UserError, on all machines the same, where one says what is ``wrong``, or counts their processes otherwise;
+    each has to come."""
+    shape = f"{processes.num_machines} x {processes.num_processes} processes"
+    store.set(f"machine {processes.machine_rank}", json.dumps([processes.num_machines, shape, wrong]))
+    count, expected, _ = first = json.loads(store.get("machine 0"))
+    machines = [first, *(json.loads(store.get(f"machine {rank}")) for rank in range(1, count))]
+    mistakes = [f"machine {rank}: {words}" for rank, (*_, words) in enumerate(machines) if words]
+    others = [f"machine {rank} starts {shape}" for rank, (_, shape, _) in enumerate(machines) if shape != expected]
+    if problems := mistakes or others:
+        if processes.machine_rank == 0:
+            time.sleep(_HEARD)
+        raise UserError(problems[0] if mistakes else f"machine 0 starts {expected}, but {problems[0]}")
 
 
 def log_processes(device: str) -> None:

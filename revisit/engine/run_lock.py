@@ -59,6 +59,12 @@ def run_lock(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def owner_of(folder: Path) -> str:
+    """Who has locked ``folder``, in words; "nobody" where no record is seen here."""
+    owner = _read(folder / FILE)
+    return _words(owner) if owner else "nobody"
+
+
 def check_owner(folder: Path) -> None:
     """Check, before a checkpoint is written, that ``folder`` is still the one that this process has locked.
 

@@ -11,11 +11,10 @@ from typing import NamedTuple
 from revisit.checkpoint.run_folder import Trained
 from revisit.config import REMOVED
 from revisit.data.sources.records import PARTS, changes
-from revisit.errors import UserError, expect, without_secrets
+from revisit.errors import UserError, without_secrets
 from revisit.keys import NETWORK, declaration, dotted_keys, is_read, short_repr, with_values
 
 from detectron2.config import CfgNode
-from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
 
@@ -135,14 +134,6 @@ def check_same_network(cfg: CfgNode, trained: Trained) -> None:
         sides = [f"{d.key} is {short_repr(d.now)} here and {short_repr(d.before)} there" for d in wrong]
         problem = f"{trained.weights} was trained under another configuration: {'; '.join(sides)}"
         raise UserError(f"{problem}. Leave them to the checkpoint")
-
-
-def check_alike(cfg: CfgNode) -> None:
-    """Raise UserError where machines have decided differently what makes an experiment."""
-    own = {key: value for key, value in plain_config(cfg).items() if not may_change(cfg, key)}
-    first = comm.all_gather(own)[0]
-    listed = _listed(_differences(first, own, elsewhere=False))
-    expect(not listed, f"machines differ, the first one's value on the left: {listed}. Type these keys on all of them")
 
 
 def unused_overrides(cfg: CfgNode, typed: Collection[str]) -> list[str]:

@@ -6,7 +6,7 @@
 import argparse
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -31,15 +31,17 @@ from revisit.engine.data_checks import decide_by_images, evaluation_sets, follow
 from revisit.engine.environment import record_environment
 from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.launch import log_processes
+from revisit.engine.machines_alike import check_machines
 from revisit.engine.merging import Stated, merged_config, read_stated
 from revisit.engine.precision import check_precision
 from revisit.engine.run_copies import copies_kept, prepare_copies
 from revisit.engine.run_lock import run_lock
 from revisit.engine.run_log import LogBeforeTheLog, open_log
-from revisit.engine.same_experiment import check_alike, check_same_network, config_text, unused_overrides
+from revisit.engine.same_experiment import check_same_network, config_text, unused_overrides
 from revisit.errors import UserError, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
 from revisit.keys import Facts, architecture_of, assign, resolve_auto_values
+from revisit.modeling.distributed import raised_by_all
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import import_modules
 
@@ -101,18 +103,22 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
     config.yaml and environment.json, seed the random generators. A training locks its folder until it ends."""
     cfg, folder, trains = planned.cfg, Path(planned.cfg.OUTPUT_DIR), not args.eval_only
     owns_folder = trains and comm.is_main_process()
-    with run_lock(folder) if owns_folder else nullcontext(), enough_memory():
-        import_modules(cfg.IMPORTS)
-        for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
-            register(name)
-        follow_class_names(cfg, planned.network)
-        if trains:
-            _prepare_folder(cfg, folder, args.resume)
+    with ExitStack() as held, enough_memory():
+        with raised_by_all():
+            if owns_folder:
+                held.enter_context(run_lock(folder))
+            import_modules(cfg.IMPORTS)
+            for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
+                register(name)
+            follow_class_names(cfg, planned.network)
+        check_machines(cfg, folder, trains=trains)
+        with raised_by_all():
+            if owns_folder:
+                _prepare_folder(cfg, folder, args.resume)
         _open_log(cfg, args)
         if comm.is_main_process():
             _log_again(planned.log)
         _resolve_together(cfg, planned.facts)
-        check_alike(cfg)
         cfg.freeze()
         if comm.is_main_process():
             _record(cfg, folder, again=args.eval_only or args.resume)
@@ -122,8 +128,9 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         bits = pixel_format(cfg).bits
         depth = f", {depth_key()} {bits}" if bits else ""
         logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
-        with copies_kept(cfg, resume=args.resume) if owns_folder else nullcontext():
-            yield cfg
+        if owns_folder:
+            held.enter_context(copies_kept(cfg, resume=args.resume))
+        yield cfg
 
 
 def _log_again(records: Iterable[logging.LogRecord]) -> None:
@@ -221,14 +228,13 @@ def _record(cfg: CfgNode, folder: Path, *, again: bool) -> None:
 
 def _prepare_folder(cfg: CfgNode, folder: Path, resume: bool) -> None:
     """Before a training writes to OUTPUT_DIR: a resumed run tidies it up, a new one makes room."""
-    if comm.is_main_process():
-        tidy_up(folder)
-        if not resume and checkpoints_of_run(folder):
-            if cfg.MODEL.WEIGHTS and Path(cfg.MODEL.WEIGHTS).resolve().parent == folder.resolve():
-                raise UserError(
-                    f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one "
-                    "by --resume, or start a new one in another OUTPUT_DIR"
-                )
-            aside = set_aside_earlier_run(folder)
-            print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)
-    comm.synchronize()
+    tidy_up(folder)
+    if resume or not checkpoints_of_run(folder):
+        return
+    if cfg.MODEL.WEIGHTS and Path(cfg.MODEL.WEIGHTS).resolve().parent == folder.resolve():
+        raise UserError(
+            f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one by "
+            "--resume, or start a new one in another OUTPUT_DIR"
+        )
+    aside = set_aside_earlier_run(folder)
+    print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)

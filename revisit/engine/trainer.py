@@ -16,6 +16,7 @@ from revisit.checkpoint.run_folder import write_results
 from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, Checkpoints, EndOfRunError
+from revisit.engine.machines_alike import check_tensors
 from revisit.engine.same_experiment import check_same_experiment, config_text, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
@@ -189,6 +190,7 @@ class RevisitTrainer(DefaultTrainer):
         the end of a training."""
         model = cls.build_model(cfg)
         loaded = cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
+        check_tensors(model)
         with EventStorage(loaded.get("iteration", 0)):
             results = cls.test(cfg, model)
         if comm.is_main_process():
@@ -199,6 +201,7 @@ class RevisitTrainer(DefaultTrainer):
         """Detectron2's; ``accepted`` keys may differ from the checkpoint's (``check_same_experiment``)."""
         self._accepted = accepted
         super().resume_or_load(resume)
+        check_tensors(self.model)
         if self.start_iter:
             logger.info(f"resuming at iteration {self.start_iter}")
             if comm.is_main_process():

@@ -1,6 +1,7 @@
 """What the processes of a run exchange: rows of all of them in one order, and the main process's state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
 from revisit.compat.private_names import process_timeout
+from revisit.errors import UserError
 
 from detectron2.utils import comm
 
@@ -25,6 +27,20 @@ def share_state(module: nn.Module) -> None:
     if comm.get_world_size() > 1:
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, 0)
+
+
+@contextmanager
+def raised_by_all() -> Iterator[None]:
+    """What one process finds wrong in the block, in which processes exchange nothing, all of them raise after it: they
+    would wait for that one, and take its silence for a machine that is lost."""
+    wrong = None
+    try:
+        yield
+    except UserError as error:
+        wrong = error
+    found = next(filter(None, comm.all_gather(wrong)), None)
+    if found:
+        raise found
 
 
 def consecutive_processes(count: int) -> dist.ProcessGroup:

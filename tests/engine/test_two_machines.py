@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, TIMEOUT, TINY, popen, run, wait_until
+from commands import ROOT, TIMEOUT, TINY, launch_forks, popen, run, wait_until
+from PIL import Image
 from runs import load
 from torch.distributed.elastic.utils.distributed import get_free_port
 
@@ -21,7 +23,10 @@ from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import run_command
 from revisit.engine.launch import find_processes
-from revisit.errors import LostContactError
+from revisit.engine.machines_alike import check_tensors
+from revisit.errors import LostContactError, UserError
+
+from detectron2.utils import comm
 
 ANSWER = 12  # seconds for a collective of the run that is cut off, whose processes start within that of each other
 
@@ -42,14 +47,25 @@ def start(toy_datasets, tmp_path, monkeypatch) -> Iterator[Callable[..., Started
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     started: Started = []
 
-    def start_both(output: Path, iterations: int, flags: str = "") -> Started:
+    def start_both(
+        output: Path,
+        iterations: int,
+        flags: str = "",
+        flags_of_second: str = "",
+        of_second: str = "",
+        root: Path = ROOT,
+        **environment: str,
+    ) -> Started:
+        """The second machine may have more flags, more keys, another root and environment."""
         url = f"tcp://127.0.0.1:{get_free_port()}"
         for rank in range(2):
-            machine = f"--num-machines 2 --machine-rank {rank} --dist-url {url} {flags}"
-            words = [sys.executable, *shlex.split(train_command(machine, output, iterations))]
+            machine = f"--num-machines 2 --machine-rank {rank} --dist-url {url} {flags}" + f" {flags_of_second}" * rank
+            command = train_command(machine, output, iterations) + f" {of_second}" * rank
+            words = [sys.executable, *shlex.split(command)]
+            place = {"cwd": root, "env": os.environ | environment} if rank else {"cwd": ROOT}
             log = tmp_path / f"{len(started)}.log"
             with open(log, "w") as file:
-                process = popen(words, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True)
+                process = popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, **place)
             started.append((process, log))
         return started[-2:]
 
@@ -106,6 +122,97 @@ def test_a_machine_that_does_not_answer_ends_the_run_which_resumes_when_it_is_ba
     resumed, _ = finish(start(output, last + 1, "--resume"), 0)
     assert "resuming at iteration" in resumed
     assert load(output / "model_final.pth")["iteration"] == last
+
+
+def assert_refused_by_both(runs: Started, *words: str) -> None:
+    """In one line, which no loop that resumes repeats, and nothing is trained."""
+    texts = finish(runs, UserError.EXIT_CODE)
+    lines = {line for text in texts for line in text.splitlines() if line.startswith("error: ")}
+    assert len(lines) == 1 and all("error: " in text and "Traceback" not in text for text in texts)
+    assert [word for word in words if word not in str(lines)] == [], lines
+    assert all("eta: " not in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("of_second", "words"),
+    [
+        ("SOLVER.BASE_LR 0.02", ["SOLVER.BASE_LR is 0.024 on machine 0, 0.02 on machine 1"]),
+        ("SOLVER.WEIGHT_DECAY 0.5", ["SOLVER.WEIGHT_DECAY is 0.0005 on machine 0, 0.5 on machine 1"]),
+        ("SOLVER.LR_SCHEDULER_NAME WarmupMultiStepLR", ["SOLVER.LR_SCHEDULER_NAME is"]),
+        ("SOLVER.MAX_ITER 22", ["SOLVER.MAX_ITER is 21 on machine 0, 22 on machine 1"]),
+        ("TEST.EVAL_PERIOD 3", ["TEST.EVAL_PERIOD is 0 on machine 0, 3 on machine 1"]),
+    ],
+)
+def test_a_key_that_one_machine_has_otherwise_ends_both(start, tmp_path, of_second, words):
+    assert_refused_by_both(start(tmp_path / "run", 21, of_second=of_second), *words)
+
+
+def test_a_folder_of_its_own_on_one_machine_ends_both(start, tmp_path):
+    runs = start(tmp_path / "run", 21, of_second=f"OUTPUT_DIR {tmp_path / 'other'}")
+    assert_refused_by_both(runs, "OUTPUT_DIR is 'process", "on machine 0, 'nobody' on machine 1")
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("number of images", Path.unlink),
+        ("names", lambda image: image.rename(image.with_name("zzz.png"))),
+        ("files' sizes", lambda image: Image.open(image).crop((0, 0, 40, 40)).save(image)),
+    ],
+)
+def test_other_images_on_one_machine_end_both(start, toy_root, tmp_path, part, change):
+    shutil.copytree(toy_root, tmp_path / "datasets")
+    change(min((tmp_path / "datasets").rglob("object_centric/train/*/*")))
+    runs = start(tmp_path / "run", 21, DETECTRON2_DATASETS=str(tmp_path / "datasets"))
+    assert_refused_by_both(runs, f"toy_objects_train, {part} is")
+
+
+def test_other_weights_of_the_same_name_on_one_machine_end_both(start, one, tmp_path):
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        checkpoint = load(one / "model_final.pth")
+        checkpoint["model"]["backbone.stem.conv1.weight"] += number
+        torch.save(checkpoint, folder / "start.pth")
+    runs = start(
+        tmp_path / "run", 21, f"--weights {folders[0]}/start.pth", of_second=f"MODEL.WEIGHTS {folders[1]}/start.pth"
+    )
+    assert_refused_by_both(runs, "MODEL.WEIGHTS is 'a file of sha256")
+
+
+def load_otherwise() -> str:
+    """As the first process of a machine that loads another value."""
+    comm.get_local_size, comm.get_local_rank = lambda: 1, lambda: 0
+    network = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(network.weight, 1.0)
+    torch.nn.init.constant_(network.bias, comm.get_rank())
+    with pytest.raises(UserError) as raised:
+        check_tensors(network)
+    return str(raised.value)
+
+
+def test_tensors_that_are_loaded_otherwise_on_one_machine_end_both():
+    first, second = launch_forks(load_otherwise, 2)
+    assert first == second and "the network as loaded is '" in first and "on machine 1" in first
+
+
+def test_a_mistake_that_one_machine_finds_before_it_starts_its_processes_ends_both(start, tmp_path):
+    runs = start(tmp_path / "run", 21, of_second="MODEL.WEIGHTS nowhere.pth")
+    assert_refused_by_both(runs, "machine 1: MODEL.WEIGHTS nowhere.pth not found")
+
+
+def test_other_numbers_of_processes_end_both(start, tmp_path):
+    runs = start(tmp_path / "run", 21, flags_of_second="--num-gpus 2")
+    assert_refused_by_both(runs, "machine 0 starts 2 x 1 processes, but machine 1 starts 2 x 2 processes")
+
+
+def test_another_state_of_the_code_on_one_machine_ends_both(start, tmp_path):
+    root = tmp_path / "code"
+    for name in ("revisit", "projects", "tools", "configs"):
+        shutil.copytree(ROOT / name, root / name)
+    for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -q -m another"):
+        subprocess.run(["git", *words.split()], cwd=root, check=True)
+    assert_refused_by_both(start(tmp_path / "run", 21, root=root, PYTHONPATH=str(root)), "the code's commit is")
 
 
 def test_torchrun_starts_the_processes_again_when_one_is_killed_and_they_resume(one, toy_datasets, tmp_path):
