@@ -18,6 +18,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import Records
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import file_digest, local_copy, make_folder, output_path, write_whole
@@ -39,7 +40,7 @@ class LabelledSet(NamedTuple):
     """A data set and its (N,) int64 classes, or (N, T) int64 of 1, 0 (difficult) and -1 where images show several."""
 
     name: str
-    records: list[dict]
+    records: Records
     targets: np.ndarray
 
 
@@ -70,7 +71,7 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
     expect(not len(missing), f"no image of {' or of '.join(names)} shows class {', '.join(map(str, missing))}")
 
 
-def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarray], **options: object) -> DataLoader:
+def image_loader(cfg: CfgNode, records: Records, view: Callable[..., np.ndarray], **options: object) -> DataLoader:
     """Batches of (3, size, size) uint8 views and of indices, from ``view`` of an (H, W, 3) image and its index."""
 
     pixels = pixel_format(cfg)
@@ -162,7 +163,7 @@ def weights_key(cfg: CfgNode) -> str:
     return f"{file_digest(local_copy(cfg.MODEL.WEIGHTS, 'MODEL.WEIGHTS'))} {drawn}".strip()
 
 
-def images_key(records: list[dict]) -> str:
+def images_key(records: Records) -> str:
     """A digest of the images: names, sizes and times of their files, places in shards, or pixels."""
 
     @functools.lru_cache(maxsize=1)  # the images of a shard follow one another

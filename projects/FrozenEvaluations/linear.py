@@ -43,6 +43,7 @@ from projects.Pictures.curves import saved_plot
 from revisit.command.evaluation_config import only_dataset, write_results
 from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.inspection import warn_of_shared
+from revisit.data.sources.rows import joined
 from revisit.engine.data_checks import look_at_images
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1
@@ -70,7 +71,7 @@ def main(cfg: CfgNode) -> None:
     known = "their score says nothing of new images; expected others"
     for name in filter(None, (train.name, cfg.LINEAR.VALIDATION)):
         warn_of_shared(get_records(name), name, test.records, test.name, known)
-    resolve_auto_values(cfg, Facts(records=train.records + test.records))
+    resolve_auto_values(cfg, Facts(records=joined([train.records, test.records])))
     for data in (train, test):
         look_at_images(cfg, data.name, data.records, to_learn=False)
     if train.targets.ndim > 1:

@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 
 from projects.Labels.mask_checks import LISTED
 from revisit.boxes.boxes import IOU, Boxes, corners_of, iou, sides_of
-from revisit.data.images.reader import read_size
+from revisit.data.images.reader import UNKNOWN_SIZE, size_if_known
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, first_few
 
@@ -130,7 +130,8 @@ def _check_sizes(name: str, records: Records) -> None:
     """Compare the sizes of a sample of the images with those of their annotations, both upright."""
     for record in sample(records):
         annotated = {side: record[side] for side in ("height", "width") if side in record}
-        if annotated and annotated != (size := read_size(record["file_name"])):
+        size = size_if_known(record["file_name"]) if annotated else UNKNOWN_SIZE
+        if size not in (annotated, UNKNOWN_SIZE):
             sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, annotated))
             raise UserError(
                 f"data set {name!r}: {record['file_name']} has {sizes} (width x height, upright as EXIF turns it): "

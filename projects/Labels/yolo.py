@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from revisit.data.images.reader import read_size
+from revisit.data.images.reader import size_if_known
 from revisit.data.sources.coco_boxes import COCO_METADATA, load_box_files
 from revisit.data.sources.label_files import label_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
@@ -61,7 +61,7 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Labelled
     outlines: list[np.ndarray] = []
 
     def read(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
-        size, objects = read_size(image), []
+        size, objects = size_if_known(image), []
         for place, (label, *numbers) in lines_of[file]:
             with translated(place, content=True):
                 objects.append(yolo_object([label, *numbers[: read_of[len(numbers)]]], size, classes, keypoints))

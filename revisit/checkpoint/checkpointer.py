@@ -12,8 +12,8 @@ from revisit.checkpoint.detector_parts import (
     of_backbone,
     part_flags,
     parts_that_fit,
+    predictors_for,
     report_parts,
-    without_predictors,
 )
 from revisit.checkpoint.flags import check_stated_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.named_weights import is_named, weights_file
@@ -178,12 +178,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def _taken(self, checkpoint: dict, flags: Flags) -> dict:
         """The tensors of a file that this model takes, under its names."""
         tensors = checkpoint["model"]
-        if not method_of(self._cfg):
-            fitting = parts_that_fit(tensors, flags, self.model.state_dict(), self._cfg, self._path)
-            theirs, ours = checkpoint.get("classes"), self._class_names()
-            has_others = self.trains and theirs and ours and theirs != ours
-            return without_predictors(fitting, self._path) if has_others else fitting
-        return for_both_encoders(tensors, self.model, self._path)
+        if method_of(self._cfg):
+            return for_both_encoders(tensors, self.model, self._path)
+        tensors = parts_that_fit(tensors, flags, self.model.state_dict(), self._cfg, self._path)
+        theirs, ours = checkpoint.get("classes"), self._class_names()
+        return predictors_for(tensors, ours, theirs, self._path) if self.trains and theirs and ours else tensors
 
     def _named_plainly(self, checkpoint: dict) -> dict:
         """A file whose tensors Detectron2 gives to all names that end as theirs: of a network that has a copy for its

@@ -2,11 +2,12 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from revisit.errors import expect
 from revisit.keys import value_of
@@ -37,6 +38,7 @@ PYRAMID = Part("pyramid", "backbone.", ("fpn_", "scales."), ("MODEL.FPN.OUT_CHAN
 PARTS = (PYRAMID, Part("box head", "roi_heads.", ("box_head.",), _BOX_HEAD))
 # What a network has a row or a channel of for each class, in Detectron2's architectures and ours.
 PREDICTORS = ("roi_heads.box_predictor.", "roi_heads.mask_head.predictor.", "head.cls_score.")
+BOX_SIDES = 4  # rows of a class in what predicts its box
 
 
 def part_flags(tensors: Mapping[str, object], cfg: CfgNode) -> Flags:
@@ -83,12 +85,30 @@ def _differences(here: Mapping[str, object], there: Mapping[str, object]) -> lis
     return differences
 
 
-def without_predictors(tensors: dict, weights: str) -> dict:
-    """The tensors without those that predict classes: the network's classes are others."""
-    kept = {key: value for key, value in tensors.items() if not key.startswith(PREDICTORS)}
-    if len(kept) < len(tensors):
-        logger.info(f"{weights} knows other classes than this data: predictors of classes start from random weights")
-    return kept
+def predictors_for(tensors: dict, classes: Sequence[str], theirs: Sequence[str], weights: str) -> dict:
+    """The tensors for a network of ``classes``. What predicts classes is put in their order where they are ``theirs``,
+    which the file's predictors have; else it is left out."""
+    own = {key for key in tensors if key.startswith(PREDICTORS)}
+    if not own or list(classes) == list(theirs):
+        return tensors
+    if sorted(classes) == sorted(theirs) and len(set(classes)) == len(classes):
+        logger.info(f"{weights} has these classes in another order: its predictors are put in that of this data")
+        order = [list(theirs).index(name) for name in classes]
+        return {key: _in_order(key, value, order) if key in own else value for key, value in tensors.items()}
+    logger.info(f"{weights} knows other classes than this data: predictors of classes start from random weights")
+    return {key: value for key, value in tensors.items() if key not in own}
+
+
+def _in_order(key: str, values: Tensor, order: list[int]) -> Tensor:
+    """A predictor's rows (R, ...) with class ``order[n]`` of its own as class n; those of all classes, or of none of
+    them, stay."""
+    if key.startswith("head."):  # of each anchor in turn all classes
+        return values.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
+    rows = BOX_SIDES if ".bbox_pred." in key else 1
+    count = rows * len(order)
+    if len(values) < count:
+        return values
+    return torch.cat([values[:count].unflatten(0, (-1, rows))[order].flatten(0, 1), values[count:]])
 
 
 def report_parts(model: Collection[str], missing: Collection[str], weights: str) -> None:

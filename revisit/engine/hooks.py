@@ -60,13 +60,15 @@ class ReadErrors(HookBase):
     """Log every unreadable image that a neighbour replaced; stop when more than 1 % of all reads fail.
 
     Judged over all processes after every WINDOW reads, or every epoch of a smaller data set: a share of fewer
-    reads says little. ``read_failures`` counts the failures since the run began or was resumed.
+    reads says little. ``read_failures`` counts the failures since the run began or was resumed. Of a set whose look
+    before the run found 1 % unreadable, an epoch that leaves some ``images`` out may read all of these.
     """
 
     WINDOW = 1000  # reads
 
-    def __init__(self, global_batch: int, iterations_per_epoch: int):
+    def __init__(self, global_batch: int, iterations_per_epoch: int, images: int = 0):
         self._global_batch = global_batch
+        self._left_out = max(0, images - iterations_per_epoch * global_batch) / iterations_per_epoch  # a step
         self._period = min(iterations_per_epoch, math.ceil(self.WINDOW / global_batch))
         self._steps = 0
         self._failures = 0  # of this process
@@ -86,7 +88,7 @@ class ReadErrors(HookBase):
             return
         failures = sum(comm.all_gather(self._failures))
         reads = self._steps * self._global_batch + failures
-        if failures > MOST_UNREADABLE * reads:
+        if failures > MOST_UNREADABLE * (reads + self._steps * self._left_out):
             examples = [name for names in comm.all_gather(sorted(self._known)[:1]) for name in names]
             raise UserError(
                 f"{failures} of {reads} images could not be read, {', '.join(['for one', *examples][:2])}. "

@@ -40,7 +40,7 @@ class PretrainTrainer(RevisitTrainer):
             # What else a step changes (momentum encoder, queue), so that a checkpoint holds one moment.
             *unwrap(self.model).hooks(cfg, loader.iterations_per_epoch),
             *self.step_hooks(),  # before what is slow, whose time they would count
-            ReadErrors(batch, loader.iterations_per_epoch),
+            ReadErrors(batch, loader.iterations_per_epoch, sum(part["count"] for part in loader.images)),
             CropFallbacks(batch // comm.get_world_size() * constrained) if constrained else None,
             *self.added_hooks(),
             # The evaluation and what follows from it, before the checkpoint, which holds both.

@@ -5,7 +5,7 @@ import logging
 import re
 import subprocess
 import sys
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,16 @@ from revisit.checkpoint.flags import read_flags, write_flags
 from revisit.checkpoint.sources import origin_of
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
+from revisit.keys import with_values
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS
+from revisit.plugins import load_plugins
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 from detectron2.modeling import BACKBONE_REGISTRY, build_model
+from detectron2.modeling.meta_arch import RetinaNet
+from detectron2.modeling.meta_arch.dense_detector import permute_to_N_HWA_K
 
 DOCUMENT = (ROOT / "docs/weights.md").read_text()
 
@@ -152,6 +157,43 @@ def test_docs_plain_detectron2_predicts_by_a_finetuned_detector(tmp_path):
     code += "print('image', boxes.image_size, len(boxes) > 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert "image (64, 80) True" in done.stdout, done.stderr[-2000:]
+
+
+def predicted(model: torch.nn.Module, names: list[str]) -> dict[str, list[torch.Tensor]]:
+    """What the predictors say of noise, by the name of a class."""
+    noise = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    if isinstance(model, RetinaNet):
+        scores = permute_to_N_HWA_K(model.head.cls_score(noise(1, 256, 2, 2)), len(names))
+        return {name: [scores[..., n]] for n, name in enumerate(names)}
+    heads = model.roi_heads
+    scores, sides = heads.box_predictor(noise(3, heads.box_predictor.cls_score.in_features))
+    sides = sides.unflatten(1, (-1, 4)).expand(-1, len(names), -1)
+    masks = heads.mask_head.predictor(noise(3, 8, 2, 2)) if heads.mask_on else scores
+    of_classes = {name: [scores[:, n], sides[:, n], masks[:, n]] for n, name in enumerate(names)}
+    return of_classes | {"background": [scores[:, -1]]}
+
+
+def test_a_detector_keeps_its_predictors_for_data_that_have_its_classes_in_another_order(tmp_path):
+    load_plugins()
+    classes, other = ["left", "dog", "cat", "owl"], ["cat", "owl", "left", "dog"]
+    MetadataCatalog.get("in_another_order").set(thing_classes=other)
+    common = f"MODEL.DEVICE cpu MODEL.ROI_HEADS.NUM_CLASSES 4 MODEL.RETINANET.NUM_CLASSES 4 OUTPUT_DIR {tmp_path}"
+    for recipe, own in {
+        "coco_mask_rcnn_R50_FPN": "MODEL.ROI_MASK_HEAD.CONV_DIM 8",
+        "coco_faster_rcnn_R50_FPN": "MODEL.ROI_BOX_HEAD.CLS_AGNOSTIC_BBOX_REG True",
+        "coco_retinanet_R50_FPN": "MODEL.RETINANET.NUM_CONVS 1",
+    }.items():
+        cfg = make_config(f"detection/{recipe}.yaml", f"{common} {own}".split())
+        torch.manual_seed(0)
+        model = build_model(cfg)
+        RevisitCheckpointer(model, with_values(cfg, {"DATASETS.TRAIN": ()})).save("detector", classes=classes)
+        torch.manual_seed(1)
+        cfg = with_values(cfg, {"DATASETS.TRAIN": ("in_another_order",)})
+        started = build_model(cfg)
+        RevisitCheckpointer(started, cfg).resume_or_load(str(tmp_path / "detector.pth"), resume=False)
+        expected = predicted(model, classes)
+        for name, values in predicted(started, other).items():
+            assert all(map(torch.equal, values, expected[name])), (recipe, name)
 
 
 def test_a_retinanet_fpn_starts_from_the_weights_within_its_wrapper(checkpoint, weights):

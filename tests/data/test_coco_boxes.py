@@ -155,6 +155,15 @@ def test_boxes_that_cannot_be_meant_are_refused(coco, change, problem):
     assert problem in refusal(inspected, coco(change))
 
 
+def test_keypoints_whose_names_nothing_says_are_refused_before_the_run(coco):
+    data = coco(of_all("annotations", keypoints=[4, 4, 2] * 17))
+    own = ["DATASETS.TRAIN", f"('{data}',)", "MODEL.KEYPOINT_ON", "True", "MODEL.DEVICE", "cpu"]
+    cfg = make_config("detection/coco_faster_rcnn_R50_FPN.yaml", [*own, "MODEL.ROI_HEADS.NUM_CLASSES", "2"])
+    assert "names 0 keypoints of 17" in refusal(inspect_training, cfg)
+    MetadataCatalog.get(data).set(keypoint_names=[f"point {n}" for n in range(17)], keypoint_flip_map=[])
+    assert inspect_training(cfg) == 1
+
+
 def test_a_test_set_without_boxes_scores_nothing(coco):
     notes = inspected(coco(lambda content: content.pop("annotations")), to_learn=False)
     assert [level for level, _ in notes] == [logging.INFO, logging.WARNING] and "no box" in notes[1][1]

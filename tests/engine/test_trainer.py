@@ -193,6 +193,14 @@ def test_too_many_unreadable_files_stop_a_run(storage, caplog):
     refused("1 of 61", small.observe, [])
 
 
+def test_one_unreadable_file_of_more_than_a_hundred_stops_no_run_however_few_of_them_an_epoch_reads(storage):
+    hook = ReadErrors(global_batch=40, iterations_per_epoch=2, images=119)
+    for _ in range(30):
+        hook.observe(["x.jpg: bad"])  # 1 of 80 reads, of 119 images
+        hook.observe([])
+    assert storage.history("read_failures").latest() == 30
+
+
 @pytest.mark.parametrize(("waiting", "hints"), [(0.9, 1), (0.0, 0)])
 def test_waiting_for_data_is_hinted_at_once(caplog, waiting, hints):
     hook = Throughput(global_batch=32, num_workers=1)

@@ -32,6 +32,7 @@ from revisit.errors import UserError, first_line
 from detectron2.utils.logger import log_first_n
 
 Read = TypeVar("Read")
+UNKNOWN_SIZE = {"height": 1, "width": 1}  # px: no labelled box fits in it
 MAX_REPLACEMENTS = 20  # images in a row
 _ORIENTATION = 0x0112  # the EXIF tag
 _END_OF_JPEG = b"\xff\xd9"
@@ -256,6 +257,15 @@ def read_size(file_name: PathLike) -> dict[str, int]:
     except Exception as error:  # decoders raise whatever damaged bytes trip
         raise UserError(f"{file_name} has no size that can be read ({first_line(error)}): expected an image") from error
     return {"height": height, "width": width}
+
+
+def size_if_known(file_name: PathLike) -> dict[str, int]:
+    """The same; UNKNOWN_SIZE of an image that cannot be read: whether a run can do without, the look at all of them
+    says."""
+    try:
+        return read_size(file_name)
+    except UserError:
+        return dict(UNKNOWN_SIZE)
 
 
 def ends_well(record: dict) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pycocotools import mask as coco_mask
 
-from revisit.data.images.reader import read_size
+from revisit.data.images.reader import size_if_known
 from revisit.data.sources.coco_truth import read_coco, true_coco
 from revisit.data.sources.label_files import label_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
@@ -55,7 +55,7 @@ def load_box_files(
     """
     pictures, objects = [], []
     for number, (image, file) in enumerate(label_files(images, labels, suffix).items()):
-        size, boxes_of_image = read(file, Path(image)) if file else (read_size(image) | {WITHOUT_LABELS: True}, [])
+        size, boxes_of_image = read(file, Path(image)) if file else (size_if_known(image) | {WITHOUT_LABELS: True}, [])
         pictures.append({"id": number, "file_name": os.path.relpath(image, images), **size})
         objects += [{**thing, "image_id": number} for thing in boxes_of_image]
     classes = classes or sorted({thing["name"] for thing in objects})

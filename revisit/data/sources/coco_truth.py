@@ -18,7 +18,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from revisit.data.images.opening import JPEG, check_pixel_count
-from revisit.data.images.reader import read_size
+from revisit.data.images.reader import size_if_known
 from revisit.data.sources.file_names import other_spellings
 from revisit.data.sources.image_folders import require_files
 from revisit.errors import expect, translated
@@ -131,7 +131,7 @@ def _complete(pictures: list[dict], folder: Path) -> None:
     _expect_different(places, "images have the same file")
     for picture, path in zip(pictures, paths, strict=True):
         if not (_is_side(picture.get("height")) and _is_side(picture.get("width"))):
-            picture.update(read_size(path))
+            picture.update(size_if_known(path))
         check_pixel_count(picture["height"], picture["width"], JPEG)
 
 

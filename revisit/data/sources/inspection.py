@@ -118,3 +118,8 @@ def _check_heads(cfg: CfgNode, name: str, records: Records) -> None:
     for switch, needed in (("MASK_ON", "segmentation"), ("KEYPOINT_ON", "keypoints")):
         has_data = needed in fields or not cfg.MODEL[switch]
         expect(has_data, f"MODEL.{switch} is True, but data set {name!r} has no {needed} of use")
+    if cfg.MODEL.KEYPOINT_ON and name in cfg.DATASETS.TRAIN:
+        named, count = MetadataCatalog.get(name).get("keypoint_names", ()), cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_KEYPOINTS
+        problem = f"MODEL.KEYPOINT_ON is True, but data set {name!r} names {len(named)} keypoints of {count}"
+        expected = "keypoint_names and keypoint_flip_map in the metadata that a module of IMPORTS sets"
+        expect(len(named) == count, f"{problem} (MODEL.ROI_KEYPOINT_HEAD.NUM_KEYPOINTS): expected {expected}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from revisit.data.images.reader import read_size
+from revisit.data.images.reader import size_if_known
 from revisit.data.sources.image_folders import require_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, sample
@@ -86,7 +86,7 @@ def read_voc_annotation(
         tree = ElementTree.parse(file).getroot()
         objects = [_read_object(element, classes) for element in tree.findall("object")]
         size = {side: int(float(tree.findtext(f"size/{side}") or 0)) for side in ("height", "width")}
-    return size if all(size.values()) else read_size(image), objects
+    return size if all(size.values()) else size_if_known(image), objects
 
 
 def _read_object(element: ElementTree.Element, classes: tuple[str, ...]) -> VOCObject:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from tiny import tiny_config
-from trees import refused
+from trees import pack, refused
 
 from projects.FrozenEvaluations import linear as linear
 from projects.FrozenEvaluations.labelled_sets import LabelledSet, check_classes, transform_of
@@ -227,6 +227,21 @@ def test_a_layer_is_trained_by_the_command(pretrained, run_project):
     right = logits.topk(5, dim=1).indices == torch.tensor([record["label"] for record in records])[:, None]
     expected = [round(100 * hits.sum().item() / len(records), 2) for hits in (right[:, 0], right.any(dim=1))]
     assert [results["top1"], results["top5"]] == expected
+
+
+def test_images_in_shards_are_classified_as_those_in_folders(pretrained, run_project, toy_datasets, tmp_path):
+    scores = []
+    for kind in ("class_folders", "shards"):
+        names = []
+        for part in ("train", "heldout"):
+            folder = toy_datasets / "toy_scenes/object_centric" / part
+            pack(f"--data class_folders:{folder} --output {tmp_path / part} --count 2")
+            names.append(f"('{kind}:{tmp_path / part if kind == 'shards' else folder}',)")
+        data = f'DATASETS.TRAIN "{names[0]}" DATASETS.TEST "{names[1]}"'
+        options = f"{SMALL} {data} LINEAR.METHOD knn"
+        _, results = run_project("FrozenEvaluations/linear", options, pretrained / "backbone.pth")
+        scores.append(results["top1"])
+    assert scores[0] == scores[1]
 
 
 def test_own_images_are_classified_as_the_evaluation_of_their_pretraining_sees_them():

@@ -2,6 +2,8 @@
 
 import io
 import json
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,6 +132,47 @@ def test_in_finetuning_the_next_record_stands_in_for_an_unreadable_one(tmp_path,
     )
     assert [dataset[0, n]["name"][-7:] for n in (0, 1, 2)] == ["000.jpg", "001.jpg", "000.jpg"]
     assert "replaced by its neighbour" in caplog.text and f"{tmp_path}/bad.jpg" in caplog.text
+
+
+def yolo_of(root: Path, count: int) -> str:
+    for n in range(count):
+        write(root / f"labels/{n:03d}.txt", "0 0.5 0.5 0.5 0.5")
+    write(root / "labels/classes.txt", "cat")
+    return f"yolo:{root}/photos:{root}/labels"
+
+
+def voc_of(root: Path, count: int) -> str:
+    box = "<xmin>2</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax>"
+    for n in range(count):
+        thing = f"<object><name>cat</name><bndbox>{box}</bndbox></object>"
+        write(root / f"labels/{n:03d}.xml", f"<annotation>{thing}</annotation>")
+    return f"voc_xml:{root}/photos:{root}/labels"
+
+
+def coco_of(root: Path, count: int, **size: int) -> str:
+    content = {
+        "images": [{"id": n, "file_name": f"{n:03d}.jpg", **size} for n in range(count)],
+        "categories": [{"id": 1, "name": "cat"}],
+        "annotations": [{"id": n + 1, "image_id": n, "category_id": 1, "bbox": [2, 2, 7, 7]} for n in range(count)],
+    }
+    write(root / "coco.json", json.dumps(content))
+    return f"coco:{root}/photos:{root}/coco.json"
+
+
+SIZE = dict(zip(("width", "height"), Image.open(io.BytesIO(WHOLE)).size, strict=True))
+
+
+@pytest.mark.parametrize("labels_of", [yolo_of, voc_of, coco_of, partial(coco_of, **SIZE)])
+def test_boxes_are_learned_where_one_percent_of_their_images_cannot_be_read(tmp_path, labels_of):
+    folder_of(tmp_path / "photos", 103)
+    own = {"DATASETS.TRAIN": f"('{labels_of(tmp_path, 103)}',)", "MODEL.ROI_HEADS.NUM_CLASSES": 1}
+    for damaged in (b"", b"<html>not found</html>", WHOLE[30:]):
+        write(tmp_path / "photos/050.jpg", damaged)
+        cfg = make_config("own_images/detection.yaml", [str(word) for pair in own.items() for word in pair])
+        warning = next(text for _, text in logged(inspect_training, cfg) if "stand in" in text)
+        assert "103 of 103 images looked at, 1 cannot be read" in warning and "050.jpg" in warning
+    write(tmp_path / "photos/051.jpg")
+    assert "2 cannot be read" in refusal(inspect_training, cfg) and "at most 1%" in refusal(inspect_training, cfg)
 
 
 def test_test_images_that_are_learned_from_are_warned_of(write_pictures, tmp_path, caplog):
