@@ -49,6 +49,20 @@ def process_timeout() -> timedelta | None:
     return getattr(options, "_timeout", None)
 
 
+@contextmanager
+def processes_wait(timeout: timedelta) -> Iterator[None]:
+    """In the block, which all processes of a run enter, they wait so long for each other, where that is longer."""
+    usual = process_timeout() if distributed.is_initialized() else None
+    groups = {distributed.group.WORLD, gloo_group()} if usual and usual < timeout else set()
+    for group in groups:
+        distributed.distributed_c10d._set_pg_timeout(timeout, group)
+    try:
+        yield
+    finally:
+        for group in groups:
+            distributed.distributed_c10d._set_pg_timeout(usual, group)
+
+
 def kill_with_parent() -> None:
     """Let the kernel kill this process when the one that started it dies.
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
+from revisit.compat.private_names import processes_wait
 from revisit.data.images.reader import UnreadableImageError
-from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
+from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY, PATIENCE
 from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, Checkpoints, EndOfRunError
 from revisit.engine.machines_alike import check_tensors
 from revisit.engine.same_experiment import check_same_experiment, config_text, plain_config
@@ -191,7 +192,7 @@ class RevisitTrainer(DefaultTrainer):
         model = cls.build_model(cfg)
         loaded = cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
         check_tensors(model)
-        with EventStorage(loaded.get("iteration", 0)):
+        with EventStorage(loaded.get("iteration", 0)), processes_wait(PATIENCE):
             results = cls.test(cfg, model)
         if comm.is_main_process():
             write_results(Path(cfg.OUTPUT_DIR), results)

@@ -4,15 +4,20 @@ the run was stopped between them or in their midst."""
 import json
 import logging
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from math import nan
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import launch_forks
 from runs import assert_numbers_are_explained, assert_same, load, run, run_config, train, train_for_module
 from tiny import tiny_config
+from torch import distributed
+from torch.distributed import distributed_c10d
 from trees import refusal, refused
 
 from projects.FrozenEvaluations.while_pretraining import LinearClassifier
@@ -20,8 +25,10 @@ from projects.Reports.start_scores import StartScores
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import checkpoints_of_run
+from revisit.compat.private_names import process_timeout
 from revisit.engine.config_checks import check_evaluation
 from revisit.engine.data_checks import inspect_evaluation
+from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
@@ -29,6 +36,7 @@ from revisit.errors import UserError
 from revisit.evaluation.classifiers import NearestNeighbors
 from revisit.keys import Facts, resolve_auto_values
 
+from detectron2.utils import comm
 from detectron2.utils.env import seed_all_rng
 from detectron2.utils.events import get_event_storage
 
@@ -344,3 +352,23 @@ def test_scores_below_the_start_are_warned_of(caplog, now, done, warnings, chang
     when = "half time: training" if done == 60 else "training"
     assert (f"{when} has taken {change}" in caplog.text) == bool(change)
     assert ("What helped small runs most" in caplog.text) == bool(change and warnings)
+
+
+def evaluate_on_main_alone() -> bool:
+    comm.synchronize()
+    distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), distributed.group.WORLD)
+
+    def test(*_: object) -> dict:
+        time.sleep(2 * comm.is_main_process())
+        return {}
+
+    storage = SimpleNamespace(put_scalars=lambda **_: None)
+    hook = Evaluation(Path())
+    parts = {"cfg": None, "model": None, "evaluators": None, "storage": storage, "gather_metrics": lambda: None}
+    hook.trainer = SimpleNamespace(is_evaluated=True, test=test, **parts)
+    hook.after_step()
+    return process_timeout() == timedelta(seconds=0.5)
+
+
+def test_processes_wait_for_an_evaluation_of_the_main_one_longer_than_for_a_step():
+    assert launch_forks(evaluate_on_main_alone, 2) == [True, True]
