@@ -65,6 +65,12 @@ def settings_of_run(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def iterations_of_run(folder: Path) -> int:
+    """How many a run in this folder has done by its newest checkpoint that can be read; 0 without one."""
+    found = (read_iteration(path) for path in checkpoints_of_run(folder))
+    return next((iteration + 1 for iteration in found if iteration is not None), 0)
+
+
 def iteration_of(path: Path) -> int:
     """The iteration after which a checkpoint was made; -1 for another file."""
     if number := _PERIODIC.fullmatch(path.name):

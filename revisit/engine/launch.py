@@ -63,6 +63,8 @@ def find_processes(args: argparse.Namespace) -> Processes:
     """The processes of a command line with Detectron2's options, or those of torchrun where it started this process."""
     timeout = timedelta(minutes=args.timeout)
     if not dist.is_torchelastic_launched():
+        if args.num_machines == 1:
+            _check_alone()
         return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     world = int(os.environ["WORLD_SIZE"])
@@ -72,6 +74,19 @@ def find_processes(args: argparse.Namespace) -> Processes:
             f"{args.num_gpus}: leave out --num-gpus and --num-machines"
         )
     return Processes(local, world // local, int(os.environ["GROUP_RANK"]), "env://", timeout)
+
+
+def _check_alone() -> None:
+    """Raise UserError where another launcher than torchrun has started several processes, each of which would train by
+    itself. A job of SLURM with several tasks may have started one of them."""
+    counts = {name: os.environ.get(name, "") for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")}
+    for name, count in counts.items():
+        if not count.isdecimal() or int(count) < 2:
+            continue
+        alone = f"{name} is {count}, but each process that is started without torchrun trains by itself"
+        way_out = "expected torchrun, --num-gpus and --num-machines, or tools/slurm.py"
+        expect(name.startswith("SLURM"), f"{alone}: {way_out}; where one process is meant, unset {name}")
+        print(f"warning: {alone}: {way_out}, or one task", file=sys.stderr)
 
 
 # Not Detectron2's launch: that of 0.6 knows CUDA alone; that of main passes no signal on, ends with a traceback, and

@@ -60,10 +60,23 @@ def length(cfg: CfgNode, facts: Facts) -> Decision | None:
         return None
     iterations_per_epoch(cfg, facts.images)
     if cfg.SOLVER.MAX_ITER <= 0 and cfg.SOLVER.EPOCHS > 0:
-        return in_iterations(cfg, facts, cfg.SOLVER.EPOCHS)
+        return _rest_of_run(cfg, facts) or in_iterations(cfg, facts, cfg.SOLVER.EPOCHS)
     is_said = any(value_of(cfg, key.name) for key in alternatives()["length"])
     expect(is_said, "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
     return None
+
+
+def _rest_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """Of a run that resumes, or has resumed, with another batch: what it has done, and its other epochs."""
+    batch, length, epochs = (facts.before.get(f"SOLVER.{key}", 0) for key in ("IMS_PER_BATCH", "MAX_ITER", "EPOCHS"))
+    if not (facts.done and batch and epochs):
+        return None
+    before, now = facts.images // batch, iterations_per_epoch(cfg, facts.images)
+    if before == 0 or (before == now and length == epochs * now):
+        return None
+    rest = max(0.0, (length - facts.done) / before + cfg.SOLVER.EPOCHS - epochs)
+    why = f"{facts.done} iterations are done, {rest:.4g} of {cfg.SOLVER.EPOCHS} epochs follow, of {now} each"
+    return Decision(facts.done + round(rest * now), why)
 
 
 def checkpoint_period(cfg: CfgNode, facts: Facts) -> Decision | None:

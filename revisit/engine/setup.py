@@ -17,6 +17,7 @@ from revisit.checkpoint.run_folder import (
     UNTRAINED,
     Trained,
     checkpoints_of_run,
+    iterations_of_run,
     set_aside_earlier_run,
     settings_of_run,
     tidy_up,
@@ -172,7 +173,9 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
     """Resolve and check a config, without the images of DATASETS.TRAIN. Returns the facts with those of the run that
     ``resume`` continues."""
     with translated("checking the config"):
-        facts = replace(facts, before=settings_of_run(Path(cfg.OUTPUT_DIR)) if resume else {})
+        if resume:
+            folder = Path(cfg.OUTPUT_DIR)
+            facts = replace(facts, before=settings_of_run(folder), done=iterations_of_run(folder))
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes)
         if facts.for_here:

@@ -40,6 +40,7 @@ class BoxEvaluator(COCOEvaluator):
 
     A data set without such a file is scored against its records. A network that finds nothing at all has AP 0 of every
     class that has truth, of all tasks of the network. Of an image TEST.DETECTIONS_PER_IMAGE count, at least COCO's 100.
+    Predictions for the second of DATASETS.TEST lie in ``inference/2``, and so on.
     """
 
     TYPES = ("coco",)
@@ -48,12 +49,14 @@ class BoxEvaluator(COCOEvaluator):
 
     def __init__(self, dataset_name: str, cfg: CfgNode):
         counted = max(STANDARD_DETECTIONS, cfg.TEST.DETECTIONS_PER_IMAGE)
-        self._name, self._about = dataset_name, Path(cfg.OUTPUT_DIR) / OF_PREDICTIONS
+        first = Path(cfg.OUTPUT_DIR) / OF_PREDICTIONS
+        others = {name: first.parent / str(n) / first.name for n, name in enumerate(cfg.DATASETS.TEST[1:], start=2)}
+        self._name, self._about = dataset_name, others.get(dataset_name, first)
         with _file_of_truth(dataset_name):
             super().__init__(
                 dataset_name,
                 tasks=tasks_of(cfg),
-                output_dir=str(Path(cfg.OUTPUT_DIR) / "inference"),
+                output_dir=str(self._about.parent),
                 use_fast_impl=has_compiled_operators(),
                 max_dets_per_image=counted,
             )

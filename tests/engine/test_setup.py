@@ -32,7 +32,17 @@ from revisit.engine.setup import Plan, make_config, plan
 from revisit.errors import UserError
 from revisit.evaluation.classifiers import NearestNeighbors
 from revisit.files import make_folder
-from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, integer, list_of, number
+from revisit.keys import (
+    KEYS,
+    OF_DETECTRON2,
+    Facts,
+    check_values,
+    declare,
+    integer,
+    list_of,
+    number,
+    resolve_auto_values,
+)
 from revisit.keys.reference import reference
 
 from detectron2.config import CfgNode, get_cfg
@@ -428,3 +438,21 @@ def test_a_run_that_goes_on_adds_a_line_and_a_new_one_starts_over(tmp_path, star
     written = [json.loads(line) for line in (tmp_path / "environment.json").read_text().splitlines()]
     assert written == [describe_environment()] * (3 if all(starts[1:]) else 1)
     assert written[0]["torch"] == torch.__version__ and written[0].keys() >= {"commit", "dirty", "python", "detectron2"}
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "done", "before", "length"),
+    [
+        (16, 4, 14, (8, 28, 4), 20),  # 2 epochs of 7, and 2 of 3
+        (16, 4, 15, (16, 20, 4), 20),  # resumed again
+        (16, 5, 15, (16, 20, 4), 23),  # and lengthened
+        (8, 6, 14, (8, 28, 4), 42),
+        (16, 4, 28, (8, 28, 4), 28),  # it had ended
+        (16, 4, 0, (8, 28, 4), 12),  # no checkpoint
+    ],
+)
+def test_a_run_that_resumes_with_another_batch_has_its_epochs(batch, epochs, done, before, length):
+    cfg = load("SOLVER.IMS_PER_BATCH", batch, "SOLVER.EPOCHS", epochs, "MOCO.BN_GROUP", 0)
+    settings = dict(zip(("SOLVER.IMS_PER_BATCH", "SOLVER.MAX_ITER", "SOLVER.EPOCHS"), before, strict=True))
+    resolve_auto_values(cfg, Facts(images=60, before=settings, done=done))
+    assert cfg.SOLVER.MAX_ITER == length

@@ -18,6 +18,7 @@ from commands import ROOT, TIMEOUT, TINY, launch_forks, popen, run, wait_until
 from PIL import Image
 from runs import load
 from torch.distributed.elastic.utils.distributed import get_free_port
+from trees import refused
 
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
@@ -243,6 +244,22 @@ def test_torchrun_and_other_numbers_do_not_go_together_which_one_process_says(mo
         run_command(lambda: find_processes(options))
     message = "error: torchrun started 1 x 2 processes, but the options ask for 1 x 3"
     assert capsys.readouterr().err.count(message) == 1 - rank
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"])
+def test_processes_that_another_launcher_has_started_do_not_train_alone_without_a_word(monkeypatch, capsys, name):
+    options = argparse.Namespace(num_gpus=1, num_machines=1, machine_rank=0, dist_url="auto", timeout=30)
+    for count in ("", "1"):
+        monkeypatch.setenv(name, count)
+        assert find_processes(options).world_size == 1 and not capsys.readouterr().err
+    monkeypatch.setenv(name, "2")
+    if name.startswith("SLURM"):  # the tasks of a job, of which this may be the only one that trains
+        assert find_processes(options).world_size == 1
+        assert "warning: SLURM_NTASKS is 2, but each process" in capsys.readouterr().err
+    else:
+        refused(f"^{name} is 2, but each process", find_processes, options)
+    options.num_machines = 2
+    assert find_processes(options).world_size == 2
 
 
 def test_an_address_that_is_taken_is_reported(toy_root, tmp_path):

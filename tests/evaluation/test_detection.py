@@ -111,6 +111,25 @@ def test_yolo_labels_are_scored_as_they_are_now(tmp_path):
             assert not MetadataCatalog.get(name).get("json_file")
 
 
+def test_each_of_several_test_sets_keeps_its_predictions(tmp_path):
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.OUTPUT_DIR = str(tmp_path)
+    for part in ("one", "two"):
+        write(tmp_path / part / "names", "cat\ndog")
+        for n in range(1 + (part == "two")):
+            Image.new("RGB", (100, 100)).save(tmp_path / part / f"{n}.jpg")
+            write(tmp_path / part / f"{n}.txt", "1 0.24 0.24 0.32 0.32")
+    places = [tmp_path / part for part in ("one", "two")]
+    cfg.DATASETS.TEST = tuple(f"yolo:{place}:{place}:{place}/names" for place in places)
+    for name in cfg.DATASETS.TEST:
+        get_records(name)
+        evaluate_exact(cfg, name)
+    for folder, name, count in zip(("inference", "inference/2"), cfg.DATASETS.TEST, (1, 2), strict=True):
+        assert json.loads((tmp_path / folder / "data_set.json").read_text())["data_set"] == name
+        assert len(json.loads((tmp_path / folder / "coco_instances_results.json").read_text())) == count
+
+
 def test_coco_classes_are_matched_by_name(tmp_path):
     """The test file has the network's classes the other way round, without a rare one, areas and sizes, ids from 0."""
     Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
