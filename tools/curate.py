@@ -43,7 +43,7 @@ def main() -> None:
     expect(rule["bits"] <= 64, f"--rule bits={rule['bits']}: expected 0 to 64")
     import numpy as np
 
-    from projects.Rows.curation import find_clusters, find_groups, find_leaks, hashed, kept_of, table_of_test
+    from projects.Rows.curation import find_clusters, find_groups, find_leaks, hashed, table_of_test
     from projects.Rows.grouping import Rule
     from projects.Rows.image_lists import full_names, images_of
     from revisit.data.sources.image_folders import write_list
@@ -53,16 +53,16 @@ def main() -> None:
     expect(len(table.rows) > 1, f"{args.embeddings} has one image: expected two at least, to compare them")
     make_folder(args.output, "--output")
     images = hashed(table, args.output / "digests", runner)
-    groups, lines = find_groups(images, is_near, args.output)
-    print(*lines, sep="\n", flush=True)
-    leaking = np.zeros(len(groups), bool)
+    leaking = np.zeros(len(table.rows), bool)
     if args.test:
         test_table = table_of_test(args.test, table, args.weights, args.output / "test", runner)
         test = hashed(test_table, args.output / "test_digests", runner)
         leaks, line = find_leaks(images, test, is_near, args.output)
         leaking = leaks.training
         print(line, flush=True)
-    kept = table.of(kept_of(groups, table, leaking))
+    places, lines = find_groups(images, is_near, leaking, args.output)
+    print(*lines, sep="\n", flush=True)
+    kept = table.of(places)
     expect(len(kept.rows) > 0, "every training image nearly equals a test image: nothing is left to keep")
     write_list(args.output / "unique.txt", full_names(kept))
     groups_kept = "of each group without leaks" if leaking.any() else "of each group"

@@ -34,7 +34,7 @@ class Hashed(NamedTuple):
 
     @property
     def looks(self) -> Looks:
-        return Looks(self.table.rows, self.digests.bits)
+        return Looks(self.table.rows, *self.digests[1:])
 
 
 def hashed(table: RowTable, folder: Path, runner: Runner = HERE) -> Hashed:
@@ -65,9 +65,15 @@ def _comparable(table: RowTable) -> dict[str, object]:
     return {"digest": table.about["digest"], "options": table.about["options"].get("size")}
 
 
-def find_groups(images: Hashed, rule: Rule, output: Path) -> tuple[np.ndarray, list[str]]:
-    """Write groups.csv and pairs.png. Returns the group of each image, and lines that say what there is."""
-    grouping = grouped(images.looks, rule)
+def find_groups(images: Hashed, rule: Rule, leaking: np.ndarray, output: Path) -> tuple[np.ndarray, list[str]]:
+    """Write groups.csv and pairs.png. Returns the places of the images that are kept, sorted, and lines that say what
+    there is.
+
+    Of those that nearly equal each other one with most pixels is kept, of equals the first; none of those ``leaking``,
+    (N,) bool, which hold no other place either.
+    """
+    pixels = sides_of(images.table.boxes).prod(axis=1)
+    grouping = grouped(images.looks, rule, np.lexsort((-pixels, leaking)))
     lines = zip(full_names(images.table), grouping.groups.tolist(), strict=True)
     write_whole(output / "groups.csv", csv_table(("file_name", "group"), lines))
     count, total = grouping.groups.max() + 1, len(grouping.groups)
@@ -83,7 +89,8 @@ def find_groups(images: Hashed, rule: Rule, output: Path) -> tuple[np.ndarray, l
         report.append(
             "pairs.png has the pairs around the threshold: if they are wrong, change --rule cosine=X or bits=N"
         )
-    return grouping.groups, report
+    kept = np.unique(grouping.kept)
+    return kept[~leaking[kept]], report
 
 
 def find_leaks(images: Hashed, test: Hashed, rule: Rule, output: Path) -> tuple[Leaks, str]:
@@ -97,18 +104,10 @@ def find_leaks(images: Hashed, test: Hashed, rule: Rule, output: Path) -> tuple[
     if not len(places):
         return leaked, f"no leaks: none of {total:,} test images nearly equals a training image"
     draw_leaks(output / "leaks.png", images.table, test.table, leaked.pairs)
-    training = f"one of {leaked.training.sum():,} training images"
-    return leaked, f"LEAKS: {len(places):,} of {total:,} test images nearly equal {training}: leaks.csv, leaks.png"
-
-
-def kept_of(groups: np.ndarray, table: RowTable, leaking: np.ndarray) -> np.ndarray:
-    """The places of one image of each group, sorted: that with most pixels, of equals the first. Groups with a
-    ``leaking`` image (N,) bool are left out."""
-    pixels = sides_of(table.boxes).prod(axis=1)
-    order = np.lexsort((-pixels, groups))
-    _, first = np.unique(groups[order], return_index=True)
-    kept = np.sort(order[first])
-    return kept[~np.isin(groups[kept], groups[leaking])]
+    test_images = f"{len(np.unique(places[:, 0])):,} of {total:,} test images"
+    training = f"{leaked.training.sum():,} of {len(leaked.training):,} training images"
+    line = f"LEAKS: {test_images} nearly equal {training}, which are left out: leaks.csv, leaks.png"
+    return leaked, line
 
 
 def find_clusters(table: RowTable, num_clusters: int | None, keep: int | None, output: Path) -> str:

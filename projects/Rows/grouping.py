@@ -1,17 +1,17 @@
-"""Which images nearly equal which, and the groups that they form: all pairs are compared, a block at a time.
+"""Which images nearly equal which, and which of them are kept: all pairs are compared, a block at a time.
 
-Two images are near-duplicates if their perceptual hashes differ in few bits *and* their rows have a high cosine. Either
-alone takes more others for near-duplicates at the same recall (docs/results/curation.md).
+Two images are near-duplicates if their perceptual hashes differ in few bits, their rows have a high cosine *and* their
+small pictures are the same. The first two alone each take more others for near-duplicates at the same recall, and
+together pages of text, or areas of any colour (docs/results/curation.md).
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from projects.Rows.hashes import differing_bits
+from projects.Rows.pictures import are_same
 from revisit.progress import progress
 
 BLOCK = 512  # images that are compared with all others at a time
@@ -24,6 +24,11 @@ class Looks(NamedTuple):
 
     rows: np.ndarray  # (N, C) float32, of length 1
     bits: np.ndarray  # (N, 64) bool
+    pictures: np.ndarray  # (N, SIDE, SIDE, 3) uint8
+
+    def of(self, order: np.ndarray) -> "Looks":
+        """The images at these places."""
+        return Looks(*(each[order] for each in self))
 
 
 class Rule(NamedTuple):
@@ -33,10 +38,10 @@ class Rule(NamedTuple):
     differing: int  # bits of 64, at most
 
     def __str__(self) -> str:
-        return f"a cosine of {self.similar:g} and at most {self.differing} of 64 bits that differ"
+        return f"one picture, a cosine of {self.similar:g} and at most {self.differing} of 64 bits that differ"
 
-    def holds(self, pairs: "Pairs") -> np.ndarray:
-        """For which pairs whose hashes are similar enough, (P,) bool."""
+    def may_hold(self, pairs: "Pairs") -> np.ndarray:
+        """For which pairs whose hashes are similar enough, (P,) bool, if their pictures are the same."""
         return pairs.cosines >= self.similar - ROUNDING
 
 
@@ -60,10 +65,12 @@ NO_PAIRS = Pairs(np.empty((0, 2), np.int64), np.empty(0, np.int64), np.empty(0, 
 
 
 class Grouped(NamedTuple):
-    """N images in groups, and the pairs around the threshold, the most similar ones first."""
+    """N images in groups, each around one that is kept, and the pairs around the threshold, the most similar ones
+    first."""
 
     groups: np.ndarray  # (N,) int64, from 0 on, in the order of their first images
-    alike: Pairs  # the SHOWN least similar near-duplicates
+    kept: np.ndarray  # (N,) int64, the place of the image that is kept of its group
+    alike: Pairs  # the SHOWN least similar pairs of an image and the one that is kept
     others: Pairs  # the SHOWN most similar pairs of as similar hashes that are none
 
 
@@ -79,27 +86,36 @@ def pairs_of(some: Looks, others: Looks, differing: int, title: str) -> Iterator
         yield Pairs(places, bits[first, second].astype(int), cosines[first, second])
 
 
-def grouped(looks: Looks, rule: Rule) -> Grouped:
-    """Groups are connected components: near-duplicates of near-duplicates are in one group."""
-    groups, alike, others = np.arange(len(looks.rows)), NO_PAIRS, NO_PAIRS
-    for pairs in pairs_of(looks, looks, rule.differing, "comparing"):
-        pairs = pairs.of(pairs.places[:, 0] < pairs.places[:, 1])
-        is_alike = rule.holds(pairs)
-        groups = _connected(groups, pairs.places[is_alike])
-        alike = _most_similar_first(alike.joined(pairs.of(is_alike)))
-        alike = alike.of(slice(-SHOWN, None))
-        others = _most_similar_first(others.joined(pairs.of(~is_alike))).of(slice(SHOWN))
-    return Grouped(groups, alike, others)
+def grouped(looks: Looks, rule: Rule, order: np.ndarray) -> Grouped:
+    """Each image in the group of the most similar one that is kept and that it nearly equals; where there is none, it
+    is kept itself.
 
-
-def _connected(groups: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Groups (N,) after more pairs (P, 2) have been joined; by blocks, so that never all pairs are in memory."""
-    count = groups.max() + 1
-    first, second = groups[places].T
-    edges = coo_array((np.ones(len(places), bool), (first, second)), shape=(count, count))
-    _, joined = connected_components(edges, directed=False)
-    _, where, numbers = np.unique(joined[groups], return_index=True, return_inverse=True)
-    return where.argsort().argsort()[numbers]
+    Args:
+        order: (N,) int64, the places of the images, what is to be kept first.
+    """
+    ordered, alike, others = looks.of(order), NO_PAIRS, NO_PAIRS
+    kept = np.arange(len(order))  # in this order
+    for pairs in pairs_of(ordered, ordered, rule.differing, "comparing"):
+        pairs = pairs.of(pairs.places[:, 0] > pairs.places[:, 1])
+        near = _most_similar_first(pairs.of(rule.may_hold(pairs)))
+        near = near.of(np.argsort(near.places[:, 0], kind="stable"))
+        joined, unlike = [], []
+        for number, (image, earlier) in enumerate(near.places.tolist()):
+            if kept[image] < image or kept[earlier] < earlier:
+                continue
+            if are_same(ordered.pictures[earlier], ordered.pictures[image]):
+                kept[image] = earlier
+                joined.append(number)
+            else:
+                unlike.append(number)
+        alike = _most_similar_first(alike.joined(near.of(joined))).of(slice(-SHOWN, None))
+        others = others.joined(near.of(unlike)).joined(pairs.of(~rule.may_hold(pairs)))
+        others = _most_similar_first(others).of(slice(SHOWN))
+    of_images = np.empty_like(order)
+    of_images[order] = order[kept]
+    _, where, numbers = np.unique(of_images, return_index=True, return_inverse=True)
+    groups = where.argsort().argsort()[numbers]
+    return Grouped(groups, of_images, *(each._replace(places=order[each.places]) for each in (alike, others)))
 
 
 def _most_similar_first(pairs: Pairs) -> Pairs:
@@ -109,17 +125,21 @@ def _most_similar_first(pairs: Pairs) -> Pairs:
 class Leaks(NamedTuple):
     """Test images that a training image nearly equals."""
 
-    pairs: Pairs  # for each of these test images it and the most similar training image
+    pairs: Pairs  # a test and a training image, the most similar first; all of both that leak are named, some twice
     training: np.ndarray  # (N,) bool, which training images nearly equal a test image
 
 
 def leaks(training: Looks, test: Looks, rule: Rule) -> Leaks:
     """Every test image against every training image."""
-    is_leak, best = np.zeros(len(training.rows), bool), NO_PAIRS
+    in_test, in_training = np.zeros(len(test.rows), bool), np.zeros(len(training.rows), bool)
+    named = NO_PAIRS
     for pairs in pairs_of(test, training, rule.differing, "comparing with test images"):
-        pairs = pairs.of(rule.holds(pairs))
-        is_leak[pairs.places[:, 1]] = True
-        order = np.lexsort((-pairs.cosines, pairs.places[:, 0]))
-        _, first = np.unique(pairs.places[order, 0], return_index=True)
-        best = best.joined(pairs.of(order[first]))
-    return Leaks(_most_similar_first(best), is_leak)
+        near = _most_similar_first(pairs.of(rule.may_hold(pairs)))
+        found = []
+        for number, (one, other) in enumerate(near.places.tolist()):
+            is_named = in_test[one] and in_training[other]
+            if not is_named and are_same(training.pictures[other], test.pictures[one]):
+                in_test[one] = in_training[other] = True
+                found.append(number)
+        named = named.joined(near.of(found))
+    return Leaks(_most_similar_first(named), in_training)

@@ -1,4 +1,4 @@
-"""Two digests of each image: of its bytes, and of what it shows.
+"""Digests of each image: of its bytes, and of what it shows, with a small picture of it.
 
 The perceptual hash has 64 bits that changes of size, light and compression leave nearly as they are: the image in 32 x
 32 grey levels, its two-dimensional cosine transform, of which 8 x 8 low frequencies count, those of 0 left out. A bit
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from projects.Rows.pictures import SIDE, picture_of
 from revisit.arrays import read_arrays
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.pixel_format import PixelFormat
@@ -27,7 +28,7 @@ from revisit.jobs.record import Record
 from revisit.jobs.runner import Runner
 
 PART = 1024  # images
-SIDE = 32  # px
+HASHED = 32  # px
 BITS = 64
 _LOW = slice(1, 9)  # frequencies, in half waves a side
 
@@ -37,6 +38,7 @@ class Digests(NamedTuple):
 
     contents: np.ndarray  # (N,) str, the sha256 of each file's bytes
     bits: np.ndarray  # (N, BITS) bool, the perceptual hash
+    pictures: np.ndarray  # (N, SIDE, SIDE, 3) uint8
 
 
 def digests_of(records: Records, folder: Path, pixels: PixelFormat, runner: Runner = HERE) -> Digests:
@@ -51,10 +53,10 @@ def digests_of(records: Records, folder: Path, pixels: PixelFormat, runner: Runn
     make_folder(folder, "the folder of digests")
     with runner.alone(folder):
         Record(folder, {"images": fingerprint(records, labels=False)}).claim()
-    path = folder / "digests.npz"
+    path = folder / "looks.npz"
     if not path.is_file():
         work = Work("hashing", len(records), PART, partial(_of_part, records, pixels))
-        with in_parts(work, folder / "parts", runner) as arrays:
+        with in_parts(work, folder / "parts_of_looks", runner) as arrays:
             save_arrays(path, arrays)
     return _digests_in(path, len(records))
 
@@ -63,30 +65,30 @@ def _digests_in(path: Path, count: int) -> Digests:
     """Of so many images. Raises UserError for other arrays."""
     arrays = read_arrays(path)
     forms = {name: (array.shape, array.dtype.kind) for name, array in arrays.items()}
-    fits = forms == {"contents": ((count,), "U"), "bits": ((count, BITS), "b")}
+    pictures = ((count, SIDE, SIDE, 3), "u")
+    fits = forms == {"contents": ((count,), "U"), "bits": ((count, BITS), "b"), "pictures": pictures}
     expect(fits, f"{path} has no digests of {count} images: remove it, and give the same command again")
     return Digests(**arrays)
 
 
 def _of_part(records: Records, pixels: PixelFormat, part: range) -> Arrays:
     digests = ask_each(partial(_digest, pixels=pixels), [records[index] for index in part])
-    contents, hashes = zip(*digests, strict=True)
-    return Digests(np.array(contents), np.array(hashes))._asdict()
+    return Digests(*map(np.array, zip(*digests, strict=True)))._asdict()
 
 
-def _digest(record: dict, pixels: PixelFormat) -> tuple[str, np.ndarray]:
+def _digest(record: dict, pixels: PixelFormat) -> tuple[str, np.ndarray, np.ndarray]:
     try:
         picture = open_record(record, pixels)
         image = picture.decode(complete=True)
     except UnreadableImageError as error:
         raise UserError(f"unreadable image {error}: it was there when it was embedded, so embed again") from error
-    return hashlib.sha256(picture.data).hexdigest(), perceptual_hash(image)
+    return hashlib.sha256(picture.data).hexdigest(), perceptual_hash(image), picture_of(image)
 
 
 def perceptual_hash(image: np.ndarray) -> np.ndarray:
     """(H, W, 3) uint8 RGB -> (BITS,) bool."""
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-    small = cv2.resize(grey, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
+    small = cv2.resize(grey, (HASHED, HASHED), interpolation=cv2.INTER_AREA).astype(np.float32)
     low = cv2.dct(small)[_LOW, _LOW].ravel()
     return low > np.median(low)
 

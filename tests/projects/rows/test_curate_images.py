@@ -12,13 +12,25 @@ from commands import documented, one_line_error, run
 from PIL import Image
 
 from projects.Rows import grouping
-from projects.Rows.curation import kept_of
+from projects.Rows.curation import Hashed, find_groups
 from projects.Rows.grouping import Looks, Rule, grouped, leaks
-from projects.Rows.hashes import differing_bits, perceptual_hash
+from projects.Rows.hashes import Digests, differing_bits, perceptual_hash
 from projects.Rows.hierarchy import balanced, clustered, equal_shares
+from projects.Rows.pictures import SIDE, are_same, picture_of
 from projects.Rows.row_table import RowTable, save_table
 from revisit.data.sources.catalog import get_records
 from studies.curation.score_groups import pair_scores
+
+
+def looks_of(rows, bits, images=None):
+    """Images of N rows and hashes, all of one picture if none are given."""
+    images = images or [np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8)] * len(rows)
+    return Looks(np.asarray(rows, np.float32), bits, np.stack([*map(picture_of, images)]))
+
+
+def alike_but_for(images):
+    """Images that neither rows nor hashes tell apart."""
+    return looks_of(np.ones((len(images), 1)), np.zeros((len(images), 64), bool), images)
 
 
 @pytest.fixture
@@ -29,7 +41,7 @@ def looks():
     of = rng.integers(6, size=30)
     rows = centres[of] + rng.normal(0, 0.25, (30, 8))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return Looks(rows.astype(np.float32), bits[of] ^ (rng.random((30, 64)) < 0.1))
+    return looks_of(rows, bits[of] ^ (rng.random((30, 64)) < 0.1))
 
 
 def is_alike(one, other, rule):
@@ -62,26 +74,87 @@ def test_a_hash_changes_little_with_light_and_size_and_much_with_the_picture():
 
 
 @pytest.mark.parametrize("rule", [Rule(0.9, 16), Rule(0.8, 10), Rule(0.97, 64), Rule(1.0, 0)])
-def test_groups_are_those_of_all_pairs(looks, rule, monkeypatch):
+def test_an_image_is_left_out_for_the_most_similar_one_that_is_kept(looks, rule, monkeypatch):
     monkeypatch.setattr(grouping, "BLOCK", 7)
     images = list(zip(*looks, strict=True))
-    expected = list(range(30))
-    for one, other in itertools.combinations(range(30), 2):
-        if is_alike(images[one], images[other], rule):
-            expected = [expected[one] if group == expected[other] else group for group in expected]
-    result = grouped(looks, rule)
-    order = list(dict.fromkeys(expected))
-    assert result.groups.tolist() == [order.index(group) for group in expected]
+    order = np.random.default_rng(1).permutation(30)
+    kept_for = {}
+    for image in order.tolist():
+        near = [
+            kept for kept, itself in kept_for.items() if kept == itself and is_alike(images[image], images[kept], rule)
+        ]
+        kept_for[image] = max(near, key=lambda kept: looks.rows[image] @ looks.rows[kept], default=image)
+    expected = [kept_for[image] for image in range(30)]
+    result = grouped(looks, rule, order)
+    assert result.kept.tolist() == expected
+    firsts = list(dict.fromkeys(expected))
+    assert result.groups.tolist() == [firsts.index(kept) for kept in expected]
     alike, others = result.alike, result.others
     assert (alike.cosines >= rule.similar).all() and (others.cosines < rule.similar).all()
     assert (np.diff(alike.cosines) <= 0).all() and (np.diff(others.cosines) <= 0).all()
-    near = [pair for pair in itertools.combinations(range(30), 2) if is_alike(images[pair[0]], images[pair[1]], rule)]
-    assert len(alike.places) == min(grouping.SHOWN, len(near)) and {*map(tuple, alike.places)} <= {*near}
+    left_out = {(image, kept) for image, kept in enumerate(expected) if image != kept}
+    assert len(alike.places) == min(grouping.SHOWN, len(left_out)) and {*map(tuple, alike.places)} <= left_out
+
+
+def wide_picture(height, width, seed=0):
+    """Blots of all sizes, as photographs have them."""
+    rng = np.random.default_rng(seed)
+    scales = [(8, 16), (16, 64), (48, 240)]
+    layers = [
+        cv2.resize(rng.normal(size=(*scale, 3)), (width, height), interpolation=cv2.INTER_CUBIC) for scale in scales
+    ]
+    return np.clip(128 + 40 * sum(layers), 0, 255).astype(np.uint8)
+
+
+def test_of_a_slow_pan_no_frame_is_left_out_that_shares_little_with_the_one_that_is_kept():
+    """63 frames of 96 px, each 8 px on: all are linked by their neighbours, and the ends share no pixel."""
+    scene = wide_picture(60, 96 + 62 * 8)
+    looks = alike_but_for([scene[:, 8 * n : 8 * n + 96] for n in range(63)])
+    kept = grouped(looks, Rule(0.9, 16), np.arange(63)).kept
+    assert max(abs(kept - np.arange(63))) <= 2 and len({*kept.tolist()}) >= 21
+    rows = np.stack([np.cos(np.arange(63) / 60), np.sin(np.arange(63) / 60)], axis=1)  # linked by rows alone
+    kept = grouped(looks_of(rows, np.zeros((63, 64), bool)), Rule(0.9, 16), np.arange(63)).kept
+    assert min(np.sum(rows * rows[kept], axis=1)) >= 0.9 and len({*kept.tolist()}) > 1
+
+
+def page_of_text(seed):
+    """Lines of words in one place on every page; which letters they have differs."""
+    page = np.full((220, 160, 3), 255, np.uint8)
+    rng = np.random.default_rng(seed)
+    for line in range(12, 208, 14):
+        dark = rng.random(34) < 0.75
+        page[line : line + 8, 12:148] = np.where(dark.repeat(4), 30, 255)[None, :, None]
+    return page
+
+
+def test_pages_of_other_text_and_areas_of_other_colours_are_no_duplicates():
+    pages = [page_of_text(seed) for seed in range(8)]
+    flat = [np.full((40, 60, 3), colour, np.uint8) for colour in (255, 0, 128, (76, 0, 149), (255, 0, 0), (76, 76, 76))]
+    dots = [flat[0].copy() for _ in range(3)]
+    dots[1][5:7, 5:7], dots[2][30:32, 50:52] = 0, 0
+    for images in (pages, flat, dots):
+        assert grouped(alike_but_for(images), Rule(0.9, 16), np.arange(len(images))).kept.tolist() == [
+            *range(len(images))
+        ]
+    again = [cv2.resize(page, (320, 440)) for page in pages] + [image[:20] for image in flat[:3]]
+    kept = grouped(alike_but_for(pages + flat[:3] + again), Rule(0.9, 16), np.arange(22)).kept
+    assert kept.tolist() == [*range(11), *range(11)]
+
+
+@pytest.mark.parametrize(("height", "width"), [(150, 90), (64, 200)])
+def test_a_picture_is_the_same_after_a_crop_with_other_light_and_not_beside_it(height, width):
+    image = wide_picture(height, width)
+    part = image[: round(0.91 * height), round(0.08 * width) :]
+    assert are_same(picture_of(image), picture_of((0.7 * part).astype(np.uint8)))
+    assert are_same(picture_of(part), picture_of(image))
+    assert not are_same(picture_of(image), picture_of(image[:, width // 3 :]))
+    assert not are_same(picture_of(image), picture_of(wide_picture(height, width, seed=1)))
+    assert picture_of(image).shape == (SIDE, SIDE, 3)
 
 
 def test_leaks_are_those_of_all_pairs(looks, monkeypatch):
     monkeypatch.setattr(grouping, "BLOCK", 4)
-    training, test = (Looks(looks.rows[part], looks.bits[part]) for part in (slice(20), slice(20, None)))
+    training, test = looks.of(slice(20)), looks.of(slice(20, None))
     rule = Rule(0.9, 20)
     leaked = leaks(training, test, rule)
     pairs = [
@@ -90,11 +163,21 @@ def test_leaks_are_those_of_all_pairs(looks, monkeypatch):
         for n, other in enumerate(zip(*training, strict=True))
         if is_alike(one, other, rule)
     ]
-    assert pairs and sorted(leaked.pairs.places[:, 0]) == sorted({t for t, _ in pairs})
-    assert np.flatnonzero(leaked.training).tolist() == sorted({n for _, n in pairs})
-    for t, n in leaked.pairs.places:
+    named = [*map(tuple, leaked.pairs.places.tolist())]
+    assert pairs and {*named} <= {*pairs} and {t for t, _ in named} == {t for t, _ in pairs}
+    assert {n for _, n in named} == {n for _, n in pairs} == {*np.flatnonzero(leaked.training).tolist()}
+    for t in {t for t, _ in named}:
         best = max((other for one, other in pairs if one == t), key=lambda other: test.rows[t] @ training.rows[other])
-        assert n == best
+        assert (t, best) in named
+
+
+def test_every_training_image_that_leaks_is_named_and_no_other_one_is_left_out():
+    """A clip of 40 frames, of which a test frame equals the 21st, and shares little with those that are far."""
+    scene = wide_picture(60, 96 + 39 * 8)
+    frames = [scene[:, 8 * n : 8 * n + 96] for n in range(40)]
+    leaked = leaks(alike_but_for(frames), alike_but_for(frames[20:21]), Rule(0.9, 16))
+    assert 20 in leaked.pairs.places[:, 1] and abs(leaked.pairs.places[:, 1] - 20).max() <= 2
+    assert sorted(leaked.pairs.places[:, 1]) == np.flatnonzero(leaked.training).tolist()
 
 
 def table_of(rows, names, sizes):
@@ -103,12 +186,21 @@ def table_of(rows, names, sizes):
     return RowTable(np.asarray(rows, np.float32), np.array(names), boxes, np.array([""] * len(names)), about)
 
 
-def test_the_largest_image_of_a_group_is_kept_unless_the_group_leaks():
-    sizes = [(10, 10), (20, 20), (20, 20), (5, 5), (8, 8)]
-    table = table_of(np.eye(5), list("abcde"), sizes)
-    groups = np.array([0, 0, 0, 1, 2])
-    assert kept_of(groups, table, np.zeros(5, bool)).tolist() == [1, 3, 4]
-    assert kept_of(groups, table, np.array([True, False, False, False, True])).tolist() == [3]
+def test_the_largest_image_is_kept_that_does_not_leak(tmp_path):
+    names, sizes = list("abcde"), [(10, 10), (20, 20), (20, 20), (5, 5), (8, 8)]
+    looks = looks_of(np.eye(3)[[0, 0, 0, 1, 2]], np.zeros((5, 64), bool))
+    photos = [str(tmp_path / f"{name}.png") for name in names]
+    for photo in photos:
+        Image.new("RGB", (20, 20)).save(photo)
+    images = Hashed(table_of(looks.rows, photos, sizes), Digests(np.array(names), *looks[1:]))
+
+    def kept(*leaking):
+        return find_groups(images, Rule(0.9, 16), np.isin(names, leaking), tmp_path)[0].tolist()
+
+    assert kept() == [1, 3, 4]
+    assert kept("a", "e") == [1, 3]
+    assert kept("b") == [2, 3, 4]
+    assert kept("a", "b", "c") == [3, 4]
 
 
 @pytest.mark.parametrize("total", [0, 1, 7, 12, 30, 41])
@@ -173,13 +265,15 @@ def test_the_command_finds_copies_and_leaks_and_writes_data_sets(weights, write_
     command = f"python tools/curate.py {words} --weights {weights} --output {tmp_path}/out"
     text = run(command, tmp_path)
     assert "8 images show 6 things: 1 copies of the same bytes, 1 near-duplicates; the largest group has 2" in text
-    assert "LEAKS: 1 of 2 test images nearly equal one of 2 training images" in text
+    assert "LEAKS: 1 of 2 test images nearly equal 2 of 8 training images, which are left out" in text
     header, *lines = read_csv(tmp_path / "out/groups.csv")
     groups = {Path(name).name: group for name, group in lines}
     assert header == ["file_name", "group"] and len(lines) == 8 and len({*groups.values()}) == 6
     assert groups["same.png"] == groups["000.png"] and groups["larger.png"] == groups["001.png"]
-    header, leak = read_csv(tmp_path / "out/leaks.csv")
-    assert header == ["test", "training", "bits", "cosine"] and Path(leak[0]).name == "leak.jpg"
+    header, *leaking = read_csv(tmp_path / "out/leaks.csv")
+    assert header == ["test", "training", "bits", "cosine"]
+    named = [tuple(Path(name).name for name in line[:2]) for line in leaking]
+    assert sorted(named) == [("leak.jpg", "001.png"), ("leak.jpg", "larger.png")]
     names = [Path(record["file_name"]).name for record in get_records(f"list:{tmp_path}/out/unique.txt")]
     assert names == ["000.png", "002.png", "003.png", "004.png", "005.png"]  # none of what leaks
     assert len(get_records(f"list:{tmp_path}/out/balanced.txt")) == 3
