@@ -58,6 +58,8 @@ def main() -> None:
     predictor.run(sources, runner)
     for message in predictor.unreadable:
         print(f"left out: {message}")
+    for message in predictor.shorter:
+        print(f"note: {message}")
     done = len(sources) - len(predictor.unreadable)
     expect(done > 0, "none of the inputs can be read")
     print(f"{done} of {len(sources)} files: pictures and JSON are in {args.output}")

@@ -30,11 +30,14 @@ from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
 from revisit.jobs.runner import PerProcess, Runner
 from revisit.keys import DETECTORS, is_read
+from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode
+from detectron2.data import DatasetCatalog
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
-VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"})
+_VIDEOS = ".3gp .asf .avi .f4v .flv .m2ts .m2v .m4v .mjpeg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
+VIDEOS = frozenset(_VIDEOS.split())
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
 PART = 16  # files
 _MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
@@ -77,7 +80,9 @@ def _paths_of(place: str) -> list[Path]:
     kind, _, rest = name.partition(":")
     if kind == "folder":
         return [Path(rest)]
-    if name == place and (os.path.exists(place) or not rest):
+    load_plugins()  # which register names
+    is_known = rest or name in DatasetCatalog.list()
+    if name == place and (os.path.exists(place) or not is_known):
         return [Path(place)]
     records = get_records(name)
     expect_file_names(records, f"--data {place}")
@@ -105,7 +110,7 @@ def _files_of(path: Path) -> list[Path]:
     kinds = SUFFIXES | VIDEOS
     fits = path.is_file() and path.suffix.lower() in kinds
     hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
-    expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(kinds)}{hint}")
+    expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(sorted(kinds))}{hint}")
     return [path]
 
 
@@ -129,6 +134,7 @@ class FilePredictor:
         self.images: list[dict] = []  # with their objects, as COCO's format has both
         self.files: list[str] = []  # of the first images; the others are frames of videos
         self.unreadable: list[str] = []
+        self.shorter: list[str] = []  # videos that were read, with fewer frames than their files say
         self.data_set = ""  # the name of what was found in image files
 
     def run(self, sources: list[Source], runner: Runner = HERE) -> None:
@@ -159,7 +165,8 @@ class FilePredictor:
 
     def _collect(self, line: dict) -> None:
         """What was predicted for the next source, in their order."""
-        self.unreadable += line["problems"]
+        told = self.shorter if line["images"] else self.unreadable
+        told += line["problems"]
         self.files += line["files"]
         for image in line["images"]:
             number = len(self.images) + 1
@@ -197,8 +204,10 @@ class FilePredictor:
             film.write(np.ascontiguousarray(picture[:height, :width, ::-1]))
         if film is not None:
             film.release()
-        is_whole = count and count >= expected
-        return [] if is_whole else [f"{source.path}: {count} of {expected} frames can be read"]
+        if count and count >= expected:
+            return []
+        estimate = "; of a trimmed video, or one with longer sound, it says more than there are" if count else ""
+        return [f"{source.path}: {count} frames can be read, of {max(expected, 0)} as its file says{estimate}"]
 
     def _picture(self, pixels: np.ndarray, file_name: str, name: str, images: list[dict]) -> np.ndarray:
         """Add what is predicted for an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""

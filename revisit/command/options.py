@@ -90,12 +90,13 @@ def _is_pair(key: str, value: str) -> bool:
 
 def data_set(text: str | Path) -> str:
     """The name of the data set that a word means, as a type of argparse: a folder of photographs, a list of images
-    (.txt) or COCO annotations (.json) next to their images, KIND:PATH, a fixed name, or one of these as configs have
-    them, ``('folder:photos',)``."""
-    text = str(text)
+    (.txt) or COCO annotations (.json) next to their images, KIND:PATH, a fixed name, or one of these as configs or a
+    shell have them, ``"('folder:photos',)"``."""
+    text = str(text) if os.path.exists(text) else str(text).strip("\"'")
     if text.startswith("("):
         try:
-            (text,) = ast.literal_eval(text)
+            named = ast.literal_eval(text)
+            (text,) = [named] if isinstance(named, str) else named
         except (ValueError, SyntaxError, TypeError) as error:
             raise UserError(f"{text}: expected one data set, such as ('folder:photos',)") from error
     if os.path.isdir(text):

@@ -198,7 +198,9 @@ def _fitted(key: str, value: object, default: object, where: str) -> object:
         rule = declaration(key).rule
         words = rule.expected if rule else _WORDS.get(type(default), "a list")
         if isinstance(decoded, str) and is_list:
-            path = key.startswith("DATASETS.") and "/" in decoded and ":" not in decoded
-            words += f"; did you mean \"('{'folder:' * path}{decoded}',)\"?"
+            is_path = "/" in decoded or os.path.isdir(decoded)
+            kind = "folder:" * (key.startswith("DATASETS.") and is_path and ":" not in decoded)
+            meant = decoded if decoded.startswith("(") else f"('{kind}{decoded}',)"
+            words += f'; did you mean "{meant}"?'
         raise UserError(f"{where}: {key} is {short_repr(decoded)}: expected {words}")
     return type(default)(decoded) if is_list else decoded

@@ -120,6 +120,7 @@ def test_a_data_set_is_named_in_every_form(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     forms = {
         "photos": "folder:photos", "('folder:photos',)": "folder:photos", "('photos',)": "folder:photos",
+        "\"('folder:photos',)\"": "folder:photos", "('folder:photos')": "folder:photos", "'photos'": "folder:photos",
         "list.txt": "list:list.txt", "photos/boxes.json": "coco:photos:photos/boxes.json", "film.mp4": "film.mp4",
         "coco:a:b": "coco:a:b", "toy_coco_train": "toy_coco_train", "nowhere": "nowhere",
     }  # fmt: skip

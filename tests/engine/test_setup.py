@@ -241,6 +241,14 @@ def test_a_file_that_is_no_config_is_named(tmp_path, text, message):
     assert not (tmp_path / "owned").exists()  # by code in the file
 
 
+def test_a_folder_typed_alone_is_answered_with_the_name_that_is_taken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    named = "did you mean \"\\('folder:photos',\\)\"\\?"
+    for typed in ("photos", "folder:photos", "\"('folder:photos',)\""):
+        refused(f"DATASETS.TRAIN is .*{named}", load, "DATASETS.TRAIN", typed)
+
+
 def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     cfg = load(config_file="configs/pretrain/knn_moco.yaml")

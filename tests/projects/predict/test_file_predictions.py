@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 from xml.etree import ElementTree
@@ -26,6 +27,8 @@ from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 from revisit.jobs import parts
 from revisit.jobs.shares import Share
+
+from detectron2.data import DatasetCatalog
 
 
 @pytest.fixture
@@ -80,6 +83,30 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
     assert cv2.imdecode(np.frombuffer((output / "ä b_one.png").read_bytes(), np.uint8), 1).shape == (420, 245, 3)
     video = cv2.VideoCapture(str(output / "film.mp4"))
     assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 3
+
+
+def test_a_video_with_fewer_frames_than_its_file_says_is_read_and_one_without_any_left_out(tmp_path, monkeypatch):
+    (tmp_path / "films").mkdir()
+    for suffix, codec in ((".mkv", "mp4v"), (".mpg", "PIM1"), (".ts", "mp4v"), (".flv", "FLV1")):
+        path = tmp_path / f"films/film{suffix}"
+        writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), 25, (96, 64))
+        for gray in range(20):
+            writer.write(np.random.default_rng(gray).integers(0, 256, (64, 96, 3), np.uint8))
+        writer.release()
+    whole = (tmp_path / "films/film.mkv").read_bytes()
+    (tmp_path / "films/film.mkv").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "films/none.avi").write_bytes(b"no video")
+    weights = str(weights_of("retinanet_fpn", tmp_path))
+    cfg = finetuned_config(Namespace(weights=weights, config_file="", opts=["MODEL.DEVICE", "cpu"]))
+    monkeypatch.setattr(FilePredictor, "_picture", lambda self, pixels, name, short, images: images.append(
+        {"file_name": name, "height": 64, "width": 96, "objects": []}) or np.zeros((64, 96, 3), np.uint8)
+    )  # fmt: skip
+    predictor = FilePredictor(cfg, tmp_path)
+    predictor.run(find_sources([tmp_path / "films"], tmp_path / "x"))
+    assert [Path(line.partition(":")[0]).name for line in predictor.unreadable] == ["none.avi"]
+    assert re.search(r"film.mkv: \d+ frames can be read, of 20 as its file says; of a trimmed", *predictor.shorter)
+    films = Counter(image["file_name"].partition("#")[0].rpartition(".")[2] for image in predictor.images)
+    assert films == {"flv": 20, "mpg": 20, "ts": 20, "mkv": films["mkv"]} and 0 < films["mkv"] < 20
 
 
 def assert_same_objects(output: Path, name: str) -> None:
@@ -206,6 +233,11 @@ def test_a_data_set_is_an_input_too(tmp_path):
     listed = [tmp_path / "a/2.png", tmp_path / "b/1.png"]
     for form in (f"list:{tmp_path}/list.txt", f"('list:{tmp_path}/list.txt',)", f"{tmp_path}/list.txt"):
         assert [source.path for source in find_sources([form], tmp_path / "x")] == listed
+    DatasetCatalog.register("two_of_mine", lambda: [{"file_name": str(file), "image_id": 1} for file in listed])
+    try:
+        assert [source.path for source in find_sources(["two_of_mine"], tmp_path / "x")] == listed
+    finally:
+        DatasetCatalog.remove("two_of_mine")
     inside = [source.path for source in find_sources([f"folder:{tmp_path}/a"], tmp_path / "x")]
     assert inside == [tmp_path / "a/1.png", tmp_path / "a/2.png"]
 
