@@ -5,7 +5,6 @@ seed and iteration alone, so a thread in every worker asks for their ranges ahea
 of local files.
 """
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -16,16 +15,15 @@ from torch.utils.data import get_worker_info
 
 from projects.LargeData.cache import Cache, Fetch
 from projects.LargeData.threads import quiet_thread
-from revisit.data.images.image_bytes import Range, filesystem_of, hold, range_of
+from revisit.data.images import image_bytes
+from revisit.data.images.image_bytes import Patience, Range, filesystem_of, hold, range_of
 from revisit.data.loading.upcoming import READ_AHEAD_REGISTRY, Batches
-from revisit.errors import LostContactError, expect, first_line
+from revisit.errors import expect
 from revisit.files import is_url, user_cache
 from revisit.keys import declare, integer, number
 
 from detectron2.config import CfgNode
 
-PATIENCE = 180.0  # seconds that a store may be away
-FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds between tries, doubled after each
 TRIES_OF_WRONG_LENGTH = 6  # of a range whose answers are no error, and have more or fewer bytes
 GAP = 2**16  # bytes between two ranges that one request reads, too
 
@@ -106,22 +104,18 @@ def fetch(ranges: list[Range]) -> dict[Range, bytes]:
     """
     content: dict[Range, bytes] = {}
     wrong: Counter[Range] = Counter()  # answers with another length
-    left, wait, last = set(ranges), FIRST_WAIT, time.monotonic()
+    left, patience = set(ranges), Patience(min(ranges)[0] if ranges else "", image_bytes.PATIENCE)
     while True:
         answers = ask(sorted(left))
         whole = {each: data for each, data in answers.items() if _is_whole(each, data)}
         content |= whole
-        last = time.monotonic() if whole else last
+        if whole:
+            patience.answered()
         wrong.update(each for each, data in answers.items() if isinstance(data, bytes) and each not in whole)
         left = {each for each, data in answers.items() if each not in whole and _may_come(data, wrong[each])}
         if not left:
             return content
-        away = time.monotonic() - last
-        if away >= PATIENCE:
-            file, _, _ = min(left)
-            raise LostContactError(f"{file}: no answer for {away:.0f} s ({first_line(answers[min(left)])})")
-        time.sleep(wait)
-        wait = min(2 * wait, LONGEST_WAIT)
+        patience.wait(answers[min(left)])
 
 
 def _may_come(answer: bytes | Exception, wrong: int) -> bool:

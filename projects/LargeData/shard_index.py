@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
@@ -22,8 +23,9 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from revisit.arrays import read_head
+from revisit.data.images.image_bytes import patiently
 from revisit.data.sources.rows import Table
-from revisit.errors import expect
+from revisit.errors import expect, without_secrets
 from revisit.files import make_folder, one_at_a_time, plain_name, user_cache, written_whole
 
 INDEX = "index.npz"
@@ -31,6 +33,7 @@ NO_LABEL = -1
 ROWS = ("shard", "offset", "size", "label")  # arrays (N,) for N images, of INTEGERS
 INTEGERS = (np.int32, np.int64)
 _AT_ONCE = 2**20  # bytes
+AT_START = 20.0  # seconds that a store may be away before anything has come of it: its name may be wrong
 _TAIL = 2**16  # bytes at the end of an index, which have the checksums of its arrays
 _LENGTHS = struct.Struct("<HH")  # in the head of a file in a zip file, of its name and of another field
 
@@ -171,13 +174,14 @@ def local_index(filesystem: fsspec.AbstractFileSystem, folder: str) -> str:
     path = f"{folder}/{INDEX}"
     if isinstance(filesystem, LocalFileSystem):
         return path
-    end = _end_of(filesystem, path)
+    name = without_secrets(filesystem.unstrip_protocol(path))
+    end = patiently(name, partial(_end_of, filesystem, path), AT_START)
     copy = user_cache() / "indexes" / f"{hashlib.sha256(end).hexdigest()[:32]}.npz"
     make_folder(copy.parent, "the folder of copied indexes (XDG_CACHE_HOME)")
     with one_at_a_time(f"{copy}.lock"):
         if not _ends_with(copy, end):
             with written_whole(copy) as temporary:
-                filesystem.get_file(path, str(temporary))
+                patiently(name, partial(filesystem.get_file, path, str(temporary)), AT_START)
             if not _ends_with(copy, end):
                 copy.unlink()
                 raise ValueError("it was written to while it was copied: try again")
@@ -189,7 +193,14 @@ def _end_of(filesystem: fsspec.AbstractFileSystem, path: str) -> bytes:
     size = filesystem.info(path)["size"]
     if size is None:
         return filesystem.cat_file(path)[-_TAIL:]
-    return filesystem.cat_file(path, start=max(0, size - _TAIL), end=size)
+    start = max(1, size - _TAIL)  # never the whole, which a server without ranges gives
+    found = filesystem.cat_file(path, start=start, end=size)
+    no_ranges = (
+        "the server gives whole files where a part is asked for (HTTP range requests), so each image would fetch"
+    )
+    way_out = "expected a server or a store that has them, which `python -m http.server` has not, or copies on a disk"
+    expect(len(found) <= size - start, f"{path}: {no_ranges} a whole shard: {way_out}")
+    return found
 
 
 def _ends_with(file: Path, end: bytes) -> bool:

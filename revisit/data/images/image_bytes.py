@@ -4,16 +4,73 @@ import functools
 import os
 import stat
 import tarfile
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import fsspec
+
+from revisit.errors import LostContactError, UserError, first_line
 
 PathLike = str | os.PathLike[str]
 MAX_BYTES = 2**30
 _HEAD, _TAIL = 2**16, 2**12  # bytes
+PATIENCE = 180.0  # seconds that a store may be away
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds between tries, doubled after each
+# No other try helps.
+FOR_GOOD = (UserError, FileNotFoundError, PermissionError, ImportError, NotImplementedError, ValueError)
+_LATER = (408, 425, 429)  # what a web server answers where it cannot now; from 500 on, too
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 Range = tuple[str, int, int]  # a file, its first byte, and the one after the last
 
+Answer = TypeVar("Answer")
+
 _held: dict[Range, bytes] = {}  # at URLs, read before they are wanted
+
+
+class Patience:
+    """With a store: how long it has not answered, and the waits between tries, each twice the one before."""
+
+    def __init__(self, name: str, seconds: float):
+        self._name, self._seconds, self._wait, self._last = name, seconds, FIRST_WAIT, time.monotonic()
+
+    def answered(self) -> None:
+        """From now on its silence counts anew."""
+        self._last = time.monotonic()
+
+    def wait(self, error: object) -> None:
+        """After an error. Raises LostContactError where the last answer is too long ago."""
+        away = time.monotonic() - self._last
+        if away >= self._seconds:
+            raise LostContactError(f"{self._name}: no answer for {away:.0f} s ({first_line(error)})")
+        time.sleep(self._wait)
+        self._wait = min(2 * self._wait, LONGEST_WAIT)
+
+
+def patiently(name: str, ask: Callable[[], Answer], seconds: float | None = None) -> Answer:
+    """What a store answers, asked again while it is away, for PATIENCE or so many seconds.
+
+    Raises:
+        LostContactError: no answer by then. What it refuses for good is raised as it is.
+    """
+    patience = Patience(name, PATIENCE if seconds is None else seconds)
+    while True:
+        try:
+            return ask()
+        except Exception as error:  # packages of stores have errors of their own
+            if not is_away(error):
+                raise
+            patience.wait(error.__cause__ or error)
+
+
+def is_away(error: Exception) -> bool:
+    """Whether an error is of a store that may answer later."""
+    # Of a web server fsspec says FileNotFoundError, whatever it has answered to a question for a size.
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+    status = getattr(cause, "status", None)
+    if isinstance(status, int):
+        return status >= 500 or status in _LATER
+    return not isinstance(cause, FOR_GOOD)
 
 
 class UnreadableImageError(Exception):
@@ -76,6 +133,7 @@ def read_sample(record: dict) -> bytes:
 
     Raises:
         UnreadableImageError: the shard cannot be read, ends before, or has something else in that place.
+        LostContactError: its store does not answer.
     """
     file_name, offset, size = record["file_name"], record["offset"], record["size"]
     try:
@@ -83,6 +141,8 @@ def read_sample(record: dict) -> bytes:
         header = tarfile.TarInfo.frombuf(data[:BLOCK], tarfile.ENCODING, "surrogateescape")
         if not header.size == size == len(data) - BLOCK:
             raise ValueError(f"{len(data) - BLOCK} of {header.size} bytes, and {size} by the index, which is another's")
+    except LostContactError:
+        raise
     except Exception as error:  # packages of remote stores have errors of their own
         raise UnreadableImageError(f"{file_name}, byte {offset}: {type(error).__name__} {error}") from error
     return data[BLOCK:]
@@ -108,7 +168,7 @@ def _read_range(file_name: str, start: int, end: int) -> bytes:
             file.seek(start)
             return file.read(end - start)
     filesystem, path = filesystem_of(file_name)
-    return filesystem.cat_file(path, start=start, end=end)
+    return patiently(file_name, functools.partial(filesystem.cat_file, path, start=start, end=end))
 
 
 def filesystem_of(file_name: str) -> tuple[fsspec.AbstractFileSystem, str]:

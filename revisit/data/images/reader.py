@@ -27,7 +27,7 @@ from revisit.data.images.opening import (
     strips,
 )
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
-from revisit.errors import UserError, first_line
+from revisit.errors import LostContactError, UserError, first_line
 
 from detectron2.utils.logger import log_first_n
 
@@ -276,6 +276,8 @@ def ends_well(record: dict) -> bool:
             _check_jpeg(data)
             return True
         open_image(data)
+    except LostContactError:
+        raise
     except Exception:  # of whatever damaged bytes trip; who decodes them says what is wrong
         return False
     return data.startswith(PNG_MAGIC) and data[24] < 16 and data.rfind(b"IEND") > 0

@@ -1,11 +1,11 @@
 """Shards from a server that fails at random: the same batches as from local files, few requests, no wrong image."""
 
-import functools
 import gc
 import random
 import threading
 import time
 from collections import Counter
+from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
@@ -18,11 +18,14 @@ import torch
 from commands import run
 from tiny import tiny_config
 
-from projects.LargeData import ranges_ahead
+from projects.LargeData import ranges_ahead, shard_index
 from projects.LargeData.ranges_ahead import BatchesAhead, batches_ahead, fetch, spans_of
 from projects.LargeData.shards import load_shards
-from revisit.data.images.image_bytes import range_of, read_sample
+from revisit.data.images import image_bytes
+from revisit.data.images.image_bytes import is_away, range_of, read_sample
+from revisit.data.images.reader import ends_well, require_record
 from revisit.data.loading.loader import ResumableLoader
+from revisit.engine.data_checks import inspect_training
 from revisit.errors import LostContactError, UserError
 
 pytest.importorskip("aiohttp")  # by which fsspec reads http://
@@ -36,9 +39,11 @@ class Store(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path):
-        super().__init__(("127.0.0.1", 0), functools.partial(Answers, directory=str(folder)))
+        super().__init__(("127.0.0.1", 0), partial(Answers, directory=str(folder)))
         self.asked: Counter[str] = Counter()
         self.failing = 0.0  # share of the requests for images
+        self.is_away = False  # for all requests
+        self.has_ranges = True
         self.random = random.Random(0)
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -61,7 +66,10 @@ class Answers(SimpleHTTPRequestHandler):
             may_fail = asked and self.path.endswith(".tar")
             fails = may_fail and self.server.random.random() < self.server.failing
             fault = self.server.random.choice(FAULTS) if fails else ""
-        if not asked:
+        if self.server.is_away:
+            self.send_error(503)
+            return
+        if not (asked and self.server.has_ranges):
             super().do_GET()
             return
         first, last = (int(number) for number in asked.removeprefix("bytes=").split("-"))
@@ -70,6 +78,12 @@ class Answers(SimpleHTTPRequestHandler):
             self.answer(path.read_bytes()[first : last + 1], fault)
         else:
             self.send_error(404)
+
+    def do_HEAD(self) -> None:
+        if self.server.is_away:
+            self.send_error(503)
+        else:
+            super().do_HEAD()
 
     def answer(self, data: bytes, fault: str) -> None:
         if fault == "closed":
@@ -100,8 +114,8 @@ def shards(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def store(shards, monkeypatch):
-    monkeypatch.setattr(ranges_ahead, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(ranges_ahead, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(image_bytes, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(image_bytes, "LONGEST_WAIT", 0.02)
     server = Store(shards)
     yield server
     server.shutdown()
@@ -194,13 +208,51 @@ def test_a_store_that_comes_back_is_waited_for_and_one_that_does_not_ends_the_ru
     threading.Timer(0.5, lambda: setattr(store, "failing", 0.0)).start()
     assert len(fetch(wanted)) == 5
     store.failing = 1.0
-    monkeypatch.setattr(ranges_ahead, "PATIENCE", 0.1)
+    monkeypatch.setattr(image_bytes, "PATIENCE", 0.1)
     with pytest.raises(LostContactError, match=r"no answer for \d+ s .*503"):
         fetch(wanted)
     for workers in (0, 1):
         with pytest.raises(LostContactError, match=rf"^{store.url}/.*: no answer for \d+ s"):  # without a traceback
             next(iter(loader_of(store.url, "DATALOADER.NUM_WORKERS", workers)))
     gc.collect()  # the exceptions, whose frames hold the worker
+
+
+def test_before_the_first_step_a_store_that_is_away_is_waited_for_or_named_and_no_image_is_to_blame(store, monkeypatch):
+    cfg = tiny_config("DATASETS.TRAIN", (f"shards:{store.url}",))
+    store.is_away = True
+    threading.Timer(0.3, lambda: setattr(store, "is_away", False)).start()
+    (record, *_) = load_shards(store.url).records
+    store.failing = 1.0
+    monkeypatch.setattr(store.random, "choice", lambda faults: "unavailable")
+    threading.Timer(0.3, lambda: setattr(store, "failing", 0.0)).start()
+    assert len(read_sample(record)) == record["size"]
+    store.failing = 1.0
+    monkeypatch.setattr(image_bytes, "PATIENCE", 0.1)
+    for look in (partial(inspect_training, cfg), partial(ends_well, record), partial(require_record, record)):
+        with pytest.raises(LostContactError, match=r"shard-00000.*: no answer for \d+ s .*503"):
+            look()
+    store.is_away = True
+    monkeypatch.setattr(shard_index, "AT_START", 0.1)
+    with pytest.raises(LostContactError, match=r"index.npz: no answer for \d+ s .*503"):
+        load_shards(store.url)
+
+
+def test_a_server_without_ranges_is_refused_before_it_gives_a_shard(store):
+    store.has_ranges = False
+    with pytest.raises(UserError, match="index.npz: the server gives whole files where a part is asked for"):
+        load_shards(store.url)
+    assert store.asked["GET range"] == 1
+
+
+def test_what_a_web_server_refuses_is_asked_for_once():
+    statuses = {401: False, 403: False, 404: False, 429: True, 503: True}
+    for status, is_later in statuses.items():
+        refusal = type("ClientResponseError", (Exception,), {"status": status})()
+        as_for_size = FileNotFoundError("http://a")
+        as_for_size.__cause__ = refusal
+        assert is_away(refusal) == is_away(as_for_size) == is_later
+    assert is_away(ConnectionRefusedError()) and is_away(OSError("timeout"))
+    assert not any(map(is_away, (FileNotFoundError(), PermissionError(), UserError("no cache folder"))))
 
 
 def test_the_time_that_a_store_is_away_counts_from_its_last_answer_and_requests_count(monkeypatch):
@@ -212,7 +264,7 @@ def test_the_time_that_a_store_is_away_counts_from_its_last_answer_and_requests_
         return {each: b"1" if len(asked) == 2 and each == ranges[0] else OSError("away") for each in ranges}
 
     time_of = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None)
-    monkeypatch.setattr(ranges_ahead, "time", time_of)
+    monkeypatch.setattr(image_bytes, "time", time_of)
     monkeypatch.setattr(ranges_ahead, "ask", ask)
     with pytest.raises(LostContactError, match="no answer for 200 s"):
         fetch([("a.tar", n, n + 1) for n in range(3)])
@@ -223,7 +275,7 @@ def test_answers_of_a_wrong_length_count_for_their_range_and_errors_do_not(monke
     most = ranges_ahead.TRIES_OF_WRONG_LENGTH
     late, wrong = ("a.tar", 0, 1), ("a.tar", 1, 2)
     answers = {late: [*[OSError("away")] * most, *[b""] * (most - 1), b"1"], wrong: [*[b"12"] * most, b"1"]}
-    monkeypatch.setattr(ranges_ahead, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(image_bytes, "FIRST_WAIT", 0.0)
     monkeypatch.setattr(ranges_ahead, "ask", lambda ranges: {each: answers[each].pop(0) for each in ranges})
     assert fetch([late, wrong]) == {late: b"1"}
 
