@@ -38,9 +38,9 @@ def written_whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     By then its bytes are on the disk: neither a killed process nor a power cut leaves a part of a file as ``path``. One
     that is not ``lasting`` spares the 20 ms that this may take: a power cut may damage it, so its reader checks it.
     Nobody knows its name before, so no link that somebody has put there leads the writer to another file.
-    Raises OSError where the disk is full, whatever the writing library raises.
+    Raises OSError where the disk is full, whatever the writing library raises, and UserError where the folder is gone.
     """
-    with _temporary(path) as temporary:
+    with _in_its_folder(path), _temporary(path) as temporary:
         try:
             yield temporary
             if lasting:
@@ -53,6 +53,18 @@ def written_whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
                 raise
             free = shutil.disk_usage(path.parent).free / 1e6
             raise OSError(errno.ENOSPC, f"{first_line(error)}; {free:.1f} MB are free", str(path)) from error
+
+
+@contextmanager
+def _in_its_folder(path: Path) -> Iterator[None]:
+    """A block that writes a file. Raises UserError where somebody has removed the folder meanwhile."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if path.parent.is_dir():
+            raise
+        gone = f"{path.parent} is gone, which something has removed while this command was at work"
+        raise UserError(f"{gone}: give the same command again") from error
 
 
 @contextmanager
@@ -82,11 +94,18 @@ def _locked(descriptor: int) -> bool:
 
 
 @contextmanager
-def one_at_a_time(lock: str | Path) -> Iterator[None]:
-    """A block that one process at a time enters. Who waits for a lock that is deleted takes the next one."""
-    from filelock import FileLock  # not at start-up
+def one_at_a_time(lock: str | Path, busy: str = "") -> Iterator[None]:
+    """A block that one process at a time enters. Who waits for a lock that is deleted takes the next one.
 
-    with FileLock(lock):
+    Raises UserError with the words ``busy``, where there are any, in place of waiting.
+    """
+    from filelock import FileLock, Timeout  # not at start-up
+
+    try:
+        taken = FileLock(lock).acquire(blocking=not busy)
+    except Timeout as error:
+        raise UserError(busy) from error
+    with taken:
         yield
         Path(lock).unlink(missing_ok=True)
 
@@ -143,6 +162,15 @@ def below(name: str, source: str) -> str:
     """
     expect(".." not in re.split(r"[/\\]", name), f"{source} names {name}, which leads out of its folder: expected none")
     return name.lstrip("/")
+
+
+def input_file(place: str | Path) -> Path:
+    """The path of a file to read, which need not be there; a type of argparse. Raises UserError for a pipe or a device,
+    which its reader would wait for, perhaps for ever."""
+    path = Path(place)
+    is_other = path.exists() and not path.is_file() and not path.is_dir()
+    expect(not is_other, f"{path} is a pipe or a device: expected a file, such as one that its content was written to")
+    return path
 
 
 def output_path(place: str | Path, name: str = "the output") -> Path:
@@ -244,7 +272,7 @@ def read_yaml(path: str | Path, *, as_text: bool = False) -> Any:
             MOST_VALUES (its aliases written out), MOST_CHARACTERS of one value, or DEEPEST levels.
     """
     try:
-        with open(path, "rb") as file:
+        with open(input_file(path), "rb") as file:
             content = file.read(MOST_BYTES + 1)
         expect(len(content) <= MOST_BYTES, f"larger than {MOST_BYTES / 2**20:g} MiB: expected a short YAML file")
         return yaml.load(content, _BoundedText if as_text else _Bounded)
@@ -259,7 +287,7 @@ def read_yaml(path: str | Path, *, as_text: bool = False) -> Any:
 def read_json(path: str | Path) -> Any:
     """The plain values of a JSON file. Raises UserError where there is none, or one of too many levels."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(input_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}: expected a JSON file") from error
     except (ValueError, RecursionError) as error:

@@ -1,13 +1,21 @@
 """Files written whole, whoever else writes; YAML of anybody's, or one line before it takes more than its size."""
 
 import datetime
+import os
 import resource
+import shutil
+from functools import partial
+from pathlib import Path
 
 import pytest
 from kills import fork
 from trees import refused
 
-from revisit.files import make_folder, read_yaml, write_whole, written_whole
+from revisit.arrays import read_arrays
+from revisit.command.options import add, parse, parser_of
+from revisit.data.sources.coco_truth import read_coco
+from revisit.data.sources.split_files import read_lines
+from revisit.files import make_folder, read_json, read_yaml, write_whole, written_whole
 
 DOUBLED = "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 20))
 MERGED = "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30))
@@ -86,3 +94,29 @@ def test_what_a_killed_writer_has_left_is_removed_and_what_is_being_written_is_n
     with written_whole(tmp_path / "d.json") as temporary:
         make_folder(tmp_path, "--output")
         assert {path.name for path in tmp_path.iterdir()} == {"mine.tmp", "c.json", temporary.name}
+
+
+@pytest.mark.parametrize("read", [read_json, read_yaml, read_arrays, read_coco, partial(read_lines, what="list")])
+def test_a_pipe_is_refused_where_a_file_is_read(read, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    refused("pipe is a pipe or a device: expected a file", read, tmp_path / "pipe")
+    refused("null is a pipe or a device: expected a file", read, Path("/dev/null"))
+
+
+def test_a_pipe_is_no_table(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    parser = parser_of("")
+    add(parser, "table")
+    refused("pipe is a pipe or a device", parse, parser, ["--table", f"{tmp_path}/pipe"])
+
+
+def test_a_file_whose_folder_is_removed_meanwhile_is_one_line(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    def write() -> None:
+        with written_whole(folder / "a.txt"):
+            shutil.rmtree(folder)
+
+    refused(f"{folder} is gone, which something has removed", write)
+    refused(f"{folder} is gone, which something has removed", write_whole, folder / "a.txt", "text")

@@ -25,6 +25,7 @@ from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
 from revisit.files import strict_json, write_whole
 from revisit.jobs.commands import Job
+from revisit.jobs.record import left_by_earlier_call
 from revisit.markdown import markdown_table
 
 from detectron2.config import CfgNode
@@ -75,8 +76,9 @@ class Budget:
         self._run, self._report = run, report
         self._names = list(starts)
         self._record = root / "choice/rounds.json"
-        recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
-        self.rounds = [_read_round(*fields) for fields in recorded]
+        with left_by_earlier_call(self._record):
+            recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
+            self.rounds = [_read_round(*fields) for fields in recorded]
         self.is_of_others = False  # the record: nothing of it may be written over
         self._test = SequentialTest()
         self._begun = 0  # rounds, by this call

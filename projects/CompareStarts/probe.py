@@ -43,6 +43,7 @@ from revisit.data.sources.records import Records, fingerprint, sample
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect
 from revisit.files import file_digest, write_whole
+from revisit.jobs.record import left_by_earlier_call
 from revisit.network.network import Network
 from revisit.progress import progress
 
@@ -139,9 +140,10 @@ def _digest_of_weights(start: Start, seed: int, root: Path) -> str:
 
 
 def _read(file: Path, title: str) -> Probe:
-    stored = json.loads(file.read_text())
-    scores = {name: Interval(*values) for name, values in stored["scores"].items()}
-    return Probe(title, scores, Interval(*stored["score"]), stored["seconds"], stored["features"])
+    with left_by_earlier_call(file):
+        stored = json.loads(file.read_text())
+        scores = {name: Interval(*values) for name, values in stored["scores"].items()}
+        return Probe(title, scores, Interval(*stored["score"]), stored["seconds"], stored["features"])
 
 
 def _write(file: Path, probe: Probe) -> None:

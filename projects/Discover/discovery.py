@@ -20,10 +20,11 @@ from revisit.arrays import read_arrays
 from revisit.boxes.boxes import sides_of
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
-from revisit.errors import UserError, expect, translated
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines, save_arrays
 from revisit.jobs.processes import HERE
+from revisit.jobs.record import left_by_earlier_call
 from revisit.jobs.runner import PerProcess, Runner
 
 Maps = Sequence[np.ndarray]  # (h, w, C) float32 of the cells that cover an image, the finest first
@@ -129,13 +130,13 @@ def discover(
                 logger.warning(f"left out: {problem}")
             with written_whole(path) as temporary:
                 temporary.write_bytes(arrays["lines"].tobytes())
-    content = path.read_bytes()
-    lines = [json.loads(line) for line in content.splitlines()]
-    of_name = {line["file_name"]: line for line in lines}
+    with left_by_earlier_call(path):
+        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+        of_name = {line["file_name"]: line for line in lines}
+        has_objects = any(len(line["objects"]) for line in lines)
     foreign = sorted(of_name.keys() - {record["file_name"] for record in records})
     expect(not foreign, f"{path} has {foreign[:1]}, which is none of these images: give another --output")
     expect(lines, "none of the images can be read")
-    has_objects = any(line["objects"] for line in lines)
     expect(has_objects, f"no object in any of {len(lines)} images, which look the same all over: give other --weights")
     return [record | of_name[record["file_name"]] for record in records if record["file_name"] in of_name]
 
@@ -197,8 +198,8 @@ def _compare(
 
 
 def _kept(path: Path) -> dict[str, np.ndarray]:
-    kept = read_arrays(path)
-    with translated(f"reading {path}", content=True):
+    with left_by_earlier_call(path):
+        kept = read_arrays(path)
         return {name: kept[f"of_{n}"] for n, name in enumerate(kept["names"].tolist())}
 
 

@@ -22,6 +22,7 @@ from revisit.data.sources.records import Records
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import file_digest, local_copy, make_folder, output_path, write_whole
+from revisit.jobs.record import left_by_earlier_call
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
 from revisit.network.network import Network
@@ -120,9 +121,11 @@ class _KeptRows:
         self.rows_file, self._done_file = path.with_suffix(".npy"), path.with_suffix(".json")
         self.done = 0
         if self._done_file.is_file() and self.rows_file.is_file():
-            self.done = json.loads(self._done_file.read_text())
+            with left_by_earlier_call(self._done_file):
+                self.done = int(json.loads(self._done_file.read_text()))
         if self.done:
-            self.rows = np.lib.format.open_memmap(self.rows_file, "r+")
+            with left_by_earlier_call(self.rows_file):
+                self.rows = np.lib.format.open_memmap(self.rows_file, "r+")
         else:
             self.rows = np.lib.format.open_memmap(self.rows_file, "w+", dtype=np.float32, shape=shape)
         with open(self.rows_file, "r+b") as file:  # a disk without room for all would kill the process on the way

@@ -18,7 +18,7 @@ from revisit.checkpoint import RANDOM
 from revisit.compat.old_options import current_words
 from revisit.engine.command import natural, pairs_of, whole
 from revisit.errors import UserError, did_you_mean
-from revisit.files import output_path
+from revisit.files import input_file, output_path
 
 DEFAULT = "(default: %(default)s)"
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
@@ -193,7 +193,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "held-out": _text("SHARE|NAME", "share of the labelled images to choose by, or a data set", type=data_set),
     "boxes": _text("NAME", "boxes: those of a data set, that a detector found, or one by its corners"),
     "embeddings": {"required": True, "type": Path, "metavar": "DIR", "help": "output of tools/embed.py"},
-    "table": {"type": Path, "metavar": "FILE", "help": "a table of your own"},
+    "table": {"type": input_file, "metavar": "FILE", "help": "a table of your own"},
     "output": {"type": output_path, "metavar": "DIR", "help": "folder to write"},
     "replace": _flag("replace what is there"),
     "format": {"help": "of what is written"},

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from revisit.compat.private_names import ray_on_this_machine_alone
 from revisit.errors import UserError, expect, first_line
 from revisit.jobs.options import RAY
-from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, missing, progress_of
+from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, missing, one_command, progress_of
 from revisit.plugins import PACKAGES, require_package
 
 RETRIES = 5  # of a task whose worker or machine is lost
@@ -46,6 +46,9 @@ class OnRay(NamedTuple):
         left = missing(parts)
         unseen = f"{len(left)} parts were made that this machine does not see in {parts.place}"
         expect(not left, f"{unseen}: expected a folder that all machines of the cluster share")
+
+    def in_charge(self, lock: Path) -> AbstractContextManager:
+        return one_command(lock)
 
     def alone(self, folder: Path | None) -> AbstractContextManager:
         return nullcontext()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from revisit.arrays import read_arrays
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.jobs.processes import HERE
 from revisit.jobs.runner import CONTINUES, Parts, Runner
@@ -38,16 +38,20 @@ def in_parts(work: Work, folder: Path, runner: Runner = HERE) -> Iterator[Arrays
 
     Raises:
         SystemExit: in a process that has made its share, where another one puts the parts together.
+        UserError: another command makes these parts, or something removes them.
     """
-    folder.mkdir(exist_ok=True)
     starts = range(0, work.count, work.size)
     present, make = partial(_starts_in, work, folder), partial(_make, work, folder)
     lock = folder.with_suffix(".lock")
-    runner.run(Parts(work.title, starts, present, make, str(folder), lock))
-    parts = _read(_files_in(folder))
-    yield _joined([parts[start] for start in starts])
-    shutil.rmtree(folder)
-    lock.unlink(missing_ok=True)
+    with runner.in_charge(folder.with_suffix(".in_charge")):
+        folder.mkdir(exist_ok=True)
+        runner.run(Parts(work.title, starts, present, make, str(folder), lock))
+        parts = _read(_files_in(folder))
+        lost = len(starts) - len(parts.keys() & {*starts})
+        expect(not lost, f"{folder} has lost {lost} of {len(starts)} parts, removed meanwhile: {CONTINUES}")
+        yield _joined([parts[start] for start in starts])
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.unlink(missing_ok=True)
 
 
 def _files_in(folder: Path) -> dict[Path, tuple[int, int]]:

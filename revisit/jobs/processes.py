@@ -15,7 +15,7 @@ import torch
 
 from revisit.compat.private_names import kill_with_parent
 from revisit.errors import UserError
-from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, make_here, missing, progress_of
+from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, make_here, missing, one_command, progress_of
 from revisit.threads import cores, thread_pool
 
 _parts: list[Parts] = []  # of a worker: the one that it was started for
@@ -32,6 +32,9 @@ class Processes(NamedTuple):
             make_here(parts, todo)
         elif todo:
             self._make_in_pool(parts, todo)
+
+    def in_charge(self, lock: Path) -> AbstractContextManager:
+        return one_command(lock)
 
     def alone(self, folder: Path | None) -> AbstractContextManager:
         return nullcontext()

@@ -2,14 +2,27 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from revisit.compat.moved import now_at
-from revisit.errors import expect, first_few, without_secrets
+from revisit.errors import UserError, expect, first_few, is_no_defect, without_secrets, words_of
 from revisit.files import read_json, write_whole
 
 _OWN_FILE = re.compile('"(projects/[^"]*)"')
+
+
+@contextmanager
+def left_by_earlier_call(path: Path) -> Iterator[None]:
+    """A block that reads such a file. Raises UserError for whatever damaged or changed bytes trip."""
+    try:
+        yield
+    except Exception as error:
+        if is_no_defect(error):
+            raise
+        raise UserError(f"{path} is damaged ({words_of(error)}): remove it, and give the same command again") from error
 
 
 class Record(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tqdm import tqdm
 
+from revisit.files import one_at_a_time
 from revisit.progress import progress
 
 PER_WORKER = 16  # batches of parts at least, so that none waits long for the last one
@@ -38,6 +39,9 @@ class Runner(Protocol):
         cannot be made.
         """
 
+    def in_charge(self, lock: Path) -> AbstractContextManager:
+        """A block that makes parts and puts them together. Raises UserError where another command is in one."""
+
     def alone(self, folder: Path | None) -> AbstractContextManager:
         """A block that one process at a time enters, of those that work into the folder; None is a store."""
 
@@ -55,6 +59,12 @@ class PerProcess:
 
     def __reduce__(self) -> tuple:
         return PerProcess, (self._make,)
+
+
+def one_command(lock: Path) -> AbstractContextManager:
+    """What ``in_charge`` is where no other command shares the parts."""
+    busy = f"another command works in {lock.parent}: wait for its end, stop it, or give another --output"
+    return one_at_a_time(lock, busy)
 
 
 def missing(parts: Parts) -> list[int]:

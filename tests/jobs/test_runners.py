@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ from commands import FORKS, wait_until
 from trees import refusal, refused
 
 from revisit.command.options import share_of_gpus
+from revisit.errors import UserError
 from revisit.jobs import parts
 from revisit.jobs.options import add_runner_options, runner_of
 from revisit.jobs.parts import Work, in_parts
@@ -223,3 +225,39 @@ def test_ray_that_is_not_installed_or_not_there_is_one_line(monkeypatch, tmp_pat
         address = f"ray://127.0.0.1:{server.getsockname()[1]}"
     nobody = runner(f"--on {address}", monkeypatch)
     refused(f"no Ray cluster at {address} .*expected the head", result, job, tmp_path, nobody)
+
+
+def test_a_second_command_in_a_folder_is_refused_while_the_first_works_there(tmp_path):
+    with in_parts(work(tmp_path / "notes"), tmp_path / "parts"):
+        refused(f"another command works in {tmp_path}: wait for its end", result, work(tmp_path / "notes"), tmp_path)
+    assert result(work(tmp_path / "notes"), tmp_path) == EXPECTED and not (tmp_path / "parts.in_charge").exists()
+
+
+@pytest.mark.parametrize("removed", [".", "parts"])
+def test_a_folder_that_is_removed_while_a_command_works_there_is_one_line(removed, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "SECONDS", 0)
+    (tmp_path / "out").mkdir()
+
+    def compute(part: range) -> dict:
+        if part.start == 9:
+            shutil.rmtree(tmp_path / "out" / removed)
+        return {"squares": np.array([number**2 for number in part])}
+
+    def save() -> None:
+        with in_parts(Work("squares", 20, 3, compute), tmp_path / "out/parts"):
+            raise AssertionError
+
+    refused(f"{tmp_path}/out/parts is gone, which something has removed .* give the same command again", save)
+
+
+def test_parts_that_vanish_before_they_are_put_together_are_one_line(tmp_path):
+    def compute(part: range) -> dict:
+        return {"squares": np.array(part)}
+
+    def lose(self: Processes, parts: object) -> None:
+        shutil.rmtree(tmp_path / "parts")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError, match="has lost 7 of 7 parts"):
+        patch.setattr(Processes, "run", lose)
+        with in_parts(Work("squares", 20, 3, compute), tmp_path / "parts"):
+            raise AssertionError

@@ -22,6 +22,7 @@ from revisit.data.images.reader import size_if_known
 from revisit.data.sources.file_names import other_spellings
 from revisit.data.sources.image_folders import require_files
 from revisit.errors import expect, translated
+from revisit.files import input_file
 
 MIN_SIDE = 0.01  # px of a box inside its image; narrower ones vanish when an image is made smaller
 FAR = 2**20  # px, beyond any image
@@ -40,7 +41,7 @@ OTHER_AREA = "state an area that neither their mask nor their box has: the mask'
 def read_coco(file: Path) -> Any:
     """The content of a JSON file. Raises UserError where it is none."""
     with translated(f"reading {file}", content=True):
-        return json.loads(file.read_text(encoding="utf-8-sig"))
+        return json.loads(input_file(file).read_text(encoding="utf-8-sig"))
 
 
 def scored_coco(content: Any, images: Path, source: str) -> dict:

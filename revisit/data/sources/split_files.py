@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from revisit.errors import UserError, expect, on_one_line, translated
-from revisit.files import below, read_yaml, write_whole
+from revisit.files import below, input_file, read_yaml, write_whole
 
 NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put next to the labels
 YAML = (".yaml", ".yml")
@@ -41,7 +41,7 @@ def read_lines(path: Path, what: str, errors: str = "strict") -> list[str]:
     """
     expect(path.is_file(), f"{what} {path} not found")
     with translated(f"reading {what} {path}", content=True):
-        text = path.read_bytes().decode("utf-8-sig", errors)
+        text = input_file(path).read_bytes().decode("utf-8-sig", errors)
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines if lines[-1] else lines[:-1]
 

@@ -10,8 +10,17 @@ from checkpoints import run_checkpoint, write_converted
 from commands import ROOT, one_line_error, run
 from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
+from trees import refused
 
-from projects.Discover.discovery import FOUND, REFERENCE, Candidates, find_candidates, find_objects, reference_of
+from projects.Discover.discovery import (
+    FOUND,
+    REFERENCE,
+    Candidates,
+    discover,
+    find_candidates,
+    find_objects,
+    reference_of,
+)
 from projects.Discover.parts import FINER, find_parts, part_of
 from projects.Discover.ranking import best, contrast
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
@@ -206,3 +215,9 @@ def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 2)
     message = one_line_error(f"{words} {weights} --data folder:{tmp_path}/photos", tmp_path)
     assert "other settings (images): give another --output" in message  # not silence on the second
+
+
+@pytest.mark.parametrize("content", ["{", "[1]\n", '{"objects": []}\n', '{"file_name": 3, "objects": 3}\n', "\0\xff"])
+def test_damaged_lines_of_an_earlier_call_are_named(content, tmp_path):
+    (tmp_path / "found.jsonl").write_text(content)
+    refused("found.jsonl is damaged .*: remove it, and give the same command again", discover, [], None, tmp_path, 1)
