@@ -4,10 +4,10 @@ Such a key is declared with ``resolve``. ``resolve_auto_values`` is the one plac
 merged.
 """
 
+import fnmatch
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from graphlib import TopologicalSorter
 
 from revisit.keys.declarations import (
@@ -62,7 +62,7 @@ def _in_order(cfg: CfgNode) -> Iterator[Key]:
     """Keys of the config that decide themselves, each after those that it goes by."""
     names = dotted_keys(cfg)
     declared = [key for key in (*KEYS.values(), *OF_DETECTRON2) if key.resolve]
-    keys = {name: key for key in declared for name in names if fnmatchcase(name, key.name)}
+    keys = {name: key for key in declared for name in fnmatch.filter(names, key.name)}
     before = {name: [other for other in keys if is_among(other, key.after)] for name, key in keys.items()}
     order = TopologicalSorter(before).static_order()
     return (keys[name]._replace(name=name) for name in order if name in keys)

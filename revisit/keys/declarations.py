@@ -107,6 +107,7 @@ def declare(
         by_images=by_images is not None,
         owner=owner,
     )
+    declaration.cache_clear()
 
 
 def _by_images(of_images: Callable[[CfgNode, int], object]) -> Resolve:
@@ -124,12 +125,14 @@ def of_detectron2(*patterns: str, **fields: Any) -> None:
     for name in ("read_by", "after"):
         fields[name] = _names(fields.get(name, ()))
     OF_DETECTRON2.extend(Key(pattern, **fields) for pattern in patterns)
+    declaration.cache_clear()
 
 
 def _names(names: str | Collection[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
+@cache
 def declaration(name: str) -> Key:
     """What is declared of a full key: of each field the first declaration that has it."""
     merged = KEYS.get(name, Key(name))

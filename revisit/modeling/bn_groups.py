@@ -153,11 +153,11 @@ def _smallest_map(backbone: nn.Module, size: int) -> int:
     """Values of a channel in the smallest map that batch norm normalises, for an image of ``size`` px."""
     areas: list[int] = []
 
-    def note(layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        areas.append(inputs[0][0, 0].numel())
+    def note(values: torch.Tensor) -> torch.Tensor:
+        areas.append(values[0, 0].numel())
+        return values
 
-    hooks = [layer.register_forward_pre_hook(note) for layer in batch_norms(backbone)]
+    for layer in batch_norms(backbone):
+        layer.forward = note  # in place of what takes most of the time on no device
     backbone(torch.empty(1, 3, size, size, device="meta"))
-    for hook in hooks:
-        hook.remove()
     return min(areas)
