@@ -1,7 +1,8 @@
 """Command lines as a user types them, and processes of a run, for the tests that drive whole programs.
 
-Importing torch, Detectron2 and their like takes 5 s of CPU. Processes here are forks of one that has imported them,
-except where a test is about how processes start. This project, 0.2 s, is imported by each, in its own environment.
+Importing torch and its like takes 5 s of CPU, Detectron2 and this project half a second. Processes here are forks of one
+that has imported them, except where a test is about how processes start. Who has another checkout or a wheel before this
+one imports that.
 """
 
 from __future__ import annotations
@@ -129,21 +130,31 @@ FORKS.set_forkserver_preload([
     *("omegaconf", "onnx", "PIL.JpegImagePlugin", "PIL.TiffImagePlugin", "plotly.graph_objects", "pycocotools.coco"),
     *("pycocotools.cocoeval", "pytest", "scipy.optimize", "sklearn.cluster", "sklearn.linear_model", "tabulate"),
     *("timm", "torch._dynamo", "torch.distributed.elastic.utils.distributed", "torch.utils.flop_counter"),
-    *("torch.utils.tensorboard", "torchvision.models", "torchvision.transforms.v2", "yaml"),
-    *("revisit", "detectron2.engine", "detectron2.evaluation"),  # revisit makes Detectron2 importable, and does no more
+    *("torch.utils.tensorboard", "torchvision.models", "torchvision.transforms.v2", "yaml", "preloaded"),
 ])  # fmt: skip
+_OURS = {"detectron2", "preloaded", "projects", "revisit"}  # what of it is imported again for another checkout
 _SHARED = "REVISIT_TESTS_FORKS"  # where the process that all of pytest-xdist's fork from listens
+_start_server = forkserver._forkserver.ensure_running
+
+
+def _ensure_running() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", f"{ROOT}:{ROOT}/tests")
+        _start_server()
+
+
 if _address := os.environ.pop(_SHARED, ""):
     forkserver._forkserver._forkserver_address = _address
     forkserver._forkserver._forkserver_alive_fd, _ = os.pipe()
     forkserver._forkserver.ensure_running = resource_tracker.ensure_running  # its owner is pytest-xdist's first process
+else:
+    forkserver._forkserver.ensure_running = _ensure_running
 
 
 def share_forks() -> None:
-    """Start the process that the others fork from, which takes 7 s of CPU, once for the processes that this starts."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        forkserver._forkserver.ensure_running()
+    """Start the process that the others fork from, which takes 8 s of CPU, once for the processes that this starts."""
+    forkserver._forkserver.ensure_running()
     os.environ[_SHARED] = forkserver._forkserver._forkserver_address
 
 
@@ -178,7 +189,6 @@ class ForkedScript:
         # Without this process's main script, whose imports would see another environment.
         preparation = {k: v for k, v in spawn.get_preparation_data("script").items() if not k.startswith("init_main")}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("OMP_NUM_THREADS", "1")  # for the first fork's parent
             patch.setattr(spawn, "get_preparation_data", lambda name: preparation)
             self._process.start()
         for stream in streams:
@@ -264,8 +274,7 @@ def _be_script(
     cv2.setNumThreads(0)  # what this forks would wait for threads that only this process has
     gc.freeze()
     weakref.finalize._registry.clear()  # of torch's operators, which would be unregistered one by one at the end
-    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
-        del sys.modules[name]  # it reads its environment when it is imported
+    _forget({"huggingface_hub"})  # which reads its environment when it is imported
     if new_session:
         os.setsid()
     for number, stream in enumerate(streams, start=1):
@@ -286,6 +295,8 @@ def _be_script(
     first = cwd if module else str(Path(words[0]).resolve().parent)
     if named := env.get("PYTHONPATH"):  # its packages, and not this checkout's
         sys.path = [*named.split(os.pathsep), *(path for path in sys.path if path != str(ROOT))]
+        if sys.path[0] != str(ROOT):
+            _forget(_OURS)
     if not is_safe:
         sys.path.insert(0, first)
     fork = multiprocessing.get_context("fork")
@@ -302,6 +313,11 @@ def _be_script(
         sys.exit(1)
     finally:
         atexit._run_exitfuncs()  # a fork leaves without
+
+
+def _forget(packages: set[str]) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
 
 
 def documented(document: str) -> list[str]:

@@ -2,14 +2,15 @@
 
 import importlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
-import commands
 import pytest
+from commands import ROOT, run_in
 
 from revisit import compat
 
@@ -23,6 +24,19 @@ compat = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(compat)
 """
 APPLY = "\ncompat.apply()\n"
+# Forks are of a process that has applied it.
+UNDO = """
+import sys, warnings
+import numpy as np
+from PIL import Image
+
+warnings.resetwarnings()
+sys.modules.pop("pkg_resources", None)
+vars(Image).pop("LINEAR", None)
+for kind in (bool, int, float, object, str):
+    if vars(np).get(kind.__name__) is kind:
+        delattr(np, kind.__name__)
+"""
 
 
 def run(code: str, first_on_path: Path | None = None) -> subprocess.CompletedProcess:
@@ -55,8 +69,9 @@ FACTS = [
 
 def said(folder: Path, code: str, expect: int) -> str:
     """What a fork says to which torch is nothing new, and Detectron2 is."""
-    (folder / "code.py").write_text(PREAMBLE + code)
-    return commands.run(f"python {folder}/code.py", folder, expect)
+    (folder / "code.py").write_text(UNDO + PREAMBLE + code)
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT}"}
+    return run_in(folder, environment, f"python {folder}/code.py", expect)
 
 
 @pytest.fixture(scope="module")
