@@ -90,10 +90,12 @@ def _own_classes() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for DETECTRON2_DATASETS that holds ToyScenes of 60 images."""
-    root = tmp_path_factory.mktemp("datasets")
+    """A folder for DETECTRON2_DATASETS that holds ToyScenes of 60 images. To read."""
+    return made_once(tmp_path_factory, "datasets", make_toy_root)
+
+
+def make_toy_root(root: Path) -> None:
     make_toy_scenes(root / "toy_scenes", num_images=60, seed=0, size=64, workers=1)
-    return root
 
 
 @pytest.fixture

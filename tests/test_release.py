@@ -154,6 +154,7 @@ def test_every_public_function_has_an_example_that_runs(photos, monkeypatch):
     order = ("pretrain", "load_backbone", "embed", "finetune", "predict")
     assert examples.keys() == set(order)
     runner = doctest.DocTestRunner(LastLines())
+    examples["pretrain"].globs["pretrain"] = partial(api.pretrain, **SMALL_VIEWS)
     for name in order:
         if name == "predict":  # draws each
             for photo in sorted(Path("photos").iterdir())[8:]:
@@ -175,6 +176,7 @@ def test_what_is_public_is_listed_once_and_a_mistake_is_one_line(tmp_path, monke
         revisit.embed(MagicMock(), "folders:x")
 
 
+SMALL_VIEWS = {"VIEWS.LARGE_SIZE": 64, "VIEWS.SMALL_SIZE": 32}
 # Of finetuning: small images, and few to measure batch statistics by.
 QUICK = {"INPUT.MIN_SIZE_TRAIN": (64,), "INPUT.MIN_SIZE_TEST": 64, "TEST.PRECISE_BN.NUM_ITER": 1}
 QUICKLY = f"import functools, revisit; revisit.finetune = functools.partial(revisit.finetune, **{QUICK})"

@@ -42,9 +42,9 @@ from detectron2.utils.events import get_event_storage
 
 LAST = 7
 OPTIONS = ("SOLVER.MAX_ITER", LAST + 1, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
-OPTIONS += ("TEST.EVAL_PERIOD", 2, "KNN_EVAL.IMAGE_SIZE", 32, "KNN_EVAL.NUM_NEIGHBORS", 5)
+OPTIONS += ("VIEWS.NUM_SMALL", 0, "TEST.EVAL_PERIOD", 2, "KNN_EVAL.IMAGE_SIZE", 32, "KNN_EVAL.NUM_NEIGHBORS", 5)
 KNN = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train")
-MONITORED = ("MONITOR.IMAGES", "toy_scenes_train")
+MONITORED = ("MONITOR.IMAGES", "toy_scenes_train", "MONITOR.MAX_IMAGES", 30)
 EVALUATED = [0, 1, 3, 5, LAST]  # iterations; 0 is before the first step
 
 
@@ -289,7 +289,7 @@ def test_a_full_disk_leaves_the_record_unchanged(toy_datasets, tmp_path, scores,
 def test_other_monitored_images_start_a_new_comparison(toy_datasets, whole, tmp_path, caplog):
     shutil.copy(whole / "model_0000002.pth", tmp_path)
     with caplog.at_level(logging.INFO):
-        train(tmp_path, *OPTIONS, *KNN, *MONITORED, "MONITOR.MAX_IMAGES", 30, resume=True)
+        train(tmp_path, *OPTIONS, *KNN, *MONITORED, "MONITOR.MAX_IMAGES", 20, resume=True)
     assert "MONITOR.IMAGES are others than before" in caplog.text
     assert "is another than at the first step" in caplog.text and "training has taken" not in caplog.text
     assert [iteration for iteration, _ in read_metrics(tmp_path / "metrics.json")["neighbor_stability"]] == [5, LAST]
