@@ -1,8 +1,8 @@
 """Command lines as a user types them, and processes of a run, for the tests that drive whole programs.
 
-Importing torch and its like takes 5 s of CPU, Detectron2 and this project half a second. Processes here are forks of one
-that has imported them, except where a test is about how processes start. Who has another checkout or a wheel before this
-one imports that.
+Importing torch and its like takes 5 s of CPU, Detectron2 and this project half a second. Processes here are forks of
+one that has imported them, except where a test is about how processes start. Where another checkout or a wheel comes
+before this one, they are imported again.
 """
 
 from __future__ import annotations
