@@ -3,6 +3,7 @@
 import logging
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -60,11 +61,8 @@ def _converted(name: str | Path, path: Path, tensors: Tensors) -> BackboneWeight
 
 def write_backbone(weights: BackboneWeights, path: Path) -> None:
     """Write a backbone, found by name in any model, and with it its flags. Both are whole, or refused when read."""
-
-    def write_beside(file: Path) -> None:
-        write_flags(path, weights.flags, weights.origin, weights.licence, file)
-
     beside = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}
+    write_beside = partial(write_flags, path, weights.flags, weights.origin, weights.licence)
     write_tensors(weights.tensors | weights.parts, path, write_beside, **beside)
 
 

@@ -27,10 +27,7 @@ class Part(NamedTuple):
     def of(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The part's tensors by their own names, from a converted file or from a whole model."""
         named = {key.removeprefix(self.prefix): value for key, value in tensors.items()}
-        return {key: value for key, value in named.items() if self._owns(key)}
-
-    def _owns(self, key: str) -> bool:
-        return key.startswith(self.names) and "num_batches" not in key
+        return {key: value for key, value in named.items() if key.startswith(self.names) and "num_batches" not in key}
 
 
 _BOX_HEAD = tuple(f"MODEL.ROI_BOX_HEAD.{key}" for key in ("NAME", "POOLER_TYPE", "POOLER_RESOLUTION"))

@@ -58,8 +58,9 @@ def origin_of(checkpoint: dict, name: str, source: str, licence: str) -> dict[st
     if "flags" not in checkpoint:
         source = source or (f"detectron2: {name}" if checkpoint.get("__author__") else f"{name}, of unknown origin")
         licence = licence or licence_of(source)
-        is_known = licence or source.startswith(f"{RunLayout.NAME}:")
-        unknown = "unknown, because nothing says it of the weights of the start"
-        return {"source": source, "licence": licence if is_known else unknown}
+        is_of_run = source.startswith(f"{RunLayout.NAME}:")
+        if not licence and not is_of_run:
+            licence = "unknown, because nothing says it of the weights of the start"
+        return {"source": source, "licence": licence}
     origin = ", ".join(filter(None, (f"{RunLayout.NAME}: {name}", RunLayout().training(checkpoint))))
     return {"source": origin, "licence": start_of(checkpoint).get("licence", "")}

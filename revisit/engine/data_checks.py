@@ -18,17 +18,18 @@ from revisit.modeling.meta_arch.pretraining import method_of
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
+NOTHING_KNOWN = Facts()
 
-def decide_by_images(cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False) -> Facts:
+
+def decide_by_images(cfg: CfgNode, facts: Facts = NOTHING_KNOWN, **how: bool) -> Facts:
     """The facts with the number of images, after ``inspect_training``; keys that go by them are resolved."""
-    images = inspect_training(cfg, facts, assume_missing=assume_missing)
-    counted = replace(facts or Facts(), images=images)
+    counted = replace(facts, images=inspect_training(cfg, facts, **how))
     resolve_auto_values(cfg, counted)
     return counted
 
 
 def inspect_training(
-    cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False, looked_at: bool = True
+    cfg: CfgNode, facts: Facts = NOTHING_KNOWN, *, assume_missing: bool = False, looked_at: bool = True
 ) -> int:
     """How many images of DATASETS.TRAIN are learned from; what there is to say of them is logged. Keys that
     go by the images themselves are resolved.
@@ -53,7 +54,7 @@ def inspect_training(
             total += expected
             continue
         total += _number_to_learn(cfg, sets[name])
-    resolve_auto_values(cfg, replace(facts or Facts(), records=joined([*sets.values()])))
+    resolve_auto_values(cfg, replace(facts, records=joined([*sets.values()])))
     for name, records in sets.items() if looked_at else ():
         look_at_images(cfg, name, records, to_learn=True)
     return total
@@ -64,7 +65,7 @@ def _number_to_learn(cfg: CfgNode, records: Records) -> int:
     return sum(map(is_labelled, records)) if leaves_out else len(records)
 
 
-def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False) -> None:
+def inspect_evaluation(cfg: CfgNode, facts: Facts = NOTHING_KNOWN, *, assume_missing: bool = False) -> None:
     """Look at the data sets of an evaluation, and resolve keys that go by the images themselves.
 
     Args:
@@ -73,7 +74,6 @@ def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missi
     Raises:
         UserError: a data set that is unknown, not on disk, or without what is asked of it.
     """
-    facts = facts or Facts()
     scored = evaluation_sets(cfg)
     sets = _evaluated_records(cfg, scored, facts, assume_missing)
     inspected = () if facts.images is None else cfg.DATASETS.TRAIN  # by inspect_training

@@ -16,6 +16,7 @@ from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 from revisit.keys import SWITCH, declare, integer, list_of, registered
 
+from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, hooks
 from detectron2.modeling.meta_arch import DenseDetector
 from detectron2.utils import comm
@@ -131,21 +132,13 @@ class Checkpoints(HookBase):
     Must run after all that changes the model or a hook's state, the evaluation included, and before the writers.
 
     Args:
-        period: iterations between two checkpoints.
-        kept: how many of the newest stay; 0: all.
-        kept_every: every so many-th stays too; 0: none.
-        needs_each: whether a checkpoint that cannot be written ends the run.
+        solver: a config's SOLVER, which says how many stay, and whether one that cannot be written ends the run.
     """
 
-    def __init__(
-        self, folder: Path, signals: StopSignals, *, period: int, kept: int, kept_every: int, needs_each: bool
-    ):
+    def __init__(self, folder: Path, signals: StopSignals, solver: CfgNode):
         self._folder = folder
         self._signals = signals
-        self._period = period
-        self._kept = kept
-        self._kept_every = kept_every
-        self._needs_each = needs_each
+        self._solver = solver
         self._agree = SharedWish()
 
     def after_step(self) -> None:
@@ -156,7 +149,7 @@ class Checkpoints(HookBase):
                 write_results(self._folder, self.trainer.results)
             self._save(FINAL, needed=True)
             stop = None
-        if stop or (iteration + 1) % self._period == 0:
+        if stop or (iteration + 1) % self._solver.CHECKPOINT_PERIOD == 0:
             self._save(f"model_{iteration:07d}", needed=bool(stop))
         if self.trainer.ending:
             raise EndOfRunError(self.trainer.ending)
@@ -171,9 +164,9 @@ class Checkpoints(HookBase):
         """If the disk is full, the run continues, unless the checkpoint is ``needed`` or the config says to stop."""
         failure = write_checkpoint(self.trainer, self._folder, name)
         if comm.is_main_process() and not failure:
-            every = self._kept_every * self._period
-            remove_outdated(self._folder, self.trainer.iter, newest=self._kept, every=every)
-        if failure and (needed or self._needs_each):
+            every = self._solver.CHECKPOINT_KEPT_EVERY * self._solver.CHECKPOINT_PERIOD
+            remove_outdated(self._folder, self.trainer.iter, newest=self._solver.CHECKPOINTS_KEPT, every=every)
+        if failure and (needed or self._solver.STOP_WITHOUT_CHECKPOINT):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:
             logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")

@@ -67,7 +67,9 @@ def read_stated(config_file: str, opts: Sequence[object] = ()) -> Stated:
     if path and not Path(path).is_file():
         meant = did_you_mean(path.removeprefix("configs/"), recipe_names(), most=3)
         raise UserError(f"config file {path} not found (MODEL_ZOO.md){meant}")
-    return Stated(path, list(_levels(path, [])) if path else [], pairs_of(opts))
+    typed = pairs_of(opts)
+    levels = list(_levels(path, [])) if path else []
+    return Stated(path, levels, typed)
 
 
 def merged_config(stated: Stated, trained: Trained | None = None) -> CfgNode:

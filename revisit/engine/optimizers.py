@@ -5,6 +5,8 @@ An entry of OPTIMIZER_REGISTRY is a function of the config and of parameter grou
 Optimizer.
 """
 
+from typing import Any
+
 from torch import optim
 
 from revisit.keys import declare, registered
@@ -24,30 +26,30 @@ declare(
 )
 
 
-def is_fused(cfg: CfgNode) -> bool:
-    """Whether all tensors are updated in one kernel. Clipping has to see gradients without the scale of float16, which
-    fused steps remove."""
-    return not cfg.SOLVER.CLIP_GRADIENTS.ENABLED
+def _shared(cfg: CfgNode) -> dict[str, Any]:
+    """Options of every optimiser of torch's. Fused, it updates all tensors in one kernel; but clipping has to see
+    gradients without the scale of float16, which fused steps remove."""
+    solver = cfg.SOLVER
+    is_fused = not solver.CLIP_GRADIENTS.ENABLED
+    return {"lr": solver.BASE_LR, "weight_decay": solver.WEIGHT_DECAY, "fused": is_fused}
 
 
 @OPTIMIZER_REGISTRY.register()
 def SGD(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
     """By SOLVER.MOMENTUM and NESTEROV."""
-    solver = cfg.SOLVER
-    momentum = {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
-    return optim.SGD(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, fused=is_fused(cfg), **momentum)
+    return optim.SGD(groups, momentum=cfg.SOLVER.MOMENTUM, nesterov=cfg.SOLVER.NESTEROV, **_shared(cfg))
 
 
 @OPTIMIZER_REGISTRY.register()
 def Adam(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
     """Torch's, with its own momenta."""
-    return optim.Adam(groups, lr=cfg.SOLVER.BASE_LR, weight_decay=cfg.SOLVER.WEIGHT_DECAY, fused=is_fused(cfg))
+    return optim.Adam(groups, **_shared(cfg))
 
 
 @OPTIMIZER_REGISTRY.register()
 def AdamW(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
     """Adam whose weight decay is no part of the gradient."""
-    return optim.AdamW(groups, lr=cfg.SOLVER.BASE_LR, weight_decay=cfg.SOLVER.WEIGHT_DECAY, fused=is_fused(cfg))
+    return optim.AdamW(groups, **_shared(cfg))
 
 
 @OPTIMIZER_REGISTRY.register()

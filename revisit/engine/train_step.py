@@ -145,16 +145,19 @@ class TrainStep(SimpleTrainer):
                 raise NonFiniteLossError(iteration, values)
             storage.put_scalars(total_loss=sum(means.values()), **means)
 
+    def _names(self) -> dict[nn.Parameter, str]:
+        return {parameter: name for name, parameter in unwrap(self.model).named_parameters()}
+
     def state_dict(self) -> dict:
         """The optimiser's state by name of the parameter: groups may be others where it is loaded."""
-        names = {parameter: name for name, parameter in unwrap(self.model).named_parameters()}
+        names = self._names()
         optimizer = {names[parameter]: state for parameter, state in self.optimizer.state.items()}
         scaler = {"grad_scaler": self.grad_scaler.state_dict(), "skipped_steps": self.skipped_steps}
         return {"optimizer": optimizer, **scaler}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state of every parameter is the checkpoint's; hyper-parameters, and how a step is computed, stay ours."""
-        names = {parameter: name for name, parameter in unwrap(self.model).named_parameters()}
+        names = self._names()
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 for key, value in state_dict["optimizer"].get(names[parameter], {}).items():

@@ -117,15 +117,7 @@ class RevisitTrainer(DefaultTrainer):
         return [make(self) for _, make in EVALUATION_HOOK_REGISTRY]
 
     def checkpoints(self) -> Checkpoints:
-        solver = self.cfg.SOLVER
-        return Checkpoints(
-            self.folder,
-            self.signals,
-            period=solver.CHECKPOINT_PERIOD,
-            kept=solver.CHECKPOINTS_KEPT,
-            kept_every=solver.CHECKPOINT_KEPT_EVERY,
-            needs_each=solver.STOP_WITHOUT_CHECKPOINT,
-        )
+        return Checkpoints(self.folder, self.signals, self.cfg.SOLVER)
 
     def build_writers(self) -> list[EventWriter]:
         added = [WRITER_REGISTRY.get(name)(self.cfg) for name in self.cfg.WRITERS]  # first: wandb patches TensorBoard's

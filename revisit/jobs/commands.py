@@ -21,14 +21,13 @@ from pathlib import Path
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.compat.old_options import current_words
 from revisit.data.sources.catalog import datasets_root, get_records
-from revisit.engine.data_checks import inspect_training
+from revisit.engine.data_checks import decide_by_images
 from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
 from revisit.errors import UserError, expect, first_few
 from revisit.jobs.record import Record
 from revisit.jobs.sbatch import BatchJob
 from revisit.jobs.with_parent import start_child
-from revisit.keys import Facts, resolve_auto_values
 from revisit.plugins import PACKAGES, TRAIN, find_config, find_file
 
 RECORD = "job.json"
@@ -154,8 +153,7 @@ def cost_of(job: Job) -> str:
         return f"{cfg.SOLVER.MINUTES:g} minutes"
     if cfg.SOLVER.MAX_ITER <= 0:
         try:
-            images = inspect_training(cfg, assume_missing=True, looked_at=False)
-            resolve_auto_values(cfg, Facts(images=images))
+            decide_by_images(cfg, assume_missing=True, looked_at=False)
         except UserError:
             return f"{cfg.SOLVER.EPOCHS} epochs"
     return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"

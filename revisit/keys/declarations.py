@@ -5,7 +5,7 @@ the values that decide themselves, and the page docs/config.md all follow from t
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache, partial, reduce
 from typing import Any, NamedTuple
@@ -61,15 +61,8 @@ def declare(
     meaning: str,
     rule: Rule | None = None,
     *,
-    paper: object = None,
-    may_change: bool = False,
-    read_by: str | Collection[str] = (),
-    scope: str = "",
-    decides: str = "",
-    off: object = None,
-    resolve: Resolve | None = None,
-    after: str | Collection[str] = (),
     by_images: Callable[[CfgNode, int], object] | None = None,
+    **fields: Any,
 ) -> None:
     """Declare one of our keys, when the module that owns it is imported.
 
@@ -89,24 +82,8 @@ def declare(
     owner = sys._getframe(1).f_globals["__name__"]
     assert name not in KEYS or KEYS[name].owner == owner, f"{name} is declared by {KEYS[name].owner} and {owner}"
     if by_images:
-        resolve = _by_images(by_images)
-        after = "SOLVER.IMS_PER_BATCH"
-    KEYS[name] = Key(
-        name,
-        default,
-        meaning,
-        rule,
-        paper=paper,
-        may_change=may_change,
-        read_by=_names(read_by),
-        scope=scope,
-        decides=decides,
-        off=off,
-        resolve=resolve,
-        after=_names(after),
-        by_images=by_images is not None,
-        owner=owner,
-    )
+        fields |= {"by_images": True, "resolve": _by_images(by_images), "after": "SOLVER.IMS_PER_BATCH"}
+    KEYS[name] = Key(name, default, meaning, rule, owner=owner, **_with_tuples(fields))
     declaration.cache_clear()
 
 
@@ -122,14 +99,17 @@ def _by_images(of_images: Callable[[CfgNode, int], object]) -> Resolve:
 def of_detectron2(*patterns: str, **fields: Any) -> None:
     """Declare for Detectron2's keys what ``declare`` states for ours: rule, may_change, read_by, scope, decides, off,
     resolve, after. What several patterns state for a key adds up."""
-    for name in ("read_by", "after"):
-        fields[name] = _names(fields.get(name, ()))
-    OF_DETECTRON2.extend(Key(pattern, **fields) for pattern in patterns)
+    OF_DETECTRON2.extend(Key(pattern, **_with_tuples(fields)) for pattern in patterns)
     declaration.cache_clear()
 
 
-def _names(names: str | Collection[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _with_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a declaration, where one name may stand for a tuple of one."""
+    tuples = {}
+    for field in ("read_by", "after"):
+        names = fields.get(field, ())
+        tuples[field] = (names,) if isinstance(names, str) else tuple(names)
+    return {**fields, **tuples}
 
 
 @cache

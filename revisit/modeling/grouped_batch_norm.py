@@ -23,7 +23,8 @@ def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
     """
     pool = consecutive_processes(groups.processes) if groups.processes > 1 else None
     for layer in [layer for module in modules for layer in batch_norms(module)]:
-        if not _can_be_grouped(layer):
+        # Torch's, and timm's with an activation in it.
+        if not (type(layer) is nn.BatchNorm2d or hasattr(layer, "act")):
             kind = type(layer).__name__
             wrong = f"the backbone has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d"
             if groups.count > 1:
@@ -34,11 +35,6 @@ def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
         elif pool:
             layer.__class__ = _with_class_of(layer, PooledBatchNorm2d)
             layer.group = weakref.ref(pool)
-
-
-def _can_be_grouped(layer: nn.Module) -> bool:
-    """Torch's BatchNorm2d, and timm's with an activation in it."""
-    return type(layer) is nn.BatchNorm2d or hasattr(layer, "act")
 
 
 class _GroupedBatchNorm2d(nn.BatchNorm2d):

@@ -66,11 +66,11 @@ def test_whose_classes_a_data_set_counts_by_is_known_to_that_data_set_alone():
 
 
 def test_what_follows_from_the_number_of_images_is_decided_in_one_place():
-    """``decide_by_images``; an estimate of a job's length looks at no image, and takes sizes as published."""
+    """``decide_by_images``, also for an estimate of a job's length."""
     callers = {
         str(path)
         for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "inspect_training"
     }
-    assert callers == {"revisit/engine/data_checks.py", "revisit/jobs/commands.py"}
+    assert callers == {"revisit/engine/data_checks.py"}

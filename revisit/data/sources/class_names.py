@@ -93,7 +93,7 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
     metadata["thing_classes"] = list(wanted)
     if ids := metadata.get(IDS):
         metadata[IDS] = {id_: index[n] for id_, n in ids.items()}
-    return LabelledSet(renumbered(records, index), metadata)
+    return LabelledSet([_renumbered(record, index) for record in records], metadata)
 
 
 def _differ_in_names_alone(classes: Sequence, wanted: Sequence) -> bool:
@@ -142,12 +142,8 @@ def _lacking(name: str, classes: Sequence, others: Sequence) -> str:
     return f"; only {name} has {first_few(missing)}" if missing else ""
 
 
-def renumbered(records: Records, index: Sequence[int]) -> Records:
-    """The records with class n counted as class ``index[n]``: in ``label``, ``labels`` and ``annotations``."""
-    return [_renumbered(record, index) for record in records]
-
-
 def _renumbered(record: dict, index: Sequence[int]) -> dict:
+    """The record with class n counted as class ``index[n]``: in ``label``, ``labels`` and ``annotations``."""
     changed = dict(record)
     label = record.get("label", -1)
     if label >= 0:

@@ -96,24 +96,6 @@ def move(image: np.ndarray, moves: Moves) -> np.ndarray:
 _ACROSS, _DOWN = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)  # rows that move nothing
 
 
-def _shear_x(magnitude: float, size: int) -> Moves:
-    return (1.0, magnitude, 0.0), _DOWN
-
-
-def _shear_y(magnitude: float, size: int) -> Moves:
-    return _ACROSS, (magnitude, 1.0, 0.0)
-
-
-def _translate_x(magnitude: float, size: int) -> Moves:
-    whole = float(int(magnitude))
-    return (1.0, 0.0, -whole), _DOWN
-
-
-def _translate_y(magnitude: float, size: int) -> Moves:
-    whole = float(int(magnitude))
-    return _ACROSS, (0.0, 1.0, -whole)
-
-
 def _rotate(degrees: float, size: int) -> Moves:
     angle = math.radians(degrees)
     cos = math.cos(angle)
@@ -126,10 +108,10 @@ def _rotate(degrees: float, size: int) -> Moves:
 
 # AutoAugment's operations that move pixels, by (magnitude, size).
 MOVES: dict[str, Callable[[float, int], Moves]] = {
-    "ShearX": _shear_x,
-    "ShearY": _shear_y,
-    "TranslateX": _translate_x,
-    "TranslateY": _translate_y,
+    "ShearX": lambda magnitude, size: ((1.0, magnitude, 0.0), _DOWN),
+    "ShearY": lambda magnitude, size: (_ACROSS, (magnitude, 1.0, 0.0)),
+    "TranslateX": lambda magnitude, size: ((1.0, 0.0, -float(int(magnitude))), _DOWN),
+    "TranslateY": lambda magnitude, size: (_ACROSS, (0.0, 1.0, -float(int(magnitude)))),
     "Rotate": _rotate,
 }
 

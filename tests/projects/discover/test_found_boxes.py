@@ -244,7 +244,8 @@ def test_images_that_somebody_labelled_can_be_left_out(detector, tmp_path):
 
 
 def test_images_of_another_folder_cannot_be_left_out_nor_all():
-    image, other = {"file_name": "a.png", "annotations": [{}]}, {"file_name": "b.png", "annotations": [], "without_labels": True}
+    image = {"file_name": "a.png", "annotations": [{}]}
+    other = {"file_name": "b.png", "annotations": [], "without_labels": True}
     assert without_labelled([image, other], [image, other]) == [other]
     assert "none of them is a file of --data" in refusal(without_labelled, [other], [image])
     assert "every file of --data is one of them" in refusal(without_labelled, [image], [image, other])
