@@ -1,9 +1,14 @@
 """What a comparison of starts says: a table, a plot, a sentence, and results.json for a report."""
 
+from __future__ import annotations
+
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from projects.CompareStarts.label_curves import Equivalence, LabelCurve, equivalences, sentence, worth
 from projects.CompareStarts.starts import RANDOM
@@ -16,6 +21,9 @@ from projects.Pictures.curves import saved_plot
 from revisit.errors import without_secrets
 from revisit.files import strict_json, write_whole
 from revisit.markdown import csv_table, markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder: Path) -> str:
@@ -123,18 +131,30 @@ def plot_scores(curves: Sequence[LabelCurve], score: str, over: str, path: Path)
         return
     with saved_plot(path, size=(6, 4)) as (axis,):
         for number, curve in enumerate(curves):
-            counts, color = list(curve.scores), f"C{number % 10}"
-            means = [curve.mean(count) for count in counts]
-            edges = [[curve.mean(n) + side * curve.deviation(n) for n in counts] for side in (-1, 1)]
-            axis.plot(counts, means, color=color, marker="o", label=curve.start)
-            axis.fill_between(counts, *edges, color=color, alpha=0.2, linewidth=0)
-            for count, values in curve.scores.items():
-                axis.scatter([count] * len(values), values, color=color, s=6, alpha=0.6)
+            bands = [(count, curve.mean(count), curve.deviation(count)) for count in curve.scores]
+            dots = [(count, value) for count, values in curve.scores.items() for value in values]
+            draw_band(axis, curve.start, bands, dots, number)
         counts = sorted({count for curve in curves for count in curve.scores})
         axis.set_xscale("log")
         axis.set_xticks(counts, [f"{count:,}" for count in counts])
         axis.set_xticks([], minor=True)
         axis.set(xlabel=over, ylabel=score)
+
+
+def draw_band(
+    axis: Axes, start: str, bands: Sequence[tuple[float, ...]], dots: Sequence[tuple[float, float]], number: int
+) -> None:
+    """A start's means with their band, in the colour of its number, and a dot for each training.
+
+    Args:
+        bands: place, mean and deviation, along the axis.
+        dots: place and score.
+    """
+    look = {"color": f"C{number % 10}"}
+    places, means, deviations = np.array(bands).reshape(-1, 3).T
+    axis.plot(places, means, marker="o", label=start, **look)
+    axis.fill_between(places, means - deviations, means + deviations, alpha=0.2, linewidth=0, **look)
+    axis.scatter(*np.array(dots).reshape(-1, 2).T, s=6, alpha=0.6, **look)
 
 
 def _table(task: Task, cells: list[Cell], digits: int) -> str:

@@ -1,24 +1,19 @@
 """What a comparison until scores are flat says: tables, a plot of scores against costs, sentences, results.json."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from projects.CompareStarts.flatness import compare_ends
 from projects.CompareStarts.trainings import Training, Trainings
 from projects.CompareStarts.until_flat import Curve, UntilFlat, training_of
 from projects.CompareStarts.until_flat_rows import Row, score_at_end
-from projects.CompareStarts.write_comparison import write_texts
+from projects.CompareStarts.write_comparison import draw_band, write_texts
 from projects.Paper.result_table import NONE
 from projects.Pictures.curves import saved_plot
 from revisit.files import strict_json
 from revisit.markdown import csv_table, deviation, markdown_table, mean_and_spread
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 class FlatReport(NamedTuple):
@@ -238,7 +233,9 @@ class FlatReport(NamedTuple):
         with saved_plot(path, len(shown), size=(6, 4)) as axes:
             for axis, (count, rows) in zip(axes, shown.items(), strict=True):
                 for number, row in enumerate(rows):
-                    draw_row(axis, row, f"C{number % 10}")
+                    bands = [(step.seconds, step.mean, deviation(step.scores)) for step in row.steps()]
+                    dots = [(row.before + point.seconds, point.score) for point in row.points]
+                    draw_band(axis, row.start, bands, dots, number)
                 axis.set_xscale("log")
                 axis.set_title(f"{count:,} labelled images", fontsize=9)
                 axis.set_xlabel(f"{self._trainings.unit} in all")
@@ -256,18 +253,3 @@ def curve_as_json(curve: Curve) -> dict[str, object]:
     """A curve as JSON has it."""
     points = [point._asdict() for point in curve.points]
     return curve._asdict() | {"points": points}
-
-
-def draw_row(axis: Axes, row: Row, color: str) -> None:
-    """Means with their band, mean ± standard deviation, and a dot for each training."""
-    steps = row.steps()
-    seconds = [step.seconds for step in steps]
-    means = [step.mean for step in steps]
-    spreads = [deviation(step.scores) for step in steps]
-    low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-    high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-    axis.plot(seconds, means, color=color, marker="o", label=row.start)
-    axis.fill_between(seconds, low, high, color=color, alpha=0.2, linewidth=0)
-    places = [row.before + point.seconds for point in row.points]
-    scores = [point.score for point in row.points]
-    axis.scatter(places, scores, color=color, s=6, alpha=0.6)
