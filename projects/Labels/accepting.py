@@ -13,7 +13,7 @@ import numpy as np
 from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
 from revisit.boxes.boxes import in_coco, with_sides
-from revisit.boxes.coco_files import data_set_of, folder_of, size_of
+from revisit.boxes.coco_files import folder_of, size_of, write_data_set
 from revisit.data.sources.coco_truth import read_coco
 from revisit.errors import UserError, expect, first_line
 from revisit.files import write_whole
@@ -47,9 +47,14 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     of_boxes = f"{name} has a class for each image: move the files to the folders of their classes"
     expect(labels.of == "box", of_boxes)
     changes = [_change(row, suspects, labels, place) for place, row in _rows(accepted)]
-    content, ids = _content(labels, name)
-    _correct(content, ids, labels, changes)
     path = folder / "corrected.json"
+    if file := MetadataCatalog.get(name).get("json_file"):
+        content, ids = read_coco(Path(file)), [record["image_id"] for record in labels.records]
+    else:
+        images = [_image(record) for record in labels.records]
+        write_data_set(path, images, labels.class_names, folder=folder_of(images, name))
+        content, ids = read_coco(path), range(1, len(labels.records) + 1)
+    _correct(content, ids, labels, changes)
     write_whole(path, json.dumps(content))
     return len(changes), path
 
@@ -126,18 +131,11 @@ def _box(text: str) -> list[float]:
     return sides if is_box else []
 
 
-def _content(labels: Labels, name: str) -> tuple[dict[str, Any], list[Any]]:
-    """The data set in COCO's format: what its file holds, or else its images, classes and boxes; and the id that the
-    image of each record has there."""
-    if file := MetadataCatalog.get(name).get("json_file"):
-        return read_coco(Path(file)), [record["image_id"] for record in labels.records]
-    images = []
-    for record in labels.records:
-        height, width = size_of(record)
-        objects = [in_coco(box) for box in record["annotations"]]
-        images.append({"file_name": record["file_name"], "height": height, "width": width, "objects": objects})
-    content = data_set_of(images, labels.class_names, folder_of(images, name))
-    return content, [picture["id"] for picture in content["images"]]
+def _image(record: dict) -> dict[str, Any]:
+    """A record with its objects, for ``write_data_set``."""
+    height, width = size_of(record)
+    objects = [in_coco(box) for box in record["annotations"]]
+    return {"file_name": record["file_name"], "height": height, "width": width, "objects": objects}
 
 
 def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, changes: Sequence[Change]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from projects.Labels.mask_checks import LISTED
-from revisit.boxes.boxes import IOU, Boxes, corners_of, iou, sides_of
+from revisit.boxes.boxes import IOU, Boxes, corners_of, iou
 from revisit.data.images.reader import UNKNOWN_SIZE, size_if_known
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, first_few
@@ -46,14 +46,10 @@ def check_fit(name: str, records: Records) -> None:
     """Warn of masks that lie elsewhere than their boxes, in which they are learned and found. Raises UserError where
     most do."""
     boxes = [(record, box) for record, box in _boxes_of(records) if "segmentation" in box]
-    edges = np.tile(_sizes(boxes), 2)
-    corners = np.clip(Boxes.of_annotations([box for _, box in boxes]).xyxy, 0, edges)
-    around = np.clip(np.array([_around(box["segmentation"]) for _, box in boxes]).reshape(-1, 4), 0, edges)
+    corners = Boxes.of_annotations([box for _, box in boxes]).xyxy
+    around = np.array([_around(box["segmentation"]) for _, box in boxes])
     around = np.where(np.abs(around - corners) <= LOOSE, corners, around)
-    starts, ends = np.maximum(around, corners)[:, :2], np.minimum(around, corners)[:, 2:]
-    both = np.maximum(ends - starts, 0).prod(axis=1)
-    either = sides_of(around).prod(axis=1) + sides_of(corners).prod(axis=1) - both
-    fits = both / np.maximum(either, 1e-9)
+    fits = np.array([iou(*pair).item() for pair in zip(around[:, None], corners[:, None], strict=True)])
     remedy = "expected those of their object, in px of the image"
     if problem := _problem(name, boxes, (fits < FITS).tolist(), "a mask that lies elsewhere", remedy):
         expect(np.median(fits) >= IOU, problem)
@@ -79,12 +75,6 @@ def _problem(name: str, boxes: Annotations, wrong: Sequence[bool], what: str, re
 
 def _boxes_of(records: Records) -> Annotations:
     return [(record, box) for record in records for box in record["annotations"]]
-
-
-def _sizes(boxes: Annotations) -> np.ndarray:
-    """(N, 2) float64 px, widths and heights of their images; infinite where a record does not say."""
-    sides = [(image.get("width", np.inf), image.get("height", np.inf)) for image, _ in boxes]
-    return np.array(sides, np.float64).reshape(-1, 2)
 
 
 def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> None:
@@ -142,8 +132,9 @@ def _check_sizes(name: str, records: Records) -> None:
 def _doubts(name: str, boxes: Annotations) -> list[str]:
     """What is doubtful about boxes. Raises UserError for boxes that cannot be meant."""
     corners = Boxes.of_annotations([box for _, box in boxes]).xyxy
+    sides = [(image.get("width", np.nan), image.get("height", np.nan)) for image, _ in boxes]
     x0, y0, x1, y1 = corners.T
-    width, height = _sizes(boxes).T
+    width, height = np.array(sides, np.float64).T
 
     def example(wrong: np.ndarray) -> str:
         first = int(np.flatnonzero(wrong)[0])
@@ -188,7 +179,7 @@ def _overlap_with_earlier(boxes: Annotations, corners: np.ndarray) -> np.ndarray
         alike[id(image), box["category_id"], box.get("iscrowd", 0)].append(number)
     highest = np.zeros(len(boxes))
     for numbers in map(np.array, alike.values()):
-        for rows in np.array_split(numbers, 1 + len(numbers) // ROWS) if len(numbers) > 1 else ():
+        for rows in np.array_split(numbers, 1 + len(numbers) // ROWS):
             is_earlier = numbers < rows[:, None]
             highest[rows] = (iou(corners[rows], corners[numbers]) * is_earlier).max(axis=1)
     return highest

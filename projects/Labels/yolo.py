@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,33 +17,50 @@ from revisit.files import read_yaml
 
 DATA_YAML = "data.yaml"
 BOX, TRIANGLE = 4, 6  # numbers after the class
-FURTHER = 2  # numbers, at most, that detectors and trackers write after an object: a confidence, a track
-SHORT = 8  # numbers after the class, up to which an outline with others after it may be something else
-MARGIN = 0.01  # of an image, that a box may reach over its edge
+FURTHER = 2  # numbers, at most, after them
 CORNERS_OF_A_TURNED_BOX = 4  # which many write as an outline
 
 logger = logging.getLogger(__name__)
 
-
-class Line(NamedTuple):
-    """An object in a text file."""
-
-    place: str  # file and number, for messages
-    words: list[str]  # the class, and numbers
+Line = tuple[str, list[str]]  # an object's place, for messages, and its words: a class and numbers
 
 
 def load_yolo(images: Path, labels: Path, names: Path | None = None) -> LabelledSet:
     """Every image below ``images``, with the objects of the text file at its place below ``labels``.
 
     A line is ``class x y width height``, of the box's centre and sides, or ``class x y x y x y ...``, an outline; the
-    class a number from 0 on, the others shares of the image's width and height. What ``numbers_read`` leaves out
-    stands in ``left_out``. An image without a file shows nothing.
+    class a number from 0 on, the others shares of the image's width and height. Further numbers after a box are not
+    read, and counted in ``left_out``. An image without a file shows nothing.
     Without ``names`` they are those of classes.txt or data.yaml in ``labels`` or the two folders around it. Where
     ``kpt_shape`` of data.yaml, or of ``names``, says so, a line is a box and the keypoints that it says, not read here.
 
     Raises:
         UserError: see label_files; no class names; a line that is neither of the two, or may be both.
     """
+    classes, keypoints = _classes_and_keypoints(labels, names)
+    lines_of = {file: _read_lines(file) for file in label_files(images, labels, ".txt").values() if file}
+    lines = list(chain.from_iterable(lines_of.values()))
+    end = 1 + BOX if are_boxes(lines, keypoints) else None
+
+    def read(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
+        size, objects = size_if_known(image), []
+        for place, words in lines_of[file]:
+            with translated(place, content=True):
+                objects.append(yolo_object(words[:end], size, classes))
+        return size, objects
+
+    labelled = load_box_files(images, labels, ".txt", read, classes)
+    longer = [place for place, words in lines if end and len(words) > end + keypoints]
+    if longer:
+        count = f"{len(longer):,} of {len(lines):,} lines have further numbers after their box, such as {longer[0]}"
+        labelled.metadata["left_out"] += [f"{count}: a confidence or a track, not read; each line is an object"]
+    boxes = chain.from_iterable(record["annotations"] for record in labelled.records)
+    outlines = chain.from_iterable(box.get("segmentation", ()) for box in boxes)
+    _warn_of_keypoints([np.reshape(outline, (-1, 2)) for outline in outlines], labels)
+    return labelled
+
+
+def _classes_and_keypoints(labels: Path, names: Path | None) -> tuple[list[str], int]:
     near = []
     for folder in (labels, labels.parent, labels.parent.parent):
         near += [folder / NAMES_IN_LABELS, folder / DATA_YAML]
@@ -53,91 +69,46 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Labelled
     if file_of_names is None:
         message = f"class names unknown: none of {', '.join(map(str, candidates))} is there"
         raise UserError(f"{message}; expected one, or a file of names as third part, yolo:IMAGES:LABELS:NAMES")
-    classes = read_class_names(file_of_names)
-    keypoints = read_keypoint_shape([file_of_names, *near])
-    lines_of = {file: _read_lines(file) for file in label_files(images, labels, ".txt").values() if file}
-    lines = list(chain.from_iterable(lines_of.values()))
-    read_of = numbers_read(lines, keypoints)
-    outlines: list[np.ndarray] = []
-
-    def read(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
-        size, objects = size_if_known(image), []
-        for place, (label, *numbers) in lines_of[file]:
-            with translated(place, content=True):
-                objects.append(yolo_object([label, *numbers[: read_of[len(numbers)]]], size, classes, keypoints))
-        for thing in objects:
-            outlines.extend(np.reshape(outline, (-1, 2)) for outline in thing.get("segmentation", ()))
-        return size, objects
-
-    labelled = load_box_files(images, labels, ".txt", read, classes)
-    labelled.metadata["left_out"] += _further_numbers(lines, read_of)
-    _warn_of_keypoints(outlines, labels)
-    return labelled
+    return read_class_names(file_of_names), read_keypoint_shape([file_of_names, *near])
 
 
 def _read_lines(file: Path) -> list[Line]:
     lines = enumerate(read_lines(file, "labels"), start=1)
-    return [Line(f"{file}, line {number}", words) for number, text in lines if (words := text.split())]
+    return [(f"{file}, line {number}", words) for number, text in lines if (words := text.split())]
 
 
-def numbers_read(lines: Sequence[Line], keypoints: int) -> dict[int, int]:
-    """By how many numbers a line has after its class: how many of them are the object's.
-
-    The others are what detectors and trackers write after a box, also one with so many numbers of ``keypoints``, or
-    after an outline. All lines together tell which: six numbers may be an outline, too.
+def are_boxes(lines: Sequence[Line], keypoints: int) -> bool:
+    """Whether lines are boxes, perhaps with so many numbers of ``keypoints``, and with a confidence and a track, which
+    detectors and trackers write after these. All lines together tell: six numbers may be a triangle, too.
 
     Raises:
-        UserError: six numbers of which nothing tells what they are.
+        UserError: other keypoints; six numbers in all lines, the last of which need be no tracks.
     """
-    counts = {len(words) - 1 for _, words in lines}
-    if keypoints:
-        whole = BOX + keypoints
-        return {count: count if count > whole + FURTHER else min(count, whole) for count in counts}
-    if counts <= {BOX, BOX + 1, TRIANGLE} and (BOX + 1 in counts or _are_boxes(lines)):
-        return dict.fromkeys(counts, BOX)
-    # Keypoints whose kpt_shape is missing have as many numbers in all lines.
-    further = _further(counts, lines) if len(counts) > 1 and max(counts) > SHORT else 0
-    return {count: count - further for count in counts}
+    counts = {len(words) - 1: place for place, words in lines}
+    for count, place in counts.items() if keypoints else ():
+        expected = f"{count} numbers after the class, expected {BOX} of a box and {keypoints} of keypoints"
+        expect(count - keypoints in range(BOX, BOX + FURTHER + 1), f"{place}: {expected}")
+    if keypoints or not counts.keys() <= {BOX, BOX + 1, TRIANGLE}:
+        return keypoints > 0
+    of_tracks = all(_whole(words[-1]) >= 0 for _, words in lines if len(words) - 1 == TRIANGLE)
+    what = f"{lines[0][0]}: {TRIANGLE} numbers after the class may be a triangle, or a box and two more"
+    way_out = "expected 4 of a box; or 8 of a triangle, its last point twice"
+    expect(of_tracks or len(counts) > 1, f"{what}, and no other line tells: {way_out}")
+    return of_tracks or BOX + 1 in counts
 
 
-def _are_boxes(lines: Sequence[Line]) -> bool:
-    """Whether lines of six numbers end in whole ones, as of tracks; False where one would be a box out of its image."""
-    longer = [line for line in lines if len(line.words) - 1 == TRIANGLE]
-    numbers = np.array([_numbers(line) for line in longer]).reshape(-1, TRIANGLE)
-    if (numbers[:, -1] % 1 == 0).all():
-        return True
-    centres, sides = numbers[:, :2], numbers[:, 2:BOX]
-    is_triangle = np.abs(centres - 0.5) + sides / 2 > 0.5 + MARGIN
-    either = f"{longer[0].place}: {TRIANGLE} numbers after the class may be a triangle, or a box and two more"
-    way_out = "expected 4 of a box; or of a triangle 8, its last point twice"
-    expect(bool(is_triangle.any()), f"{either}, and no other line tells: {way_out}")
-    return False
+def _whole(word: str) -> int:
+    """A whole number, perhaps with a point; -1 of another word."""
+    digits, _, zeros = word.partition(".")
+    return int(digits) if digits.isdecimal() and not zeros.strip("0") else -1
 
 
-def _further(counts: set[int], lines: Sequence[Line]) -> int:
-    """How many numbers follow each outline: 1 where all are odd, FURTHER where all end in whole ones, as of tracks."""
-    if all(count % 2 for count in counts):
-        return 1
-    last = np.array([_numbers(line)[-1] for line in lines if len(line.words) > 1])
-    return FURTHER if BOX not in counts and (last % 1 == 0).all() and last.max() > 1 else 0
-
-
-def _numbers(line: Line) -> np.ndarray:
-    with translated(line.place, content=True):
-        return np.array(line.words[1:], float)
-
-
-def yolo_object(words: list[str], size: dict[str, int], classes: Sequence[str], keypoints: int = 0) -> dict:
-    """``name`` of the class, ``bbox`` and perhaps ``segmentation``, in px, of a line with so many numbers of
-    ``keypoints`` after the box. Raises ValueError: what is wrong."""
-    whole, _, zeros = words[0].partition(".")
-    label = int(whole) if whole.isdecimal() and not zeros.strip("0") else -1
-    values = np.array(words[1:], float)
+def yolo_object(words: list[str], size: dict[str, int], classes: Sequence[str]) -> dict:
+    """``name`` of the class, ``bbox`` and perhaps ``segmentation``, in px, of a line. Raises ValueError: what is
+    wrong."""
+    label, values = _whole(words[0]), np.array(words[1:], float)
     if not 0 <= label < len(classes):
         raise ValueError(f"class {words[0]}, expected a whole number from 0 to {len(classes) - 1}")
-    if keypoints and len(values) != BOX + keypoints:
-        raise ValueError(f"{len(values)} numbers after the class, expected 4 of a box and {keypoints} of keypoints")
-    values = values[:BOX] if keypoints else values
     if len(values) < BOX or len(values) % 2:
         message = f"{len(values)} numbers after the class, expected 4 of a box, or pairs of an outline"
         raise ValueError(f"{message}; keypoints need kpt_shape in {DATA_YAML}")
@@ -171,15 +142,6 @@ def read_keypoint_shape(places: list[Path]) -> int:
         if points < 1 or numbers not in (2, 3):
             raise ValueError("out of range")
     return points * numbers
-
-
-def _further_numbers(lines: Sequence[Line], read_of: dict[int, int]) -> list[str]:
-    """In words what is not read of lines; none where all is."""
-    longer = [place for place, words in lines if len(words) - 1 > read_of[len(words) - 1]]
-    if not longer:
-        return []
-    shown = f"{len(longer):,} of {len(lines):,} lines have further numbers after their object, such as {longer[0]}"
-    return [f"{shown}: a detector's confidence or a track, not read, so that each line is an object"]
 
 
 def _warn_of_keypoints(outlines: list[np.ndarray], labels: Path) -> None:

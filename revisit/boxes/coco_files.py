@@ -37,14 +37,7 @@ def folder_of(images: Images, data_set: str = "") -> str:
 def write_data_set(
     path: Path, images: Images, classes: Sequence[str] = (CATEGORY["name"],), *, folder: str = ""
 ) -> int:
-    """Write ``data_set_of`` images; returns how many objects there are."""
-    content = data_set_of(images, classes, folder)
-    write_whole(path, json.dumps(content))
-    return len(content["annotations"])
-
-
-def data_set_of(images: Images, classes: Sequence[str], folder: str) -> dict[str, Any]:
-    """Images and annotations, with areas, as COCO's format has them.
+    """Write images and annotations with masks in run lengths, and areas; returns how many objects there are.
 
     Objects with a ``category_id`` count ``classes`` from 1. Names of files are those below ``folder``, as annotation
     tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records.
@@ -56,13 +49,14 @@ def data_set_of(images: Images, classes: Sequence[str], folder: str) -> dict[str
         pictures.append({"id": number, "file_name": name, **size})
         for each in image["objects"]:
             identity = {"id": len(annotations) + 1, "image_id": number}
-            known = {"category_id": 1, "iscrowd": 0, "area": area_of(each, **size)}
-            annotations.append({**identity, **known, **each, **identity})
+            usual = {"category_id": 1, "iscrowd": 0, "area": _area(each, **size)}
+            annotations.append({**identity, **usual, **each, **identity})
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
-    return {"images": pictures, "annotations": annotations, "categories": categories}
+    write_whole(path, json.dumps({"images": pictures, "annotations": annotations, "categories": categories}))
+    return len(annotations)
 
 
-def area_of(box: Mapping[str, Any], height: int, width: int) -> float:
+def _area(box: Mapping[str, Any], height: int, width: int) -> float:
     """px^2 of an object's mask, or of the box where there is none, in an image of this size."""
     if "segmentation" in box:
         return mask_area(box["segmentation"], height, width)

@@ -76,7 +76,7 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
     """
     records, metadata = own.records, dict(own.metadata)
     key = key_of_classes(records)
-    classes = spelled_as(wanted, classes_of(own))
+    classes = _spelled_as(wanted, classes_of(own))
     may_lack_some = key == "stuff_classes" or "annotations" in records[0]
     if classes and may_lack_some and set(classes) <= set(wanted):
         metadata |= _with_rare_classes(classes, wanted, key, metadata)
@@ -120,7 +120,6 @@ def index_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, s
     Raises:
         UserError: they are not the same names, or a name stands for two classes.
     """
-    own = spelled_as(wanted, own)
     are_clear = len(set(own)) == len(own)
     if are_clear and sorted(own) == sorted(wanted):
         places = {name: index for index, name in enumerate(wanted)}
@@ -131,7 +130,7 @@ def index_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, s
     raise UserError(f"{message}. A score compares classes by name: expected the same, each once, in any order")
 
 
-def spelled_as(wanted: Sequence, own: Sequence) -> list:
+def _spelled_as(wanted: Sequence, own: Sequence) -> list:
     """``own``, each as ``wanted`` has it where the two differ in Unicode's normal form alone, and so look alike."""
     spelling = {in_normal_form(str(label)): label for label in wanted}
     return [spelling.get(in_normal_form(label), label) if isinstance(label, str) else label for label in own]

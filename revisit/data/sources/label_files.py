@@ -1,7 +1,6 @@
 """Files of labels with the names of their images."""
 
 import logging
-from collections import Counter
 from pathlib import Path
 
 from revisit.data.sources.file_names import in_normal_form
@@ -10,6 +9,8 @@ from revisit.data.sources.split_files import NAMES_IN_LABELS
 from revisit.errors import expect
 
 from detectron2.utils.logger import log_first_n
+
+MASKS = "masks are PNGs, because JPEG would change their ids"
 
 
 def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
@@ -25,10 +26,9 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
     images_of = _images_by_place(images, labels, suffix)
     files = files_with_suffix(labels, suffix)
     given = {_place(file, suffix): file for file in files if file.name != NAMES_IN_LABELS}
-    others = Counter(file.suffix for file in labels.rglob("*") if file.is_file()) if not given else {}
-    counts = ", but " + " and ".join(f"{count:,} *{kind}" for kind, count in others.items()) if others else ""
-    png = "; masks are no JPEGs, which would change their ids" if suffix == ".png" else ""
-    expect(given, f"{labels} has no file of labels, *{suffix}{counts}: expected one for each image{png}")
+    kinds = {file.suffix for file in labels.rglob("*.*")} if not given else ()
+    others = f", but {', '.join(sorted(kinds))}" if kinds else ""
+    expect(given, f"{labels} has no file of labels, *{suffix}{others}: expected one for each image; {MASKS}")
     for path, of_path in images_of.items():
         is_clear = len(of_path) == 1 or path not in given
         expect(is_clear, f"{path} would be the labels of {of_path}: expected one image of each name")

@@ -4,7 +4,6 @@ A layout is an entry of LABEL_LAYOUT_REGISTRY, registered next to the function t
 own (docs/extending.md: A label layout).
 """
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -80,9 +79,9 @@ def split_parts(rest: str, count: int) -> list[str]:
 
 def _part(name: str, form: str, text: str, is_text: bool) -> str | Path:
     if is_text:
-        is_folder = form == "SPLIT" and os.sep in text and Path(text).is_dir()
         two = "images and labels of two folders are voc_xml:, yolo: or masks:IMAGES:LABELS"
-        expect(not is_folder, f"data set {name!r}: {text} is a folder, expected the name of a list in FOLDER; {two}")
+        is_place = form == "SPLIT" and text.startswith("/")
+        expect(not is_place, f"data set {name!r}: expected the name of a list in FOLDER, not {text}; {two}")
         return text
     if form.islower():
         expect(text == form, f"data set {name!r} ends in {text}: expected {form}, or nothing")
