@@ -17,7 +17,8 @@ from revisit.plugins import load_plugins
 # Each may import what stands above it, and its own room. Names below api are folders of projects/, then rings.
 ROOMS = (
     ("errors",),
-    ("compat", "files", "arrays", "progress", "threads", "markdown"),
+    ("compat", "files", "progress", "threads"),
+    ("arrays", "markdown"),
     ("plugins",),
     ("keys",),
     ("config",),
