@@ -86,14 +86,16 @@ def test_commands_run_in_order_once_per_node_and_the_first_that_fails_ends_the_j
     assert done.returncode == code and (cluster / "said").read_text().split() == said.split()
 
 
-def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root):
+def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root, tmp_path):
     text = run(
-        "python tools/slurm.py --num-machines 4 --num-gpus 8 --partition gpu --hours 48 --dry-run -- --config-file F "
+        f"python tools/slurm.py --output {tmp_path}/logs --num-machines 4 --num-gpus 8 --partition gpu --hours 48 "
+        "--dry-run -- --config-file F "
         "DATASETS.TRAIN \"('a b',)\"",
         toy_root,
     )
     for line in ("--nodes=4", "--gpus-per-node=8", "--partition=gpu", "--time=48:00:00", "--cpus-per-task=64"):
         assert f"#SBATCH {line}\n" in text
+    assert (tmp_path / "logs").is_dir()  # where sbatch would write, which makes no folder
     (command,) = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("step ")]
     words = shlex.split(command)
     assert words[0] == sys.executable and words[1] == str(ROOT / "tools/train_net.py") and "('a b',)" in words

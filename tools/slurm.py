@@ -16,6 +16,7 @@ import sys
 
 from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
+from revisit.files import make_folder
 from revisit.jobs.sbatch import BatchJob
 from revisit.plugins import find_file
 
@@ -42,6 +43,7 @@ def main() -> None:
     gpus, cpus = (args.num_gpus if args.device == "cuda" else 0), args.cpus * args.num_gpus
     log, where = args.output.resolve() / "%j.log", {"nodes": args.num_machines, "partition": args.partition}
     job = BatchJob(args.title, (training(args),), log, args.hours, gpus, cpus, **where)
+    make_folder(log.parent, "--output")  # without it SLURM ends the job and says nothing
     print(job.script if args.dry_run else f"Submitted batch job {job.submit()}")
 
 

@@ -1,16 +1,24 @@
 """What is looked at for each kind of network, in the core's LABEL_CHECK_REGISTRY."""
 
 import logging
+import re
+
+import numpy as np
 
 from projects.Labels.box_checks import check_fit, check_masks, inspect_boxes
 from projects.Labels.mask_checks import inspect_masks
 from projects.Labels.truth import check_truth
+from revisit.boxes.boxes import Boxes
+from revisit.data.sources.class_names import names_of
 from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY, check_records
 from revisit.data.sources.records import Records
-from revisit.keys import DETECTORS, architecture_of
+from revisit.keys import DETECTORS, FINETUNING, architecture_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
+
+FEWEST_PX, MOST_TINY = 4, 0.1  # of a box's shorter side; and the share of boxes that may have less
+_SIDES = {"left": "right", "right": "left"}
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +44,40 @@ def boxes(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     inspect_boxes(name, records, MetadataCatalog.get(name).thing_classes, to_learn=to_learn)
     if masks_are_learned:
         check_fit(name, records)
-    if not to_learn:
+    if to_learn:
+        _warn_of_tiny(cfg, name, records)
+    else:
         _warn_of_many(name, records, cfg.TEST.DETECTIONS_PER_IMAGE)
+
+
+@LABEL_CHECK_REGISTRY.register()
+def sides(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
+    """Warn of classes that a flip makes into each other, such as left_hand and right_hand."""
+    if not to_learn or architecture_of(cfg) not in FINETUNING or cfg.INPUT.RANDOM_FLIP != "horizontal":
+        return
+    classes = {label.lower(): label for label in map(str, names_of(name))}
+    flipped = {label: re.sub("left|right", lambda side: _SIDES[side[0]], label) for label in classes}
+    if pairs := [label for label, other in flipped.items() if label < other in classes]:
+        example = f"{classes[pairs[0]]} and {classes[flipped[pairs[0]]]}"
+        flip = "INPUT.RANDOM_FLIP horizontal shows one as the other, under its old name"
+        logger.warning(f"data set {name!r} has the classes {example}: {flip}; expected INPUT.RANDOM_FLIP none")
+
+
+def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
+    """Where a tenth of the boxes have few px left in the largest image that is learned from."""
+    least, most = max(cfg.INPUT.MIN_SIZE_TRAIN), cfg.INPUT.MAX_SIZE_TRAIN
+    tiny = total = 0
+    for record in records:
+        short, long = sorted((record["height"], record["width"]))
+        scale = min(least / short, most / long) if least else 1.0
+        sides = Boxes.of_annotations(record["annotations"]).xyxy.reshape(-1, 2, 2)
+        tiny += int((np.ptp(sides, axis=1).min(axis=1) * scale < FEWEST_PX).sum())
+        total += len(sides)
+    if tiny > MOST_TINY * total:
+        few = f"{tiny} of {total} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high at {least} px"
+        logger.warning(
+            f"{few}, so they can hardly be found: raise INPUT.MIN_SIZE_TRAIN and the other sizes, or cut tiles"
+        )
 
 
 def _warn_of_many(name: str, records: Records, limit: int) -> None:

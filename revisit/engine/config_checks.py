@@ -4,17 +4,22 @@ import logging
 import os
 from collections.abc import Collection
 
+import numpy as np
+
 from revisit.checkpoint.named_weights import expected_weights
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.engine.schedules import schedule_reads, share_of_rate
 from revisit.errors import UserError, expect
 from revisit.evaluation.judged import nothing_to_evaluate
 from revisit.files import is_url
-from revisit.keys import PIXELWISE, check_values, is_open
+from revisit.keys import DETECTORS, PIXELWISE, architecture_of, check_values, is_open
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import check_head
 
 from detectron2.config import CfgNode
+
+OTHER_SIZE = 1.6  # times, from which a test is at another size than the training
+MOST_LEFT_OUT = 0.3  # score, below which AP lacks much of a ranking
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +58,31 @@ def check_evaluation(cfg: CfgNode, *, eval_only: bool) -> None:
         raise UserError(f"--eval-only, but {lacking}: expected data to evaluate")
     if lacking and cfg.DATASETS.TEST:
         logger.warning(f"nothing is evaluated: {lacking}")
+    if cfg.DATASETS.TEST and architecture_of(cfg) in DETECTORS:
+        _check_scores(cfg)
+
+
+def _check_scores(cfg: CfgNode) -> None:
+    """Warn of a detector that is tested as it has not learned, or whose boxes are mostly left out."""
+    for side in ("MIN_SIZE", "MAX_SIZE"):
+        learned, tested = np.atleast_1d(cfg.INPUT[f"{side}_TRAIN"]), cfg.INPUT[f"{side}_TEST"]
+        if tested and not learned.min() / OTHER_SIZE <= tested <= learned.max() * OTHER_SIZE:
+            sizes = f"INPUT.{side}_TEST is {tested} px and INPUT.{side}_TRAIN {learned.tolist()}"
+            logger.warning(f"{sizes}: objects of another size than the detector has learned are found badly")
+    heads = "RETINANET" if architecture_of(cfg) == "RetinaNet" else "ROI_HEADS"
+    threshold = cfg.MODEL[heads].SCORE_THRESH_TEST
+    if threshold > MOST_LEFT_OUT:
+        left_out = f"MODEL.{heads}.SCORE_THRESH_TEST {threshold:g} leaves out what scores less"
+        logger.warning(f"{left_out}: AP counts all boxes of a ranking; expected 0.05 where a score is asked for")
 
 
 def check_start(cfg: CfgNode, typed: Collection[str]) -> None:
-    """Warn of weights on the command line that the rate of a recipe for random ones would spoil."""
+    """Warn of weights on the command line that the rate of a recipe for random ones would spoil, and of a batch that
+    the rate does not follow."""
+    if "SOLVER.IMS_PER_BATCH" in typed and "SOLVER.BASE_LR" not in typed and not cfg.SOLVER.REFERENCE_BATCH:
+        stays = f"SOLVER.BASE_LR stays {cfg.SOLVER.BASE_LR:g}, the recipe's for its own batch"
+        way_out = f"with that as SOLVER.REFERENCE_BATCH it follows SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH}"
+        logger.warning(f"{stays}: {way_out}")
     method, rate = method_of(cfg), cfg.SOLVER.BASE_LR
     is_given = bool(cfg.MODEL.WEIGHTS) and "MODEL.WEIGHTS" in typed and "SOLVER.BASE_LR" not in typed
     if method and is_given and not (method.continues or method.iterations_before_learning(cfg)):

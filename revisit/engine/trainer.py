@@ -13,7 +13,7 @@ from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
-from revisit.compat.private_names import processes_wait
+from revisit.compat.private_names import processes_wait, schedule_of
 from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY, PATIENCE
 from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, Checkpoints, EndOfRunError
@@ -23,7 +23,7 @@ from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
 from revisit.engine.writers import WRITER_REGISTRY, Writers
-from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker, translated
+from revisit.errors import UserError, first_line, told_by_worker, translated
 from revisit.files import write_whole
 from revisit.keys import RUN, SWITCH, declare
 from revisit.modeling.distributed import share_state
@@ -161,12 +161,10 @@ class RevisitTrainer(DefaultTrainer):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state is the checkpoint's; rates and decays are the config's."""
-        before = state_dict["world_size"]
-        now = comm.get_world_size()
-        if before != now:
-            logger.warning(
-                f"resuming on {now} processes what {before} began: what that changes is in docs/faults.md, Resuming"
-            )
+        before, processes = state_dict["world_size"], comm.get_world_size()
+        if before != processes:
+            changed = f"resuming on {processes} processes what {before} began"
+            logger.warning(f"{changed}: what that changes is in docs/faults.md, Resuming")
         base_lrs = self.scheduler.base_lrs
         TrainerBase.load_state_dict(self, state_dict)
         self.scheduler.base_lrs = base_lrs
@@ -176,6 +174,19 @@ class RevisitTrainer(DefaultTrainer):
         if self.iter < self.max_iter:  # beyond the end of a run that was shortened no schedule says anything
             for group, lr in zip(self.optimizer.param_groups, self.scheduler.get_lr(), strict=True):
                 group["lr"] = lr
+        self._warn_of_jump(state_dict["config"]["SOLVER.MAX_ITER"])
+
+    def _warn_of_jump(self, length: int) -> None:
+        """Where a run of so many iterations is made longer after its rate had fallen."""
+        done, schedule = self.iter + 1, schedule_of(self.scheduler)
+        if not 0 < length < self.max_iter:
+            return
+        was, now = schedule(min(done, length - 1) / length), schedule(done / self.max_iter)
+        if now > 2 * was:
+            jump = (
+                f"the learning rate jumps from {was:.2g} to {now:.2g} times SOLVER.BASE_LR: a schedule that had fallen"
+            )
+            logger.warning(f"{jump} is longer now; a new run from these weights, with a lower rate, loses less")
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
@@ -237,13 +248,6 @@ class RevisitTrainer(DefaultTrainer):
             # Of a detector's boxes, before there is a loss.
             what = f"iteration {self.iter}: {first_line(error)}"
             raise UserError(f"{what} Lower SOLVER.BASE_LR, or warm it up (SOLVER.WARMUP_ITERS)") from error
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error) or "killed by signal" not in str(error):
-                raise
-            raise KilledWorkerError(
-                f"{first_line(error)} Most often memory ran out: lower DATALOADER.NUM_WORKERS or the batch; --resume "
-                "continues from the last checkpoint"
-            ) from error
 
     def inputs_of(self, iteration: int) -> tuple[dict | list[dict], list[str]]:
         """This process's batch of an iteration since the last gathering of metrics, and its images' file names."""

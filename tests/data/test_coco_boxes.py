@@ -164,6 +164,37 @@ def test_keypoints_whose_names_nothing_says_are_refused_before_the_run(coco):
     assert inspect_training(cfg) == 1
 
 
+def check_learned(name: str, *options: object) -> list[str]:
+    """What a training on boxes warns of."""
+    own = ["DATASETS.TRAIN", f"('{name}',)", "MODEL.ROI_HEADS.NUM_CLASSES", 2, "MODEL.DEVICE", "cpu", *options]
+    cfg = make_config("own_images/detection.yaml", list(map(str, own)))
+    return [text for level, text in logged(inspect_training, cfg) if level > logging.INFO]
+
+
+@pytest.mark.parametrize("names", [("left", "right"), ("RightHand", "LeftHand"), ("turn left", "turn right")])
+def test_classes_that_a_flip_exchanges_are_said(coco, names):
+    def rename(content: dict) -> None:
+        for category, name in zip(content["categories"], names, strict=True):
+            category["name"] = name
+
+    data, flip = coco(rename), "INPUT.RANDOM_FLIP horizontal shows one as the other"
+    assert sum(flip in text for text in check_learned(data)) == 1
+    assert not any(flip in text for text in check_learned(data, "INPUT.RANDOM_FLIP", "none"))
+    assert not any(flip in text for text in check_learned(coco(of("categories", name="left"))))
+
+
+def test_boxes_of_which_a_resize_leaves_few_pixels_are_said(coco):
+    def shrink(content: dict) -> None:
+        for n, box in enumerate(content["annotations"]):
+            box["bbox"] = [5 * n, 2, 0.7, 20]  # of an image of 40 px, which is shown at 320
+
+    tiny = coco(shrink)
+    said = "3 of 3 boxes of data set"
+    sizes = ("INPUT.MIN_SIZE_TRAIN", "(40,)", "INPUT.MAX_SIZE_TRAIN", 80)
+    assert any(said in text and "less than 4 px" in text for text in check_learned(tiny, *sizes))
+    assert not any("less than 4 px" in text for text in check_learned(tiny))
+
+
 def test_a_test_set_without_boxes_scores_nothing(coco):
     notes = inspected(coco(lambda content: content.pop("annotations")), to_learn=False)
     assert [level for level, _ in notes] == [logging.INFO, logging.WARNING] and "no box" in notes[1][1]

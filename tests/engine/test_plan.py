@@ -9,9 +9,12 @@ from tiny import tiny_config, tiny_model
 from torch import nn
 from trees import logged, refusal, refused
 
-from revisit.engine.config_checks import check_schedule, check_start
+from revisit.engine.config_checks import check_evaluation, check_schedule, check_start
+from revisit.engine.setup import make_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.keys import Facts, resolve_auto_values
+
+from detectron2.config import CfgNode
 
 
 def test_a_dry_run_writes_what_the_run_would_do(toy_datasets, tmp_path):
@@ -65,6 +68,38 @@ def test_given_weights_under_a_recipe_for_random_ones_are_warned_of(typed, optio
     assert len(notes) == warned
     if warned:
         assert "own_images/continue.yaml" in notes[0][1] and "SOLVER.BASE_LR 0.005" in notes[0][1]
+
+
+def test_a_batch_that_the_rate_does_not_follow_is_said():
+    stays = "SOLVER.BASE_LR stays 0.05"
+    for typed, options, warned in [
+        ({"SOLVER.IMS_PER_BATCH"}, (), True),
+        ({"SOLVER.IMS_PER_BATCH", "SOLVER.BASE_LR"}, (), False),
+        ({"SOLVER.IMS_PER_BATCH"}, ("SOLVER.REFERENCE_BATCH", 8), False),
+        (set(), (), False),
+    ]:
+        assert [text[: len(stays)] for _, text in logged(check_start, tiny_config(*options), typed)] == [stays] * warned
+
+
+def detector(*options: object) -> CfgNode:
+    tested = ("DATASETS.TRAIN", "('a',)", "DATASETS.TEST", "('b',)", "MODEL.DEVICE", "cpu")
+    return make_config("own_images/detection.yaml", list(map(str, (*tested, *options))))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), ""),
+        (("INPUT.MIN_SIZE_TRAIN", "(1024,)", "INPUT.MAX_SIZE_TRAIN", 2048), "INPUT.MIN_SIZE_TEST is 320 px"),
+        (("INPUT.MIN_SIZE_TEST", 800, "INPUT.MAX_SIZE_TEST", 900), "INPUT.MIN_SIZE_TEST is 800 px"),
+        (("INPUT.MAX_SIZE_TEST", 320), "INPUT.MAX_SIZE_TEST is 320 px"),
+        (("MODEL.ROI_HEADS.SCORE_THRESH_TEST", 0.98), "MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.98 leaves out"),
+        (("MODEL.RETINANET.SCORE_THRESH_TEST", 0.98), ""),
+    ],
+)
+def test_a_test_that_would_ruin_its_score_is_said(options, said):
+    notes = [text for level, text in logged(check_evaluation, detector(*options), eval_only=True)]
+    assert said in "".join(notes) and bool(notes) == bool(said)
 
 
 ALONE = ("MOCO.SHUFFLE_BN", False)  # of one group of images nothing is said then

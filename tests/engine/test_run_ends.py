@@ -18,6 +18,8 @@ import pytest
 import torch.multiprocessing as mp
 from commands import ROOT, TIMEOUT, TINY, launch_forks, popen, run, wait_until
 from runs import assert_same, load, train, train_for_module
+from torch.utils.data import Dataset
+from trees import refusal
 
 from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 from revisit.engine.stop_signals import StopSignals
@@ -292,3 +294,28 @@ def test_a_killed_process_takes_all_others_with_it(toy_datasets, monkeypatch, tm
         assert "Traceback" not in text
     # Other tests have some, too, at the same time.
     wait_until(lambda: not [name for name in held_memory() if name in memory or owner_of(name) in parents])
+
+
+class NoRoom(Dataset):
+    """As torch says it where /dev/shm is full."""
+
+    def __init__(self, words: str):
+        self._words = words
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        raise RuntimeError(self._words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "unable to write to file </torch_12_345_0>: No space left on device (28)",
+        "unable to allocate shared memory(shm) for file </torch_12_345_0>: Cannot allocate memory (12)",
+    ],
+)
+def test_a_full_shared_memory_is_said_in_one_line(words):
+    message = refusal(next, iter(SignalSafeLoader(NoRoom(words), num_workers=1)))
+    assert message.startswith("/dev/shm") and "docker run --shm-size 8g" in message

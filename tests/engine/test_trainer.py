@@ -173,6 +173,15 @@ def test_resuming_a_finished_run_trains_nothing(toy_datasets, whole):
     assert (whole / "model_final.pth").read_bytes() == before
 
 
+def test_a_finished_schedule_that_is_made_longer_jumps_which_is_said(toy_datasets, tmp_path, caplog):
+    options = ("SOLVER.LR_SCHEDULER_NAME", "WarmupCosineLR", "SOLVER.WARMUP_ITERS", 0, "SOLVER.CHECKPOINT_PERIOD", 4)
+    train(tmp_path, *options, "SOLVER.MAX_ITER", 8)
+    train(tmp_path, *options, "SOLVER.MAX_ITER", 8, resume=True)
+    assert "jumps" not in caplog.text
+    train(tmp_path, *options, "SOLVER.MAX_ITER", 16, resume=True)
+    assert caplog.text.count("the learning rate jumps from") == 1
+
+
 @pytest.fixture
 def storage():
     with EventStorage(0) as storage:

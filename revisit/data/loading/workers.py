@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -15,9 +16,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from revisit.compat.private_names import kill_with_parent
+from revisit.errors import KilledWorkerError, UserError, first_line
 
 # What asks a training to stop after a checkpoint (engine/stop_signals.py); of several, the later one here is reported.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_NO_ROOM = re.compile(r"shared memory|</torch_[^>]*>.*No space left", re.S)  # as torch says it
 _END = signal.SIGUSR2
 _GRACE = 5.0  # seconds
 _ALL = (*STOP_SIGNALS, _END)
@@ -62,8 +65,25 @@ class _Batches:
         return self
 
     def __next__(self) -> object:
-        with SignalSafeLoader.waiting():
+        with SignalSafeLoader.waiting(), _in_one_line():
             return next(self._batches)
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Raise UserError for a worker that ended for want of memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _NO_ROOM.search(str(error)):
+            more = "expected more, by docker run --shm-size 8g, or a lower DATALOADER.NUM_WORKERS"
+            raise UserError(f"/dev/shm, where loaders' workers leave their batches, is full: {more}") from error
+        if "DataLoader worker" not in str(error) or "killed by signal" not in str(error):
+            raise
+        raise KilledWorkerError(
+            f"{first_line(error)} Most often memory ran out: lower DATALOADER.NUM_WORKERS or the batch; --resume "
+            "continues from the last checkpoint"
+        ) from error
 
 
 def start_worker(worker_id: int) -> None:
