@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array
 
 from projects.Rows.hashes import differing_bits
 from projects.Rows.pictures import are_same
@@ -29,6 +30,12 @@ class Looks(NamedTuple):
     def of(self, order: np.ndarray) -> "Looks":
         """The images at these places."""
         return Looks(*(each[order] for each in self))
+
+    def pairs(self, places: np.ndarray, others: np.ndarray) -> "Pairs":
+        """How similar each image at ``places`` (P,) is to that at ``others`` (P,)."""
+        one, other = self.of(places), self.of(others)
+        cosines = np.minimum((one.rows * other.rows).sum(axis=1), 1)
+        return Pairs(np.stack([places, others], axis=1), (one.bits != other.bits).sum(axis=1), cosines)
 
 
 class Rule(NamedTuple):
@@ -87,35 +94,41 @@ def pairs_of(some: Looks, others: Looks, differing: int, title: str) -> Iterator
 
 
 def grouped(looks: Looks, rule: Rule, order: np.ndarray) -> Grouped:
-    """Each image in the group of the most similar one that is kept and that it nearly equals; where there is none, it
-    is kept itself.
+    """Each image in the group of the first one that is kept and shows the same picture, if near-duplicates of this
+    picture lead there; where there is none, it is kept itself.
 
     Args:
         order: (N,) int64, the places of the images, what is to be kept first.
     """
-    ordered, alike, others = looks.of(order), NO_PAIRS, NO_PAIRS
-    kept = np.arange(len(order))  # in this order
+    ordered, links, others = looks.of(order), [], NO_PAIRS
     for pairs in pairs_of(ordered, ordered, rule.differing, "comparing"):
-        pairs = pairs.of(pairs.places[:, 0] > pairs.places[:, 1])
-        near = _most_similar_first(pairs.of(rule.may_hold(pairs)))
-        near = near.of(np.argsort(near.places[:, 0], kind="stable"))
-        joined, unlike = [], []
-        for number, (image, earlier) in enumerate(near.places.tolist()):
-            if kept[image] < image or kept[earlier] < earlier:
-                continue
-            if are_same(ordered.pictures[earlier], ordered.pictures[image]):
-                kept[image] = earlier
-                joined.append(number)
-            else:
-                unlike.append(number)
-        alike = _most_similar_first(alike.joined(near.of(joined))).of(slice(-SHOWN, None))
-        others = others.joined(near.of(unlike)).joined(pairs.of(~rule.may_hold(pairs)))
-        others = _most_similar_first(others).of(slice(SHOWN))
-    of_images = np.empty_like(order)
-    of_images[order] = order[kept]
-    _, where, numbers = np.unique(of_images, return_index=True, return_inverse=True)
-    groups = where.argsort().argsort()[numbers]
-    return Grouped(groups, of_images, *(each._replace(places=order[each.places]) for each in (alike, others)))
+        is_near = rule.may_hold(pairs)
+        links.append(pairs.places[is_near].astype(np.int32))
+        is_other = ~is_near & (pairs.places[:, 0] < pairs.places[:, 1])
+        others = _most_similar_first(others.joined(pairs.of(is_other))).of(slice(SHOWN))
+    kept = np.empty_like(order)
+    kept[order] = order[_kept(ordered.pictures, np.concatenate(links))]
+    left_out = np.flatnonzero(kept != np.arange(len(kept)))
+    alike = _most_similar_first(looks.pairs(left_out, kept[left_out])).of(slice(-SHOWN, None))
+    _, where, numbers = np.unique(kept, return_index=True, return_inverse=True)
+    return Grouped(where.argsort().argsort()[numbers], kept, alike, others._replace(places=order[others.places]))
+
+
+def _kept(pictures: np.ndarray, links: np.ndarray) -> np.ndarray:
+    """For each picture the place of the one that is kept, (N,) int64; ``links`` (L, 2) go both ways."""
+    count = len(pictures)
+    neighbours = coo_array((np.ones(len(links), bool), links.T), shape=(count, count)).tolil().rows
+    kept = np.full(count, -1)
+    for first in range(count):
+        if kept[first] < 0:
+            same, seen = [first], {first}
+            for here in same:  # which grows
+                for other in set(neighbours[here]) - seen:
+                    if kept[other] < 0 and are_same(pictures[first], pictures[other]):
+                        same.append(other)
+                seen.update(neighbours[here])
+            kept[same] = first
+    return kept
 
 
 def _most_similar_first(pairs: Pairs) -> Pairs:

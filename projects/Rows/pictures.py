@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 SIDE = 48  # px
-ALIKE = 0.8  # correlation of two pictures; docs/results/curation.md
+ALIKE = 0.75  # correlation of two pictures; docs/results/curation.md
 MARGIN = 5  # px that may be cut off at each side
 LENGTHS = (38, 34, 36, 40, 42)  # px of a picture's middle in the other one, which has other parts cut off
 FLAT = 1.0  # standard deviation in grey levels up to which there is nothing to correlate

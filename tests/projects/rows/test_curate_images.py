@@ -74,26 +74,27 @@ def test_a_hash_changes_little_with_light_and_size_and_much_with_the_picture():
 
 
 @pytest.mark.parametrize("rule", [Rule(0.9, 16), Rule(0.8, 10), Rule(0.97, 64), Rule(1.0, 0)])
-def test_an_image_is_left_out_for_the_most_similar_one_that_is_kept(looks, rule, monkeypatch):
+def test_images_of_one_picture_are_grouped_by_all_pairs_around_the_first_in_order(looks, rule, monkeypatch):
     monkeypatch.setattr(grouping, "BLOCK", 7)
-    images = list(zip(*looks, strict=True))
+    images = list(zip(*looks[:2], strict=True))
+    expected = list(range(30))
+    for one, other in itertools.combinations(range(30), 2):
+        if is_alike(images[one], images[other], rule):
+            expected = [expected[one] if group == expected[other] else group for group in expected]
     order = np.random.default_rng(1).permutation(30)
-    kept_for = {}
-    for image in order.tolist():
-        near = [
-            kept for kept, itself in kept_for.items() if kept == itself and is_alike(images[image], images[kept], rule)
-        ]
-        kept_for[image] = max(near, key=lambda kept: looks.rows[image] @ looks.rows[kept], default=image)
-    expected = [kept_for[image] for image in range(30)]
     result = grouped(looks, rule, order)
-    assert result.kept.tolist() == expected
     firsts = list(dict.fromkeys(expected))
-    assert result.groups.tolist() == [firsts.index(kept) for kept in expected]
+    assert result.groups.tolist() == [firsts.index(group) for group in expected]
+    members = [[place for place in order.tolist() if expected[place] == group] for group in expected]
+    assert result.kept.tolist() == [places[0] for places in members]
     alike, others = result.alike, result.others
-    assert (alike.cosines >= rule.similar).all() and (others.cosines < rule.similar).all()
+    assert (others.cosines < rule.similar).all()
     assert (np.diff(alike.cosines) <= 0).all() and (np.diff(others.cosines) <= 0).all()
-    left_out = {(image, kept) for image, kept in enumerate(expected) if image != kept}
-    assert len(alike.places) == min(grouping.SHOWN, len(left_out)) and {*map(tuple, alike.places)} <= left_out
+    left_out = {(image, kept) for image, kept in enumerate(result.kept.tolist()) if image != kept}
+    assert len(alike.places) == min(grouping.SHOWN, len(left_out)) and {*map(tuple, alike.places.tolist())} <= left_out
+    for (one, other), cosine, differing in zip(alike.places, alike.cosines, alike.differing, strict=True):
+        assert cosine == pytest.approx(looks.rows[one] @ looks.rows[other], abs=1e-6)
+        assert differing == sum(looks.bits[one] != looks.bits[other])
 
 
 def wide_picture(height, width, seed=0):
@@ -109,12 +110,12 @@ def wide_picture(height, width, seed=0):
 def test_of_a_slow_pan_no_frame_is_left_out_that_shares_little_with_the_one_that_is_kept():
     """63 frames of 96 px, each 8 px on: all are linked by their neighbours, and the ends share no pixel."""
     scene = wide_picture(60, 96 + 62 * 8)
-    looks = alike_but_for([scene[:, 8 * n : 8 * n + 96] for n in range(63)])
-    kept = grouped(looks, Rule(0.9, 16), np.arange(63)).kept
-    assert max(abs(kept - np.arange(63))) <= 2 and len({*kept.tolist()}) >= 21
-    rows = np.stack([np.cos(np.arange(63) / 60), np.sin(np.arange(63) / 60)], axis=1)  # linked by rows alone
-    kept = grouped(looks_of(rows, np.zeros((63, 64), bool)), Rule(0.9, 16), np.arange(63)).kept
-    assert min(np.sum(rows * rows[kept], axis=1)) >= 0.9 and len({*kept.tolist()}) > 1
+    frames = [scene[:, 8 * n : 8 * n + 96] for n in range(63)]
+    result = grouped(alike_but_for(frames), Rule(0.9, 16), np.arange(63))
+    assert max(abs(result.kept - np.arange(63))) <= 3 and len({*result.kept.tolist()}) >= 16
+    assert all(
+        are_same(picture_of(frames[kept]), picture_of(frame)) for frame, kept in zip(frames, result.kept, strict=True)
+    )
 
 
 def page_of_text(seed):
@@ -176,7 +177,7 @@ def test_every_training_image_that_leaks_is_named_and_no_other_one_is_left_out()
     scene = wide_picture(60, 96 + 39 * 8)
     frames = [scene[:, 8 * n : 8 * n + 96] for n in range(40)]
     leaked = leaks(alike_but_for(frames), alike_but_for(frames[20:21]), Rule(0.9, 16))
-    assert 20 in leaked.pairs.places[:, 1] and abs(leaked.pairs.places[:, 1] - 20).max() <= 2
+    assert 20 in leaked.pairs.places[:, 1] and abs(leaked.pairs.places[:, 1] - 20).max() <= 3
     assert sorted(leaked.pairs.places[:, 1]) == np.flatnonzero(leaked.training).tolist()
 
 
