@@ -13,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from projects.Pictures.tiles import evenly_spread
@@ -52,6 +53,7 @@ class ExportedNetwork(nn.Module):
         masks = ["masks"] if self.kind == "GeneralizedRCNN" and cfg.MODEL.MASK_ON else []
         self.outputs = outputs.get(self.kind, ["boxes", "scores", "classes", *masks])
         self.threshold = heads_of(cfg).SCORE_THRESH_TEST  # of detectors
+        self.most = cfg.TEST.DETECTIONS_PER_IMAGE
         self.eval()
 
     @torch.no_grad()
@@ -139,7 +141,8 @@ class Comparison(NamedTuple):
 
 
 def compare(network: ExportedNetwork, path: Path, images: Sequence[Tensor]) -> Comparison:
-    """Run the file and the network. Boxes at the threshold, which the last bit of a score decides, do not count."""
+    """Run the file and the network. Boxes at the threshold, or last of the most that there may be, do not count: the
+    last bit of a score decides which they are. It also decides the order of scores that tie."""
     boxes, largest = 0, 0.0
     for image in images:
         expected = network(image)
@@ -148,15 +151,26 @@ def compare(network: ExportedNetwork, path: Path, images: Sequence[Tensor]) -> C
         except Exception:  # the runtime's: a trace of a ViT, say, has a position embedding of one size
             return Comparison(boxes, float("inf"))
         if network.kind in DETECTORS:
-            least = network.threshold + _CLOSE
+            is_cut = len(expected[1]) == network.most
+            least = max(network.threshold, float(expected[1].min()) if is_cut else 0.0) + _CLOSE
             found, expected = ([output[one[1] > least] for output in one] for one in (found, expected))
             boxes += len(expected[0])
+            found = _in_order_of(expected, found)
         for one, other in zip(found, expected, strict=True):
             if one.shape != other.shape:
                 largest = float("inf")
             elif other.numel():
                 largest = max(largest, float((one.double() - other.double()).abs().max()))
     return Comparison(boxes, largest)
+
+
+def _in_order_of(expected: Sequence[Tensor], found: Sequence[Tensor]) -> Sequence[Tensor]:
+    """What was found, each object in the place of the one that it is most like; as it is where their numbers differ."""
+    if len(found[0]) != len(expected[0]):
+        return found
+    rows = [torch.column_stack(one[:3]).double() for one in (expected, found)]
+    _, order = linear_sum_assignment(torch.cdist(*rows, p=torch.inf))
+    return [output[order] for output in found]
 
 
 def card_of(path: Path) -> Path:

@@ -71,24 +71,26 @@ def test_a_teachers_trainings_differ_from_the_plain_ones_by_the_teacher_alone(ta
 
 
 def test_the_table_has_both_with_their_costs_and_compares_each_with_the_same_start(task, starts, finish, tmp_path):
-    cells = make_cells(task, starts, [8, 16], (1, 2), root=tmp_path)
-    scores = [(10, 12), (20, 22), (18, 19), (30, 31), (11, 12), (21, 23), (41, 43), (51, 53)]
+    cells = make_cells(task, starts, [8, 16], (1, 2, 3), root=tmp_path)
+    plain, taught = [(10, 12, 11), (20, 22, 21)], [(18.1, 20, 18.9), (30.1, 32, 30.9)]
+    of_a, of_a_taught = [(11, 12, 10.6), (21, 22.5, 20.6)], [(41.1, 42, 40.5), (51.1, 52.5, 50.5)]
+    scores = [*plain, *taught, *of_a, *of_a_taught]
     for cell, values in zip(cells, scores, strict=True):
         finish(cell, 230.4 if "teacher" in cell.row else 100.0, *values)
     folder = tmp_path / "comparison"
     folder.mkdir()
-    text = write_comparison(task, cells, [1, 2], folder)
+    text = write_comparison(task, cells, [1, 2, 3], folder)
     assert "| labelled images | 8 | 16 (all) | CPU-seconds of a training |" in text
-    assert "| random weights + teacher | 18.5 ± 0.7 | 30.5 ± 0.7 | 230, 230 |" in text
-    assert "| a | 11.5 ± 0.7 | 22.0 ± 1.4 | 100, 100 |" in text
-    assert "With random weights + teacher 8 labelled images do what 13 do with random weights (" in text
+    assert "| random weights + teacher | 19.0 ± 1.0 | 31.0 ± 1.0 | 230, 230 |" in text
+    assert "| a | 11.2 ± 0.7 | 21.4 ± 1.0 | 100, 100 |" in text
+    assert "With random weights + teacher 8 labelled images do what 14 do with random weights (" in text
     assert "No difference between a and random weights at 8 and 16" in text
     assert "With a + teacher 8 labelled images do more than 16 do with a, the most measured" in text
     results = json.loads((folder / "results.json").read_text())
     assert results["weights"] == "random weights, random weights + teacher, a, a + teacher"
     assert len(results["worth"]) == 6
     lines = (folder / "scores.csv").read_text().splitlines()
-    assert lines[0].endswith(",seeds,seconds") and lines[-1] == "a + teacher,16,52.0000,1.4142,51.0 53.0,2,230.4"
+    assert lines[0].endswith(",seeds,seconds") and lines[-1] == "a + teacher,16,51.3667,1.0263,51.1 52.5 50.5,3,230.4"
 
 
 def test_until_it_is_flat_a_teacher_is_trained_for_the_same_lengths_on_the_same_images(task, starts, tmp_path):

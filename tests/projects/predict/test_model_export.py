@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.ops import box_iou
 
+from projects.Predict import model_export
 from projects.Predict.file_predictions import FilePredictor, find_sources
 from projects.Predict.model_export import (
     SUFFIXES,
@@ -113,6 +114,42 @@ def test_a_file_that_computes_something_else_is_found_out(tmp_path):
     assert not compare(network, path, noise_images()).is_close
     network.threshold = 1.0
     assert compare(network, path, noise_images()).boxes == 0
+
+
+def test_a_file_that_orders_equal_scores_otherwise_computes_the_same(tmp_path, monkeypatch):
+    network = trained("mask_rcnn_fpn", tmp_path)
+    classifier = network.model.roi_heads.box_predictor.cls_score
+    classifier.weight.zero_()
+    classifier.bias[0] += 5
+    image = noise_images()[0]
+    outputs = network(image)
+    assert len(outputs[1]) > 10 and np.ptp(outputs[1].numpy()) < 1e-6
+    found = [[output.flip(0) for output in outputs]]
+    monkeypatch.setattr(model_export, "run_exported", lambda path, image: found[-1])
+    network.most = len(outputs[1]) + 1
+    same = compare(network, tmp_path, [image])
+    assert same.is_close and same.boxes == len(outputs[1])
+    for place, change in enumerate((0.1, 0.1, 1, 0.1)):  # of a box, of its score, class or mask
+        other = [output.clone() for output in found[0]]
+        other[place][3] += change
+        found.append(other)
+        assert not compare(network, tmp_path, [image]).is_close
+    found.append([output[1:] for output in outputs])
+    assert not compare(network, tmp_path, [image]).is_close
+
+
+def test_which_of_equal_scores_are_the_last_of_the_most_does_not_count(tmp_path, monkeypatch):
+    network, image = trained("detection", tmp_path), noise_images()[0]
+    boxes, scores, classes = (output[:6].clone() for output in network(image))
+    scores[:] = torch.tensor([0.9, 0.9, 0.8, 0.7, 0.7, 0.7])
+    results = [(boxes, scores, classes), (boxes + 50.0 * (scores == 0.7)[:, None], scores, classes)]
+    network.most = 6
+    monkeypatch.setattr(model_export, "run_exported", lambda path, image: results[1])
+    monkeypatch.setattr(type(network), "forward", lambda self, image: results[0])
+    compared = compare(network, tmp_path, [image])
+    assert compared.is_close and compared.boxes == 3
+    network.most = 7
+    assert not compare(network, tmp_path, [image]).is_close
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
