@@ -12,7 +12,7 @@ import numpy as np
 from pycocotools import mask as run_lengths
 
 from projects.Discover.cuts import find_cuts
-from projects.Discover.parts import FINER, Part, find_parts
+from projects.Discover.parts import FINER, Part, find_parts, part_of
 from projects.Discover.ranking import best, boxes_of, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
 from projects.Pictures.tiles import evenly_spread
@@ -224,11 +224,17 @@ def _box_areas(parts: list[Part]) -> np.ndarray:
 
 
 def _in_image(part: Part, size: tuple[int, int], height: int, width: int) -> np.ndarray:
-    """(height, width) uint8: a part in a mask of ``size``, width and height, in px of its image."""
+    """(height, width) uint8: a part in a mask of ``size``, width and height, in px of its image. In one that is smaller
+    it may fall apart: then its largest region."""
+    mask = cv2.resize(_drawn(part, *size), (width, height), interpolation=cv2.INTER_NEAREST)
+    return _drawn(part_of(mask), width, height) if mask.any() else mask
+
+
+def _drawn(part: Part, width: int, height: int) -> np.ndarray:
     x0, y0, x1, y1 = part.box
-    canvas = np.zeros(size[::-1], np.uint8)
+    canvas = np.zeros((height, width), np.uint8)
     canvas[y0:y1, x0:x1] = part.mask
-    return cv2.resize(canvas, (width, height), interpolation=cv2.INTER_NEAREST)
+    return canvas
 
 
 def _result(mask: np.ndarray, score: float) -> dict[str, Any]:

@@ -29,15 +29,11 @@ class Part(NamedTuple):
 
 
 def part_of(mask: np.ndarray) -> Part:
-    """Of an (H, W) bool mask of a whole image, True somewhere."""
-    labels = mask.astype(np.uint8)
-    (place,) = ndimage.find_objects(labels)
-    return Part(_box_of(place), mask[place])
-
-
-def _box_of(place: tuple[slice, slice]) -> tuple[int, int, int, int]:
-    rows, columns = place
-    return (columns.start, rows.start, columns.stop, rows.stop)
+    """The largest connected region of an (H, W) bool mask, True somewhere."""
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
+    largest = 1 + stats[1:, cv2.CC_STAT_AREA].argmax()
+    x, y, width, height, _ = stats[largest].tolist()
+    return Part((x, y, x + width, y + height), labels[y : y + height, x : x + width] == largest)
 
 
 def find_parts(maps: Sequence[np.ndarray], clusters: Sequence[int] = CLUSTERS) -> list[Part]:
@@ -99,13 +95,16 @@ def _divided(mask: np.ndarray) -> np.ndarray:
 
 
 def _regions(labels: np.ndarray) -> list[Part]:
-    """Those of a fitting size."""
+    """Those of a fitting size; of what a watershed calls one, and is several, the largest."""
     least, most = (share * labels.size for share in AREA)
     areas = np.bincount(labels.ravel())
     parts = []
     for number, place in enumerate(ndimage.find_objects(labels), start=1):
-        if place is None or not least <= areas[number] <= most:
+        if place is None or areas[number] < least:
             continue
-        mask = labels[place] == number
-        parts.append(Part(_box_of(place), mask))
+        (x0, y0, x1, y1), mask = part_of(labels[place] == number)
+        rows, columns = place
+        part = Part((x0 + columns.start, y0 + rows.start, x1 + columns.start, y1 + rows.start), mask)
+        if least <= part.area <= most:
+            parts.append(part)
     return parts

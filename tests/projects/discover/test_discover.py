@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from checkpoints import run_checkpoint, write_converted
@@ -82,6 +83,28 @@ def test_parts_have_their_masks_in_their_boxes(planted):
         assert part.mask.shape == (y1 - y0, x1 - x0)
         assert part.mask.any(axis=1)[[0, -1]].all() and part.mask.any(axis=0)[[0, -1]].all()
         assert 0.004 * (24 * FINER) ** 2 <= part.area <= 0.3 * (24 * FINER) ** 2
+
+
+def regions_of(mask):
+    return cv2.connectedComponents(np.asarray(mask, np.uint8), connectivity=4)[0] - 1
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_part_is_one_connected_region(seed):
+    rng = np.random.default_rng(seed)
+    features = cv2.resize(rng.normal(size=(9, 12, 8)), (36, 24), interpolation=cv2.INTER_CUBIC)
+    features += 0.3 * rng.normal(size=(24, 36, 8))
+    found = find_parts([features.astype(np.float32)])
+    assert len(found) > 100 and {regions_of(part.mask) for part in found} == {1}
+
+
+def test_an_object_is_one_connected_region_in_an_image_smaller_than_its_mask():
+    mask = np.zeros((80, 120), bool)
+    mask[10:40, 10:40] = mask[20:30, 60:100] = mask[25, 40:60] = True  # two areas and a line of one pixel
+    candidates = Candidates((120, 80), [part_of(mask)], np.array([1.0]), np.zeros((1, 5)), cuts=[])
+    (found,) = find_objects(candidates, 20, 30, 5, lambda rows, name: np.ones(len(rows)))
+    assert regions_of(run_lengths.decode(found["segmentation"])) == 1
+    assert found["bbox"] == [2, 2, 8, 8] or found["bbox"] == [3, 3, 7, 7]
 
 
 def test_contrast_is_that_of_a_loop(planted):
