@@ -77,3 +77,11 @@ def test_seeds_that_settle_a_difference_are_the_fewest():
 
     assert settles(total) and not any(map(settles, range(5, total)))
     assert seeds_to_settle([1.0, -1.0, 1.0, -0.99]) is None
+
+
+def test_what_earlier_looks_have_spent_stays_spent_where_more_time_is_granted():
+    test = SequentialTest()
+    test.look([1.0, 2.0, 3.0], most=3)
+    for count in range(4, 9):
+        differences = [1000.0 + number for number in range(count)]
+        assert not test.look(differences, most=8) and test.limit(differences) == math.inf

@@ -107,3 +107,9 @@ def test_values_without_a_depth_are_refused_in_one_line(tmp_path):
     for path in (odd, nan, negative, large):
         with pytest.raises(UnreadableImageError, match="set it to what the images have"):
             read_image(path, PixelFormat(8))
+
+
+@pytest.mark.parametrize(("bits", "top"), [(1, 1), (8, 255), (12, 4095)])
+def test_each_level_has_an_equal_part_of_the_range_of_floats(bits, top):
+    middles = (np.arange(256) + 0.5) / 256 * top
+    assert to_grey_levels(middles.astype(np.float32).reshape(4, 64), bits)[..., 1].ravel().tolist() == list(range(256))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import eigh
 
+from projects.Discover import cuts
 from projects.Discover.cuts import TAU, UNLIKE, cut_objects, find_cuts, second_eigenvector
 
 
@@ -61,3 +62,34 @@ def test_the_cut_of_a_large_grid_is_that_of_its_averages():
     assert part.box == (120, 80, 176, 144) and part.area > 0.98 * 56 * 64  # corners are round
     (whole,) = cut_objects(features, 1)
     assert (whole == shape).all()
+
+
+@pytest.fixture
+def cut_by(monkeypatch):
+    """The objects that these vectors cut out of 5 x 7 cells, one after the other."""
+
+    def cut(*vectors):
+        given = iter(vectors)
+        monkeypatch.setattr(cuts, "second_eigenvector", lambda affinity: next(given))
+        features = np.random.default_rng(0).normal(size=(5, 7, 3))
+        return list(cut_objects(features / np.linalg.norm(features, axis=2, keepdims=True), len(vectors)))
+
+    return cut
+
+
+def test_a_later_cut_is_by_the_mean_of_the_cells_that_are_left(cut_by):
+    first, second, near = np.zeros((3, 5, 7), bool)
+    first[1:3, 1:4], second[3, 4:6], near[2, 4:6] = True, True, True
+    values = np.where(second, 3.0, np.where(near, 1.05, 1.0))  # the mean of those that are left is 1.14, of all 0.94
+    found = cut_by(np.where(first, 5.0, -1.0).ravel(), values[~first])
+    assert (found[0] == first).all() and (found[1] == second).all()
+
+
+def test_what_has_two_corners_is_the_background(cut_by):
+    band, object_ = np.zeros((2, 5, 7), bool)
+    band[:, :2], object_[1:4, 3:6] = True, True
+    (found,) = cut_by(np.where(band, 5.0, np.where(object_, -2.0, -1.0)).ravel())
+    assert (found == ~band).all()
+    band[-1] = False  # one corner
+    (found,) = cut_by(np.where(band, 5.0, -1.0).ravel())
+    assert (found == band).all()

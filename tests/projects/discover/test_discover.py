@@ -13,6 +13,7 @@ from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 from trees import refused
 
+from projects.Discover.cell_sums import CellBoxes, CellSums
 from projects.Discover.discovery import (
     FOUND,
     REFERENCE,
@@ -243,4 +244,32 @@ def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
 @pytest.mark.parametrize("content", ["{", "[1]\n", '{"objects": []}\n', '{"file_name": 3, "objects": 3}\n', "\0\xff"])
 def test_damaged_lines_of_an_earlier_call_are_named(content, tmp_path):
     (tmp_path / "found.jsonl").write_text(content)
-    refused("found.jsonl is damaged .*: remove it, and give the same command again", discover, [], None, tmp_path, 1)
+    refused(
+        "found.jsonl is damaged .*: remove it, and give the same command again",
+        discover,
+        [],
+        PHOTOGRAPHS,
+        None,
+        tmp_path,
+        1,
+    )
+
+
+def test_a_ring_is_as_wide_as_a_quarter_of_the_side_along_which_it_lies():
+    boxes = CellBoxes(np.array([[10, 10]]), np.array([[18, 30]]))
+    ring = CellSums(np.zeros((50, 60, 1))).with_rings(boxes)
+    assert ring.low.tolist() == [[8, 5]] and ring.high.tolist() == [[20, 35]]
+
+
+@pytest.mark.parametrize("shape", [(16, 40), (40, 16)])
+def test_sizes_are_shares_of_the_shorter_side_of_the_image(shape):
+    (found,) = descriptors(np.ones((*shape, 2)), np.array([[4, 2, 12, 14]]))
+    assert found[-2:] == pytest.approx([6 * np.log(8 / 16), 6 * np.log(12 / 16)])
+
+
+def test_a_score_is_recurrence_squared_times_the_root_of_the_images_own():
+    mask = np.zeros((60, 100), bool)
+    mask[10:30, 20:50] = True
+    candidates = Candidates((100, 60), [part_of(mask)], np.array([4.0]), np.zeros((1, 5)), cuts=[])
+    (found,) = find_objects(candidates, 60, 100, 5, lambda rows, name: np.array([0.6]))
+    assert found["score"] == pytest.approx(0.6**2 * 2) and found["bbox"] == [20, 10, 30, 20]

@@ -16,8 +16,8 @@ from commands import one_line_error, run
 from projects.Labels.detections import judged, missing, read_detections, shifted
 from projects.Labels.labels import read_labels_of
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
-from projects.Labels.suspects import ordered
-from projects.Labels.votes import TEMPERATURE, vote
+from projects.Labels.suspects import odd, ordered
+from projects.Labels.votes import TEMPERATURE, by_ridge, vote
 from projects.Rows.leave_image_out import STRENGTH, votes_of
 from revisit.errors import UserError
 from revisit.evaluation.nearest import nearest_others
@@ -391,3 +391,40 @@ def test_detections_of_other_classes_or_images_are_refused(world, tmp_path):
         read_detections([path], ["red"])
     with pytest.raises(UserError, match="none of these images is among the labelled ones"):
         judged(labels, {"/elsewhere.png": []})
+
+
+def test_a_vote_weighs_by_its_cosine_over_seven_hundredths():
+    rows = np.array([[1, 0], [0.8, 0.6], [0.6, 0.8]], np.float32)
+    classes, images = np.array([0, 0, 1]), np.arange(3)
+    shares = (
+        2 * vote(rows, classes, images, k=2).support - by_ridge(*map(torch.from_numpy, (rows, classes, images))).numpy()
+    )
+    assert shares[0, 0] == pytest.approx(1 / (1 + math.exp((0.6 - 0.8) / 0.07)), abs=1e-5)
+
+
+def changed(world, place, bbox):
+    """The labels of the world, one of which has another box."""
+    content = json.loads((world / "boxes.json").read_text())
+    content["annotations"][place]["bbox"] = bbox
+    (world / "changed.json").write_text(json.dumps(content))
+    return read_labels_of(name_of(world, "changed.json"))
+
+
+@pytest.mark.parametrize(
+    ("bbox", "is_odd"), [([90, 8, 95, 112], True), ([90, 8, 101, 112], False), ([90, 8, 95, 119], False)]
+)
+def test_an_odd_box_lies_inside_its_image_of_128_by_192_px(world, bbox, is_odd):
+    suspects = odd(changed(world, 20, bbox))
+    x, y, width, height = bbox
+    assert ([x, y, x + width, y + height] in [suspect.box for suspect in suspects]) == is_odd
+
+
+def test_a_box_that_its_own_detection_has_found_may_be_shifted(world, tmp_path):
+    labels = read_labels_of(name_of(world))
+    results = read_detections([found_in(world, labels, tmp_path)], labels.class_names)
+    x, y, width, height = json.loads((world / "boxes.json").read_text())["annotations"][20]["bbox"]
+    spoiled = changed(world, 20, [x + 7, y, width, height])
+    first = ordered(shifted(judged(spoiled, results), spoiled), 5)[0]
+    across, down = width - 6, height - 1  # the detection lies a pixel beside the object
+    overlap = across * down / (2 * width * height - across * down)
+    assert overlap > 0.5 and first.box[0] == x + 7 and first.suspicion == pytest.approx(0.9 * (1 - overlap), abs=1e-5)

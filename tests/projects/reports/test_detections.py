@@ -189,3 +189,11 @@ def test_the_command_knows_the_data_sets_of_toy_scenes(run_of_detector, toy_root
     run(f"python tools/report.py {run_of_detector} --output {tmp_path}/report.html", toy_root)
     page_text = (tmp_path / "report.html").read_text()
     assert "run: toy_coco_val" in page_text and "images, at the last evaluation" in page_text
+
+
+def test_the_threshold_leaves_equal_scores_together():
+    """Two things; one prediction is right at 0.9, one of twelve at 0.5: within these none comes first."""
+    truth = [(0, 0, 10, 0, 0), (40, 0, 20, 0, 0)]
+    wrong = [(100 + 20 * n, 50, 10, 0, 0.5) for n in range(11)]
+    right = [(0, 0, 10, 0, 0.9), (40, 0, 20, 0, 0.5)]
+    assert best_threshold([one_image([*right, *wrong], truth)]) == 0.9

@@ -14,7 +14,7 @@ import pytest
 from commands import one_line_error, run
 from PIL import Image
 
-from projects.Rows import atlas
+from projects.Rows import atlas, similar
 from projects.Rows.atlas import pairs_of, write_atlas
 from projects.Rows.colours import OTHER, column, columns_of
 from projects.Rows.coordinates import coordinates
@@ -146,3 +146,12 @@ def test_the_command_writes_a_page_or_says_what_is_missing(table, tmp_path):
     save_table(tmp_path / "embeddings.npz", table.of(np.arange(1)))
     assert "expects at least two" in one_line_error(f"{command} {tmp_path}/one.html", tmp_path)
     assert not Path(tmp_path / "one.html").exists()
+
+
+def test_a_query_is_a_row_only_by_all_of_its_sides(table):
+    query = Path(table.files[0])
+    box = table.boxes[0].tolist()
+    shapes = np.array([box, [*box[:3], box[3] + 9], [box[0] - 9, *box[1:]], [side + 0.3 for side in box]], np.float32)
+    same = table.of(np.zeros(4, int))._replace(boxes=shapes)
+    assert similar._own_row(same, query, box).tolist() == [True, False, False, True]
+    assert similar._own_row(same, query, None).all()

@@ -11,7 +11,7 @@ import pytest
 from commands import documented, one_line_error, run
 from PIL import Image
 
-from projects.Rows import grouping
+from projects.Rows import grouping, hierarchy
 from projects.Rows.curation import Hashed, find_groups
 from projects.Rows.grouping import Looks, Rule, grouped, leaks
 from projects.Rows.hashes import Digests, differing_bits, perceptual_hash
@@ -347,3 +347,12 @@ def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     assert "embed again" in one_line_error(f"{several} --output {tmp_path}/new", tmp_path)
     pictures[1].unlink()
     assert "1 of 3 images of " in one_line_error(several, tmp_path)
+
+
+def test_each_level_is_fitted_ten_times_again_to_half_of_the_mean_cluster_around_each_centre(monkeypatch):
+    fitted, k_means = [], hierarchy.k_means
+    monkeypatch.setattr(hierarchy, "k_means", lambda rows, *how: fitted.append(len(rows)) or k_means(rows, *how))
+    rng = np.random.default_rng(0)
+    rows = np.eye(4)[np.arange(300) % 4] + rng.normal(0, 0.02, (300, 4))
+    clustered(rows.astype(np.float32), [4, 2])
+    assert fitted == [300] + [4 * 37] * 10 + [4] + [2] * 10  # 37 of 75; of four centres, one around each of two

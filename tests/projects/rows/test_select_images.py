@@ -153,3 +153,11 @@ def test_the_study_scores_each_way_of_choosing(table, tmp_path):
     save_table(tmp_path / "rows/embeddings.npz", table)
     text = one_line_error(f"python studies/curation/selection_study.py {words}", tmp_path)
     assert "a row has no class: expected tables of --data class_folders:DIR" in text
+
+
+def test_clusters_that_are_all_small_do_not_wait():
+    """Of six, four and four images: none has less than half of the mean."""
+    clusters = np.repeat(np.arange(3), [6, 4, 4])
+    rows = unit(3 * np.eye(5)[clusters] + np.random.default_rng(0).normal(0, 0.1, (14, 5)))
+    chosen = typical(rows, np.zeros(14, bool), 3, seed=0)
+    assert clusters[chosen].tolist() == [0, 1, 2]

@@ -287,3 +287,20 @@ def test_a_teacher_that_goes_bad_for_long_is_warned_of_once(toy_datasets, tmp_pa
     if kind != "healthy":
         words = {"nothing": "found next to nothing", "one class": "nearly no "}[kind]
         assert f"for {LONG} iterations the teacher has" in caplog.text and words in caplog.text
+
+
+def test_labels_are_wanted_by_the_images_of_all_iterations(toy_datasets, tmp_path):
+    """Of 10 boxes of each class among all labelled images, so many among the photographs."""
+    cfg = teacher_config(tmp_path)
+    model = build_model(cfg)
+    hook = FollowTeacher(model, cfg)
+    hook.trainer = Trainer()
+    model.follow = lambda iteration: None
+    table = torch.zeros(6, 10)
+    table[2] = 10.0
+    model.tally.take = lambda: (table, 4)
+    for hook.trainer.iter in range(2 * Writers.PERIOD):
+        hook.after_step()
+    state = hook.state_dict()
+    assert state["images"] == 2 * Writers.PERIOD * cfg.SOLVER.IMS_PER_BATCH and Writers.PERIOD > 1
+    assert state["labels"].tolist() == [2 * Writers.PERIOD * 10.0] * 10
