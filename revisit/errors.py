@@ -51,13 +51,16 @@ def translated(doing: str, *, content: bool = False) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if content and isinstance(error, FileNotFoundError):
+            raise UserError(f"{doing}: No such file{f' {error.filename}' * bool(error.filename)}") from error
         if content and isinstance(error, ValueError | KeyError):
             raise UserError(f"{doing}: {words_of(error)}{' is missing' * isinstance(error, KeyError)}") from error
         if words := words_of_disk(error):
             raise UserError(f"{doing}: {words}") from error
         if is_no_defect(error):
             raise
-        logged = logging.getLogger("revisit").handlers
+        handlers = logging.getLogger("revisit").handlers  # one that keeps messages until there is a log has no stream
+        logged = any(isinstance(handler, logging.StreamHandler) for handler in handlers)
         logging.getLogger(__name__).debug(f"{doing} failed", exc_info=True)
         if DEBUG in os.environ:
             traceback.print_exc()

@@ -3,6 +3,7 @@
 import logging
 import math
 import sys
+from logging.handlers import MemoryHandler
 
 import pytest
 import torch
@@ -80,3 +81,14 @@ def test_json_has_null_for_what_is_no_number():
     assert strict_json({"AP": math.nan, "all": [1.5, math.inf], "n": (1,)}).split() == (
         ["{", '"AP":', "null,", '"all":', "[", "1.5,", "null", "],", '"n":', "[", "1", "]", "}"]
     )
+
+
+def test_a_log_is_named_where_there_is_one(monkeypatch):
+    """One that keeps messages until there is a file is none: a dry run ends without."""
+    for handler, named in ((MemoryHandler(9), False), (logging.StreamHandler(), True)):
+        monkeypatch.setattr(logging.getLogger("revisit"), "handlers", [handler])
+        with pytest.raises(UserError) as caught, translated("reading"):
+            raise TypeError("odd")
+        assert ("log.txt" in str(caught.value)) == named
+    with pytest.raises(UserError, match="^reading: No such file nowhere$"), translated("reading", content=True):
+        open("nowhere")  # noqa: SIM115

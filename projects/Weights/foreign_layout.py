@@ -33,6 +33,8 @@ _LEFT = re.compile("|".join((_COPIES[0], _COMPANY, rf"(^|\.){_HEADS}")))
 
 _NO_TENSOR = "no tensor of a ResNet's, or of the network that --timm NAME names,"
 _ANOTHER_NETWORK = "its network is another one, which --timm NAME names"
+_PART_OF_DETECTOR = re.compile(r"((teacher|student)\.)?(neck|(rpn|roi|bbox|mask|decode)_head)\.")
+_DETECTOR = "this is a whole network as OpenMMLab (mmdetection) saves it, of which the backbone alone can be taken"
 _DROP = "--drop PATTERN leaves it out"
 
 
@@ -175,6 +177,8 @@ def _require_known(key: str, prefix: str, names: Mapping[str, str | None]) -> No
             way_out = _ANOTHER_NETWORK
     else:
         is_known = _LEFT.search(key)
+        if _PART_OF_DETECTOR.match(key):
+            way_out = f"{_DETECTOR}: tools/convert_to_d2.py FILE OUTPUT --strip {prefix}"
     place = prefix or "its bare name"
     neither = f"cannot place {clipped(key)}: neither the backbone's under {place} nor a head or a copy of it"
     expect(bool(is_known), f"{neither}; {way_out}")

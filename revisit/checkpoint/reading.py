@@ -48,9 +48,12 @@ def read_checkpoint(path: Path) -> dict:
     Raises:
         UnreadableCheckpointError: missing, damaged, not a dict, or of other than plain values.
     """
+    if not path.exists():
+        expected = "a checkpoint, such as model_final.pth, or a name such as imagenet:efficientnet_lite0"
+        raise UnreadableCheckpointError(f"{path} is not there: expected {expected} (docs/weights.md)")
     try:
         if not path.is_file():
-            raise UserError("no such file")
+            raise UserError("no file")
         content = _READERS.get(path.suffix, _load_tensors)(path)
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         reason = _reason(error)

@@ -223,3 +223,7 @@ def test_mutated_checkpoints_are_refused_in_one_line_or_converted_right(weights,
             outcomes["converted"] += 1
         assert not (tmp_path / "owned").exists(), number
     assert outcomes["refused"] > 0.8 * cases and outcomes["converted"] > 0, outcomes
+
+
+def test_a_checkpoint_that_is_not_there_is_said_to_be_missing(tmp_path):
+    refused("a.pth is not there: expected a checkpoint, such as", read_checkpoint, tmp_path / "a.pth")

@@ -136,6 +136,10 @@ def test_of_several_networks_in_one_file_none_is_guessed_and_strip_takes_one(sma
 def test_drop_leaves_out_what_has_no_place_and_says_what(small):
     checkpoint = {"state_dict": under("module.net.", small) | noise("module.jigsaw.weight", "module.jigsaw.bias")}
     refused("cannot place jigsaw.weight.*--drop PATTERN leaves it out", convert, checkpoint)
+    for of_detector in ("rpn_head.rpn_cls.weight", "teacher.roi_head.bbox_head.fc_cls.weight"):
+        prefix = "teacher.backbone." if of_detector.startswith("teacher") else "backbone."
+        found = {"state_dict": under(prefix, small) | noise(of_detector)}
+        refused(f"cannot place {of_detector}.*mmdetection.*convert_to_d2.py .*--strip {prefix}", convert, found)
     for pattern in ("jigsaw.*", "module.jigsaw.*"):
         found, notes = chosen(checkpoint, drop=[pattern])
         assert_same(convert(found)[:2], convert(small)[:2])
