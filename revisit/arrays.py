@@ -10,7 +10,6 @@ import numpy as np
 from numpy.lib import format as npy
 
 from revisit.errors import UserError, expect, first_line
-from revisit.files import input_file
 
 KINDS = "biufU"  # of numbers and of text, as numpy calls them
 MOST_ARRAYS, MOST_AXES = 10_000, 8
@@ -53,7 +52,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         UserError: there is none, it is damaged, or one that is compressed.
     """
     try:
-        with zipfile.ZipFile(input_file(path)) as archive:
+        with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             _check_members(members, os.path.getsize(path))
             arrays = {}

@@ -11,7 +11,6 @@ import pytest
 from kills import fork
 from trees import refused
 
-from revisit.arrays import read_arrays
 from revisit.command.options import add, parse, parser_of
 from revisit.data.sources.coco_truth import read_coco
 from revisit.data.sources.split_files import read_lines
@@ -96,7 +95,7 @@ def test_what_a_killed_writer_has_left_is_removed_and_what_is_being_written_is_n
         assert {path.name for path in tmp_path.iterdir()} == {"mine.tmp", "c.json", temporary.name}
 
 
-@pytest.mark.parametrize("read", [read_json, read_yaml, read_arrays, read_coco, partial(read_lines, what="list")])
+@pytest.mark.parametrize("read", [read_json, read_yaml, read_coco, partial(read_lines, what="list")])
 def test_a_pipe_is_refused_where_a_file_is_read(read, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     refused("pipe is a pipe or a device: expected a file", read, tmp_path / "pipe")

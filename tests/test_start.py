@@ -1,6 +1,7 @@
 """What happens before a program's work begins: what its command line waits for, and how its log looks."""
 
 import logging
+import re
 import subprocess
 import sys
 
@@ -32,6 +33,20 @@ def test_help_of_every_script_teaches_and_that_of_tools_and_projects_waits_for_n
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT}/datasets"}
     done = subprocess.run([sys.executable, "-c", HELP], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", [None, str(ROOT)])
+def test_a_python_without_the_environment_is_told_so_in_one_line_by_every_tool_that_needs_it(path):
+    """``-S``: without the packages that are installed."""
+    environment = {"PYTHONPATH": path} if path else {}
+    for script in sorted(ROOT.glob("tools/*.py")):
+        words = [sys.executable, "-S", str(script), "--help"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        if script.stem in ("doctor", "install_detectron2"):
+            assert done.returncode == 0 and "usage: " in done.stdout
+        else:
+            lacks = f"error: {sys.executable} lacks .*torch, cv2, detectron2: activate the environment, .*make env.*\n"
+            assert done.returncode == 2 and re.fullmatch(lacks, done.stderr), (script, done.stderr)
 
 
 CHILD = """

@@ -112,7 +112,7 @@ def data_sets() -> None:
 if __name__ == "__main__":
     try:
         from revisit.engine.command import run_command
-    except Exception:  # there is none, or it is the other project, which may fail in any way
+    except (Exception, SystemExit):  # there is none, or it is the other project, which may fail in any way
         main()
     else:
         run_command(main)
