@@ -14,7 +14,7 @@ from revisit.errors import UserError
 
 from detectron2.engine import HookBase
 
-OPTIONS = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2)
+OPTIONS = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, "VIEWS.NUM_SMALL", 0)
 
 
 def names(folder: Path) -> list[str]:
@@ -39,7 +39,7 @@ def assert_same_model(output: Path, whole: Path) -> None:
 
 
 def test_the_newest_and_every_fifth_stay(toy_datasets, tmp_path):
-    keep = ("SOLVER.CHECKPOINTS_KEPT", 2, "SOLVER.CHECKPOINT_KEPT_EVERY", 5)
+    keep = ("SOLVER.CHECKPOINTS_KEPT", 2, "SOLVER.CHECKPOINT_KEPT_EVERY", 5, "VIEWS.NUM_SMALL", 0)
     train(tmp_path, "SOLVER.MAX_ITER", 13, "SOLVER.CHECKPOINT_PERIOD", 1, *keep)
     kept = [f"model_{iteration:07d}.pth" for iteration in (4, 9, 11, 12)]
     assert names(tmp_path) == [*kept, "model_final.pth"]

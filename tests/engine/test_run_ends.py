@@ -28,7 +28,7 @@ from revisit.errors import StoppedRunError, UserError
 from detectron2.engine import HookBase
 from detectron2.utils import comm
 
-OPTIONS = ("SOLVER.MAX_ITER", 9, "SOLVER.CHECKPOINT_PERIOD", 100)
+OPTIONS = ("SOLVER.MAX_ITER", 7, "SOLVER.CHECKPOINT_PERIOD", 100, "VIEWS.NUM_SMALL", 0)
 SIGNALLED = 3  # iteration
 
 
@@ -151,7 +151,7 @@ from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 
 class Workers:
     def __len__(self):
-        return 200
+        return 1000
     def __getitem__(self, index):
         return get_worker_info().id
 
@@ -163,7 +163,7 @@ for at_work in (False, True):
     for number in STOP_SIGNALS:
         for process in multiprocessing.active_children():
             os.kill(process.pid, number)
-    assert {int(next(batches)) for _ in range(150)} == {0, 1} and len(multiprocessing.active_children()) == 2
+    assert {int(next(batches)) for _ in range(20)} == {0, 1} and len(multiprocessing.active_children()) == 2
 print("alive", flush=True)
 sys.exit(3)
 """

@@ -105,7 +105,9 @@ def test_a_locked_folder_allows_evaluation_but_no_training(toy_root, tmp_path):
 def test_a_vanished_folder_ends_in_one_line(toy_root, tmp_path):
     """At its next checkpoint; what cannot be written before is said in a line each."""
     imports = "IMPORTS \"('tests.engine.vanishing',)\""
-    options = f"{imports} OUTPUT_DIR {tmp_path}/run {TINY} SOLVER.MAX_ITER 50 TEST.EVAL_PERIOD 5"
+    options = (
+        f"{imports} OUTPUT_DIR {tmp_path}/run {TINY} SOLVER.MAX_ITER 50 SOLVER.CHECKPOINT_PERIOD 4 TEST.EVAL_PERIOD 3"
+    )
     output = run(f"python tools/train_net.py --config-file configs/toy/pretrain.yaml {options}", toy_root, expect=2)
     assert "metrics cannot be written" in output and "this gallery will be missing" in output
     assert "\nerror: " in output and "lost its run.lock" in output

@@ -1,6 +1,7 @@
 """How a loader's workers start, by real processes: the suite's own are forks, which need nothing to be picklable."""
 
 import os
+import pickle
 import shlex
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, TINY, run
+from runs import train
 
 from revisit.checkpoint.metrics_file import read_metrics
+from revisit.data.loading.workers import SignalSafeLoader
 
 # Above the main part, so that it holds in the processes of a run, too.
 BEFORE = {
@@ -32,11 +35,10 @@ def losses(output: Path) -> list[float]:
 NO_SCORES = "KNN_EVAL.BANK '' DATASETS.TEST ()"  # whose loaders start workers, too, each for 5 s of CPU
 
 
-@pytest.mark.parametrize(("method", "processes", "options"), [("forkserver", 2, NO_SCORES), ("spawn", 1, "")])
-def test_a_pretraining_with_workers_is_the_same_however_processes_start(toy_root, tmp_path, method, processes, options):
-    command = (
-        f"--config-file configs/toy/pretrain.yaml --num-gpus {processes} {TINY} SOLVER.MAX_ITER 2 SEED 3 {options}"
-    )
+@pytest.mark.parametrize(("method", "processes"), [("forkserver", 2), ("spawn", 1)])
+def test_a_pretraining_with_workers_is_the_same_however_processes_start(toy_root, tmp_path, method, processes):
+    command = f"--config-file configs/toy/pretrain.yaml --num-gpus {processes} {TINY} SOLVER.MAX_ITER 2 SEED 3"
+    command += f" {NO_SCORES}"
     run(f"python tools/train_net.py {command} OUTPUT_DIR {tmp_path}/without", toy_root)
     (tmp_path / "start.py").write_text(BEFORE[method] + SCRIPT)
     words = f"{command} DATALOADER.NUM_WORKERS 1 OUTPUT_DIR {tmp_path}/with"
@@ -45,3 +47,16 @@ def test_a_pretraining_with_workers_is_the_same_however_processes_start(toy_root
     done = subprocess.run([sys.executable, str(tmp_path / "start.py"), *shlex.split(words)], **how)
     assert done.returncode == 0, done.stderr[-3000:]
     assert losses(tmp_path / "with") == losses(tmp_path / "without") != []
+
+
+def test_what_workers_of_evaluations_are_given_can_be_pickled(toy_datasets, tmp_path, monkeypatch):
+    given, init = [], SignalSafeLoader.__init__
+
+    def note(loader: SignalSafeLoader, *args: object, **options: object) -> None:
+        init(loader, *args, **options)
+        given.append(pickle.dumps((loader.dataset, loader.collate_fn, loader.worker_init_fn)))
+
+    monkeypatch.setattr(SignalSafeLoader, "__init__", note)
+    scores = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train")
+    train(tmp_path, "SOLVER.MAX_ITER", 1, *scores, "KNN_EVAL.IMAGE_SIZE", 32, "KNN_EVAL.NUM_NEIGHBORS", 5)
+    assert len(given) > 4  # of the training, and of bank and test images before and after it
