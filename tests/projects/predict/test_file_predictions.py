@@ -30,6 +30,8 @@ from revisit.jobs.shares import Share
 
 from detectron2.data import DatasetCatalog
 
+FEW = "MODEL.DEVICE cpu TEST.DETECTIONS_PER_IMAGE 5"  # drawing takes longer than finding
+
 
 @pytest.fixture
 def inputs(tmp_path) -> Path:
@@ -54,7 +56,7 @@ def inputs(tmp_path) -> Path:
 def predict(recipe: str, inputs: Path, tmp_path: Path) -> tuple[str, Path]:
     output, weights = tmp_path / "found", weights_of(recipe, tmp_path)
     command = f"python tools/predict.py --weights {weights} --output {output} --score-threshold 0.05"
-    return run(f"{command} '{inputs}' {tmp_path / 'film.mp4'} --opts MODEL.DEVICE cpu", tmp_path), output
+    return run(f"{command} '{inputs}' {tmp_path / 'film.mp4'} --opts {FEW}", tmp_path), output
 
 
 @pytest.mark.parametrize("recipe", ["mask_rcnn_fpn", "retinanet_fpn"])
@@ -166,7 +168,7 @@ def test_processes_of_which_one_is_killed_write_the_bytes_of_one_and_mix_no_sett
     files, weights = write_pictures(tmp_path / "photos", 5, size=(90, 120)), str(weights_of("retinanet_fpn", tmp_path))
 
     def predictor(name: str, threshold: float = 0.05) -> FilePredictor:
-        opts = ["MODEL.DEVICE", "cpu", "MODEL.RETINANET.SCORE_THRESH_TEST", str(threshold)]
+        opts = [*FEW.split(), "MODEL.RETINANET.SCORE_THRESH_TEST", str(threshold)]
         (tmp_path / name).mkdir(exist_ok=True)
         cfg = finetuned_config(Namespace(weights=weights, config_file="", opts=opts))
         return FilePredictor(cfg, tmp_path / name)
@@ -281,7 +283,7 @@ def test_a_killed_prediction_has_no_images_json_or_all_that_it_means(write_pictu
         assert all(cv2.imread(str(output / file.name)) is not None for file in files)
 
     command = f"tools/predict.py --weights {weights_of('retinanet_fpn', tmp_path)} --score-threshold 0"
-    words = "--opts MODEL.DEVICE cpu"
+    words = f"--opts {FEW}"
     tool(f"{command} --output {output} {files[0]} {words}")()
     earlier |= {name: (output / name).read_bytes() for name in ("images.json", "predictions.json")}
     call = tool(f"{command} --output {output} {tmp_path}/photos {words}")
