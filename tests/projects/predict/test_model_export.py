@@ -3,6 +3,8 @@
 import json
 import re
 from argparse import Namespace
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,10 +90,22 @@ def assert_same_detections(found: list[Tensor], expected: tuple[Tensor, ...]) ->
                 assert (one[3][n] - other[3][m]).abs().max() <= 1e-3
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory) -> Callable[[str], tuple[ExportedNetwork, Path]]:
+    """``trained`` of a recipe, and its checkpoint. To read."""
+
+    @cache
+    def of(recipe: str) -> tuple[ExportedNetwork, Path]:
+        folder = tmp_path_factory.mktemp(recipe)
+        return trained(recipe, folder), folder / "model_final.pth"
+
+    return of
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_file_computes_what_the_network_does(recipe, suffix, tmp_path):
-    network, path = trained(recipe, tmp_path), tmp_path / f"model{suffix}"
+def test_a_file_computes_what_the_network_does(recipe, suffix, trained_once, tmp_path):
+    (network, _), path = trained_once(recipe), tmp_path / f"model{suffix}"
     export(network, path)
     counts = []
     for image in images():
@@ -153,33 +167,33 @@ def test_which_of_equal_scores_are_the_last_of_the_most_does_not_count(tmp_path,
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_a_detector_that_finds_nothing_says_so(suffix, tmp_path):
+def test_a_detector_that_finds_nothing_says_so(suffix, trained_once, tmp_path):
     cfg = config("mask_rcnn_fpn", tmp_path, "MODEL.ROI_HEADS.SCORE_THRESH_TEST", "0.999")
-    trained("mask_rcnn_fpn", tmp_path)
-    cfg.MODEL.WEIGHTS = str(tmp_path / "model_final.pth")
+    cfg.MODEL.WEIGHTS = str(trained_once("mask_rcnn_fpn")[1])
     network, path = load_network(cfg), tmp_path / f"model{suffix}"
     export(network, path)
     assert [len(found) for found in run_exported(path, images()[0])] == [0] * 4
 
 
-def test_the_command_writes_file_and_card_and_compares(write_pictures, toy_root, tmp_path):
-    trained("detection", tmp_path)
+def test_the_command_writes_file_and_card_and_compares(trained_once, write_pictures, toy_root, tmp_path):
+    _, weights = trained_once("detection")
     command = f"python tools/export_model.py --output {tmp_path}/out"
     write_pictures(tmp_path / "photos", 1)
-    text = run(f"{command}/a.ts --weights {tmp_path}/model_final.pth --data {tmp_path}/photos", toy_root)
+    text = run(f"{command}/a.ts --weights {weights} --data {tmp_path}/photos", toy_root)
     assert "image -> boxes, scores, classes" in text and "arning" not in text
     assert re.search(r"over [1-9]\d* boxes in images of --data its outputs .* differ by \d.\de[-+]\d", text)
     card = json.loads((tmp_path / "out/a.json").read_text())
     assert (card["channels"], card["short_side"], card["outputs"]) == ("RGB", 128, ["boxes", "scores", "classes"])
     assert "dotted_star" in card["classes"] and card["box"].startswith("x0, y0, x1, y1 in px")
-    line = one_line_error(f"{command}/a.pb --weights {tmp_path}/model_final.pth", toy_root)
+    line = one_line_error(f"{command}/a.pb --weights {weights}", toy_root)
     assert "expected a name in .onnx or .ts" in line
     recipe = "--config-file configs/toy/detection.yaml"
     assert "no weights to predict with" in one_line_error(f"{command}/a.ts {recipe}", toy_root)
 
 
-def test_five_spellings_of_four_commands_have_one_config_and_find_the_same(toy_datasets, tmp_path):
-    network, weights = trained("detection", tmp_path), f"{tmp_path}/model_final.pth"
+def test_five_spellings_of_four_commands_have_one_config_and_find_the_same(trained_once, toy_datasets, tmp_path):
+    network, weights = trained_once("detection")
+    weights = str(weights)
     photo = tmp_path / "photo/a.png"
     photo.parent.mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8)
