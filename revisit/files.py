@@ -12,6 +12,8 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -275,13 +277,19 @@ def read_yaml(path: str | Path, *, as_text: bool = False) -> Any:
         with open(input_file(path), "rb") as file:
             content = file.read(MOST_BYTES + 1)
         expect(len(content) <= MOST_BYTES, f"larger than {MOST_BYTES / 2**20:g} MiB: expected a short YAML file")
-        return yaml.load(content, _BoundedText if as_text else _Bounded)
+        return deepcopy(_loaded(content, _BoundedText if as_text else _Bounded))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}: expected a YAML file") from error
     except Exception as error:  # a value may trip whatever makes a number or a date of it
         raise UserError(f"{path}: no YAML of plain values ({_place_in_yaml(error)})") from error
+
+
+@lru_cache(maxsize=64)
+def _loaded(content: bytes, loader: type) -> Any:
+    """What YAML says. A run reads each of its recipes several times, and reading takes longer than all that follows."""
+    return yaml.load(content, loader)
 
 
 def read_json(path: str | Path) -> Any:
