@@ -29,6 +29,7 @@ from detectron2.engine import HookBase
 from detectron2.utils import comm
 
 OPTIONS = ("SOLVER.MAX_ITER", 12, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.CHECKPOINT_KEPT_EVERY", 3)
+OPTIONS += ("VIEWS.NUM_SMALL", 0)
 URL = "failing://bucket/run"
 
 
