@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import timm
 import torch
 import yaml
 from commands import one_line_error, run
@@ -15,7 +14,6 @@ from projects.Paper.paper_tables import ROWS, paper_values
 from projects.Paper.published import PUBLISHED, read_published
 from projects.Paper.verify import Verification
 from revisit.files import read_yaml
-from studies.verify.timm_difference import difference
 
 WIDTH = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 KNN = {"score": "top1", "paper": f"LinearClassification/toy LINEAR.METHOD knn {WIDTH}"}
@@ -108,18 +106,6 @@ def test_fetch_takes_the_published_url(command, checkpoint, served, tmp_path, to
     (tmp_path / "served/toy.pth").write_bytes(checkpoint.read_bytes())
     words = command(url=f"{served}/toy.pth").replace(str(checkpoint), "--how fetch")
     assert "missing: nothing" in run(f"{words}_fetched --dry-run", toy_root)
-
-
-def test_features_of_a_converted_network_are_timms(tmp_path, toy_root):
-    torch.manual_seed(0)
-    tensors = timm.create_model("tf_efficientnet_lite0").state_dict()
-    torch.save(tensors, tmp_path / "lite0.pth")
-    words = "--source timm --timm tf_efficientnet_lite0"
-    run(f"python tools/convert_to_d2.py {tmp_path}/lite0.pth {tmp_path}/backbone.pth {words}", toy_root)
-    assert difference(str(tmp_path / "backbone.pth"), str(tmp_path / "lite0.pth")) == 0.0
-    tensors["conv_stem.weight"] *= 2
-    torch.save(tensors, tmp_path / "other.pth")
-    assert difference(str(tmp_path / "backbone.pth"), str(tmp_path / "other.pth")) > 0
 
 
 def test_a_whole_detector_is_evaluated_as_it_is(tmp_path):

@@ -19,7 +19,6 @@ from projects.Rows.hierarchy import balanced, clustered, equal_shares
 from projects.Rows.pictures import SIDE, are_same, picture_of
 from projects.Rows.row_table import RowTable, save_table
 from revisit.data.sources.catalog import get_records
-from studies.curation.score_groups import pair_scores
 
 
 def looks_of(rows, bits, images=None):
@@ -233,16 +232,6 @@ def test_images_that_are_all_alike_are_one_cluster():
     assert clustered(np.ones((6, 4), np.float32), [3, 2])[0].tolist() == [0] * 6
 
 
-def test_scores_of_groups_count_pairs():
-    groups, truth = list("aabbbc"), list("112223")
-    pairs = [*itertools.combinations(range(6), 2)]
-    ours = [groups[one] == groups[other] for one, other in pairs]
-    true = [truth[one] == truth[other] for one, other in pairs]
-    right = sum(a and b for a, b in zip(ours, true, strict=True))
-    assert pair_scores(groups, truth) == (right / sum(ours), right / sum(true))
-    assert pair_scores(["a", "b"], ["1", "2"]) == (1.0, 1.0)
-
-
 def embed(weights, images, output):
     words = f"--weights {weights} --data {images} --size 32 --readers 0 --output {output}"
     return run(f"python tools/embed.py {words}", Path(images))
@@ -286,6 +275,7 @@ def test_the_command_finds_copies_and_leaks_and_writes_data_sets(weights, write_
     assert "is there already" in again  # the test images' rows
 
 
+@pytest.mark.docs
 def test_the_commands_of_the_page_run_as_they_are_typed(weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 6)
     write_pictures(tmp_path / "test", 2)  # the first two of these
@@ -296,18 +286,6 @@ def test_the_commands_of_the_page_run_as_they_are_typed(weights, write_pictures,
         text = run(command.replace("--count 50", "--count 3"), tmp_path)
         assert "LEAKS: 2 of 2" in text or "curate" not in command
     assert len(get_records(f"list:{tmp_path}/output/to_label/selected.txt")) == 3
-
-
-def test_copies_are_made_embedded_found_and_scored(weights, write_pictures, tmp_path):
-    write_pictures(tmp_path / "photos", 3, size=(64, 96))
-    make = f"python studies/curation/make_copies.py --data folder:{tmp_path}/photos --output {tmp_path}/copies"
-    assert "6 copies of 2 images" in run(f"{make} --copies 3 --first 2", tmp_path)
-    embed(weights, f"folder:{tmp_path}/copies", tmp_path / "rows")
-    run(f"python tools/curate.py --embeddings {tmp_path}/rows --rule bits=64 --output {tmp_path}/out", tmp_path)
-    score = f"--groups {tmp_path}/out/groups.csv --truth {tmp_path}/copies/truth.csv"
-    assert "truly 2: precision " in run(f"python studies/curation/score_groups.py {score}", tmp_path)
-    other = score.replace("copies/truth", "out/clusters")
-    assert "group is missing" in one_line_error(f"python studies/curation/score_groups.py {other}", tmp_path)
 
 
 def test_no_duplicates_and_no_leaks_are_plain_statements(weights, write_pictures, tmp_path):

@@ -140,21 +140,6 @@ def test_a_budget_above_the_number_of_images_is_refused(table, tmp_path):
     assert "1 of 12 images of" in one_line_error(words, tmp_path)
 
 
-def test_the_study_scores_each_way_of_choosing(table, tmp_path):
-    classes = np.array([f"class {n // 6}" for n in range(12)])
-    save_table(tmp_path / "rows/embeddings.npz", table._replace(classes=classes))
-    words = f"--embeddings {tmp_path}/rows --test {tmp_path}/rows --labels 6 12 --seeds 0 1"
-    study = f"python studies/curation/selection_study.py {words}"
-    lines = run(study, tmp_path).splitlines()
-    assert len(lines) == 8 and "| 12 | random | 100.0 ± 0.0 | " in "".join(lines)
-    one = run(study.replace("6 12", "1"), tmp_path)  # of one class, which is half of the images
-    assert one.count("| 50.0 ± 0.0 | 50.0 ± 0.0 | 1 |") == 3
-    assert "--labels 13: expected 12 at most" in one_line_error(study.replace("6 12", "6 13"), tmp_path)
-    save_table(tmp_path / "rows/embeddings.npz", table)
-    text = one_line_error(f"python studies/curation/selection_study.py {words}", tmp_path)
-    assert "a row has no class: expected tables of --data class_folders:DIR" in text
-
-
 def test_clusters_that_are_all_small_do_not_wait():
     """Of six, four and four images: none has less than half of the mean."""
     clusters = np.repeat(np.arange(3), [6, 4, 4])
