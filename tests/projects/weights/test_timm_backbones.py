@@ -152,6 +152,7 @@ def test_it_learns_by_every_method_in_groups_where_it_has_batch_norm(name, metho
     small = 0 if method == "DenseCL" else 2
     options = (*keys_of(name), "MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", small)
     options += ("MOCO.BN_GROUP", 2 if name == RESNET else 128, "MODEL.BACKBONE.FREEZE_AT", int(name == VIT))
+    options += ("SWAV.PROTOTYPES", 12, "SWAV.QUEUE_SIZE", 16)
     model = tiny_model(*options).train()
     losses, _ = step(model, random_views(8, large=64, small=40, num_small=small))
     sum(losses.values()).backward()
