@@ -294,16 +294,16 @@ def test_rows_that_cannot_be_accepted_are_refused_in_one_line(spoiled):
     assert "expected the --output of an earlier call with --data" in one_line_error(elsewhere, spoiled)
 
 
-def test_labels_that_have_changed_since_are_checked_again(world, weights, tmp_path):
-    spoil(read_labels_of(name_of(world)), 0.05, 2, tmp_path)
-    checked(world, weights, tmp_path)
-    swap = next(suspect for suspect in listed_in(tmp_path) if suspect["kind"] == "swapped")["id"]
-    path = accepted_file(tmp_path, {swap})
-    content = json.loads((tmp_path / "data_set.json").read_text())
+def test_labels_that_have_changed_since_are_checked_again(spoiled):
+    swap = next(suspect for suspect in listed_in(spoiled) if suspect["kind"] == "swapped")["id"]
+    accept = f"python tools/check_labels.py --table {accepted_file(spoiled, {swap})} --output {spoiled}/out"
+    before = (spoiled / "data_set.json").read_bytes()
+    content = json.loads(before)
     del content["annotations"][0]
-    (tmp_path / "data_set.json").write_text(json.dumps(content))
-    line = one_line_error(f"python tools/check_labels.py --table {path} --output {tmp_path}/out", tmp_path)
-    assert "have changed since they were checked" in line
+    (spoiled / "data_set.json").write_text(json.dumps(content))
+    line = one_line_error(accept, spoiled)
+    (spoiled / "data_set.json").write_bytes(before)
+    assert "have changed since they were checked" in line and "corrections are in" in run(accept, spoiled)
 
 
 def test_names_are_escaped_and_masks_stay(world, weights, tmp_path):
