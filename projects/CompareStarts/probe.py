@@ -255,6 +255,6 @@ def _pixels(record: dict, size: tuple[int, int], rng: np.random.Generator, cfg: 
     y, x = np.nonzero(known)
     chosen = rng.permutation(len(y))[:REGIONS]
     y, x = y[chosen], x[chosen]
-    centre = np.stack([(x + 0.5) * size[1] / values.shape[1], (y + 0.5) * size[0] / values.shape[0]], axis=1)
+    centre = (np.stack([x, y], axis=1) + 0.5) * size[::-1] / values.shape[::-1]
     boxes = np.concatenate([centre - SURROUNDINGS / 2, centre + SURROUNDINGS / 2], axis=1)
     return Regions(torch.from_numpy(boxes).float(), torch.from_numpy(values[y, x]))

@@ -95,7 +95,7 @@ def find_objects(
         scores = np.append(first, scores)
     else:
         largest = LARGEST * np.prod(candidates.size)
-        scores = scores * (_box_areas(parts) <= largest)
+        scores = scores * (sides_of(boxes_of(parts)).prod(axis=1) <= largest)
     objects = []
     for index in best(boxes_of(parts), scores, count):
         mask = _in_image(parts[index], candidates.size, height, width)
@@ -215,12 +215,6 @@ def _images(records: Iterable[dict], pixels: PixelFormat, left_out: list[str]) -
             yield record["file_name"], require_record(record, pixels)
         except UserError as error:
             left_out.append(str(error))
-
-
-def _box_areas(parts: list[Part]) -> np.ndarray:
-    """(n,) float64, in pixels of a mask."""
-    sides = sides_of(boxes_of(parts))
-    return sides.prod(axis=1)
 
 
 def _in_image(part: Part, size: tuple[int, int], height: int, width: int) -> np.ndarray:

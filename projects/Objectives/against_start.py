@@ -117,9 +117,11 @@ class AgainstStart(HookBase):
 
     def _verdict(self) -> Verdict | None:
         now = self._hits()
-        if now is None or self._start is None or len(now[1]) != len(self._start[1]) or now[0] != self._start[0]:
+        if now is None or self._start is None:
             return None
-        return compare(now[0], self._start[1], now[1])
+        (score, hits), (of_start, before) = now, self._start
+        is_same = score == of_start and len(hits) == len(before)
+        return compare(score, before, hits) if is_same else None
 
     def _give_back(self) -> None:
         failure = write_checkpoint(self.trainer, self._folder, TRAINED)

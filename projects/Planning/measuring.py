@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from projects.Planning.evaluation_cost import seconds_of_evaluation
-from projects.Planning.step_cost import random_views
+from projects.Planning.step_cost import random_views, take
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.precision import PARTS, check_precision
 from revisit.engine.pretrain_trainer import PretrainTrainer
@@ -338,10 +338,7 @@ def _launching_share(step: TrainStep) -> float:
 def _launched_and_done(step: TrainStep) -> tuple[float, float]:
     """Seconds until the host has launched a step, and until the device has done it."""
     start = perf_counter()
-    with EventStorage(step.iter) as step.storage:
-        step.before_step()
-        step.run_step()
-        step.after_step()
+    take(step)
     launched = perf_counter()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()

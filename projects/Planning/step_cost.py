@@ -114,13 +114,18 @@ def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepC
     with _record_shapes(model) as shapes, flop_counter() as counter, LiveMemory(kinds) as memory:
         model.register_forward_pre_hook(lambda *_: flops.__setitem__(0, counter.get_total_flops()))
         model.register_forward_hook(lambda *_: flops.__setitem__(1, flops[1] + counter.get_total_flops() - flops[0]))
-        with EventStorage(step.iter) as step.storage:
-            step.before_step()
-            step.run_step()
-            step.after_step()
+        take(step)
     memory.assign("gradients", (parameter.grad for parameter in trained))
     shapes = {name: list(view.shape) for name, view in batch.items()} | shapes
     return StepCost(shapes, memory.peak(), flops[1], counter.get_total_flops() - flops[1], memory.traffic)
+
+
+def take(step: TrainStep) -> None:
+    """Take a step, with the hooks that belong to it."""
+    with EventStorage(step.iter) as step.storage:
+        step.before_step()
+        step.run_step()
+        step.after_step()
 
 
 def flop_counter() -> FlopCounterMode:
