@@ -94,7 +94,7 @@ def test_an_old_word_stands_for_a_new_one_and_warns_once(tool, old, caplog):
 
 @pytest.mark.parametrize(("tool", "old"), [(tool, old) for tool, old in OLD if tool != "all"])
 def test_a_tool_takes_the_words_that_replace_its_old_ones(tool, old):
-    homes = ("tools", "projects/ToyScenes", "projects/Paper", "projects/Planning", "studies/label_check")
+    homes = ("tools", "projects/ToyScenes", "projects/Paper", "studies/benchmarks", "studies/label_check")
     tree = next(found for home in homes if (found := trees().get(Path(home, f"{tool}.py"))))
     shared = {"on", "processes", "dry-run", "num-gpus", "config-file"}
     new = OLD_OPTIONS[tool][old].partition(" ")[0].removeprefix("--")
