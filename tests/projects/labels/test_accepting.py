@@ -1,0 +1,97 @@
+"""What is accepted changes entries of the file itself: ids, and all that the check does not know, stay."""
+
+import copy
+import csv
+import json
+
+import pytest
+from pycocotools.coco import COCO
+from trees import blank_image, write
+
+from projects.Labels.accepting import accept
+from projects.Labels.labels import Labels, read_labels_of
+from projects.Labels.suspects import of_label, of_place, write_suspects
+
+SUGGESTED = ("dog", "10 5 30 20", "remove", "cat")  # of three labels, and of a box that nobody has labelled
+
+
+@pytest.fixture
+def content(tmp_path):
+    """A file of annotations with much that only its owner knows; one has no area, and is no label."""
+    for name in ("a.png", "b.png", "c.png"):
+        blank_image(tmp_path / "photos" / name)
+    known = {"iscrowd": 0, "area": 77.5, "keypoints": [1, 2, 2], "num_keypoints": 1, "attributes": {"occluded": True}}
+    boxes = [(40, 9, [5, 5, 0, 9]), (30, 9, [1, 2, 20, 10]), (50, 5, [40, 2, 20, 10]), (20, 9, [1, 2, 20, 10])]
+    images = {30: 700, 20: 300, 40: 700, 50: 700}
+    annotations = [
+        known | {"id": number, "image_id": images[number], "category_id": category, "bbox": box, "track_id": 7 + number}
+        for number, category, box in boxes
+    ]
+    for box in annotations[1:]:
+        x, y, width, height = box["bbox"]
+        box["segmentation"] = [[x, y, x + width, y, x + width, y + height, x, y + height]]
+    return {
+        "info": {"year": 2026},
+        "licenses": [{"id": 3, "name": "CC0"}],
+        "images": [
+            {"id": number, "file_name": name, "width": 100, "height": 50, "license": 3, "date_captured": "today"}
+            for number, name in ((700, "b.png"), (300, "a.png"), (500, "c.png"))
+        ],
+        "annotations": annotations,
+        "categories": [{"id": 9, "name": "cat", "supercategory": "animal"}, {"id": 5, "name": "dog", "color": "#fff"}],
+    }
+
+
+def accepted(tmp_path, name: str, labels: Labels) -> dict:
+    """What is written where all of SUGGESTED is accepted, of the first labels and of a place in the last image."""
+    suspects = [of_label(labels, "odd", n, 0.9, text) for n, text in enumerate(SUGGESTED[:3])]
+    suspects.append(of_place(labels, len(labels.records) - 1, labels.boxes[0], 0.9, SUGGESTED[3]))
+    write_suspects(tmp_path, suspects, name)
+    (count, path) = accept(tmp_path / "suspects.csv", tmp_path)
+    assert count == 4
+    return json.loads(path.read_text())
+
+
+def test_what_is_accepted_changes_its_entries_and_all_else_of_the_file_stays(content, tmp_path):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    labels = read_labels_of(name)  # sorted by the images' ids: 20, then 30 and 50, without 40
+    corrected = accepted(tmp_path, name, labels)
+    expected = copy.deepcopy(content)
+    empty, moved, removed, swapped = expected["annotations"]
+    swapped["category_id"] = 5
+    moved |= {"bbox": [10, 5, 20, 15], "area": 300}
+    moved.pop("segmentation")
+    new = {"id": 51, "image_id": 700, "iscrowd": 0, "category_id": 9, "bbox": [1, 2, 20, 10], "area": 200}
+    expected["annotations"] = [empty, moved, swapped, new]
+    assert corrected == expected and list(corrected) == list(content) and removed["id"] == 50
+
+
+def test_labels_in_other_layouts_become_a_file_that_pycocotools_scores(tmp_path):
+    for name in ("a.png", "b.png"):
+        blank_image(tmp_path / "photos" / name)
+    write(tmp_path / "labels/classes.txt", ["cat", "dog"])
+    write(tmp_path / "labels/a.txt", ["0 0.2 0.5 0.2 0.4", "1 0.5 0.5 0.2 0.4"])
+    write(tmp_path / "labels/b.txt", ["1 0.5 0.5 0.2 0.4", "0 0.1 0.2 0.3 0.2 0.3 0.6 0.1 0.6"])
+    name = f"yolo:{tmp_path}/photos:{tmp_path}/labels"
+    corrected = accepted(tmp_path, name, read_labels_of(name))
+    shown = [(each["image_id"], each["category_id"], each["bbox"]) for each in corrected["annotations"]]
+    assert shown == [
+        (1, 2, pytest.approx([10, 15, 20, 20])),
+        (1, 2, [10, 5, 20, 15]),
+        (2, 1, pytest.approx([10, 10, 20, 20])),
+        (2, 1, pytest.approx([10, 15, 20, 20])),
+    ]
+    assert all(each["area"] > 0 for each in corrected["annotations"])
+    assert len(COCO(tmp_path / "corrected.json").getAnnIds(areaRng=[1, 1e5])) == 4
+
+
+def test_rows_of_a_file_without_ids_are_changed_too(content, tmp_path):
+    for entry in content["annotations"]:
+        del entry["id"]
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    corrected = accepted(tmp_path, name, read_labels_of(name))
+    assert [each.get("id") for each in corrected["annotations"]] == [None, None, None, 1]
+    with open(tmp_path / "suspects.csv", newline="") as file:
+        assert [row["suggestion"] for row in csv.DictReader(file)] == list(SUGGESTED)
