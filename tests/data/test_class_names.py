@@ -177,3 +177,13 @@ def test_shared_images_are_those_of_one_path_or_one_content(tmp_path, write_pict
     assert shared_images(bank, test) == 2
     monkeypatch.setattr("builtins.open", None)
     assert shared_images(bank, bank) == 4  # by their paths, without reading
+
+
+def test_names_that_differ_in_the_normal_form_of_unicode_alone_are_one(tmp_path, write_pictures):
+    names = [f"class_folders:{tmp_path / kind}" for kind in ("train", "test")]
+    for kind, accent in (("train", "caf\xe9"), ("test", "cafe\u0301")):
+        for label in (accent, "cafe", "tea"):
+            write_pictures(tmp_path / kind / label, 1)
+    share_classes(names[0], names[1:])
+    label_of = [{record["file_name"].split("/")[-2]: record["label"] for record in get_records(name)} for name in names]
+    assert label_of[0]["caf\xe9"] == label_of[1]["cafe\u0301"] and label_of[0]["tea"] == label_of[1]["tea"]

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pycocotools.mask
 import pytest
-from labels import counted
+from labels import counted, evaluate_exact
 from PIL import Image
 from trees import logged, one_line_error, refusal, write
 
-from projects.Labels.box_checks import check_masks, inspect_boxes
+from projects.Labels.box_checks import check_fit, check_masks, inspect_boxes
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_boxes import load_coco, load_coco_dict
-from revisit.data.sources.coco_truth import run_lengths
+from revisit.data.sources.coco_truth import run_lengths, scored_coco
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.setup import make_config
 
@@ -97,14 +97,26 @@ def test_a_coco_file_without_sizes_has_those_of_its_upright_images(coco, tmp_pat
             of_all("annotations", image_id="7"),
             "annotations have no image_id that is the id of one of images, such as [",
         ),
-        (lambda content: content["annotations"].append(3), "annotations[3]: "),
+        (lambda content: content["annotations"].append(3), "annotations[3]: 3, expected an object"),
+        (lambda content: content["annotations"].append(None), "annotations[3]: null, expected an object"),
+        (lambda content: content["categories"].insert(0, None), "categories[0]: null, expected an object"),
+        (lambda content: content["images"].append([]), "images[2]: [], expected an object"),
+        (lambda content: content["images"][1].pop("file_name"), "images[1]: file_name is missing"),
+        (lambda content: content["categories"][1].pop("id"), "categories[1]: id is missing"),
+        (of("images", file_name=None), "images[0]: file_name None, expected a text"),
+        (
+            of("annotations", segmentation=[[1, 2, 9, 2, 9, 9], [1, 2, 9, 2, 9, 9, 4]]),
+            "a part has 7 numbers",
+        ),
+        (of("annotations", segmentation=[[1, 2, 3]]), "a part has 3 numbers, expected x, y of three points or more"),
+        (of("images", file_name="C:\\photos\\a.jpg"), "images, by their names below /"),
         (lambda content: content["categories"].clear(), "expected an object with the lists categories, images and"),
     ],
 )
 def test_what_is_wrong_in_a_coco_file_is_named(coco, change, named):
     name = coco(change)
     line = one_line_error(name)
-    assert named in line and (name.rpartition(":")[2] in line or named == "c.jpg")
+    assert named in line and (name.rpartition(":")[2] in line or "not found" in line)
 
 
 def test_annotations_of_other_images_are_left_out(coco):
@@ -146,6 +158,8 @@ def test_boxes_are_counted_and_doubtful_ones_shown_by_an_example(coco, tmp_path)
         (of("annotations", bbox=[1, 2, float("nan"), 4]), "finite"),
         (of("annotations", bbox=[10, 2, -5, 4]), "such as x0, y0, x1, y1 = 10, 2, 5, 6"),
         (of_all("annotations", bbox=[0.1, 0.2, 0.5, 0.5]), "3 of 3 boxes"),
+        (of("annotations", bbox=[0.1, 0.2, 0.5, 0.5]), "1 of 3 boxes, such as x0, y0, x1, y1 = 0.1, 0.2, 0.6, 0.7 in"),
+        (of("annotations", bbox=[0.9, 0.8, 0.5, 0.4]), "in the first two pixels, so shares of the image"),  # of centres
         (lambda content: content.pop("annotations"), "no box"),
         (of_all("annotations", iscrowd=1), "no box but 3 of crowds"),
         (of_all("images", width=40, height=60), "a.jpg has 60 x 40 px and its annotation 40 x 60 px"),
@@ -208,12 +222,84 @@ def test_masks_that_cannot_be_learnt_from_are_refused(coco):
     runs = pycocotools.mask.encode(np.asfortranarray(np.eye(40, 60, dtype=np.uint8)))["counts"].decode()
     check([[0, 0, 4, 0, 4, 4]], "polygon")
     check({"size": [40, 60], "counts": runs})
-    for nothing in (None, [], {}, "", [[]], [[0, 0, 4, 4]], [0, 0, 4, 4], [[5, 0, 5, 4, 5, 8]]):
+    slanting, nearly = [[5, 5, 15, 15, 25, 25]], [[5, 5, 15, 15.02, 25, 25]]
+    for nothing in (None, [], {}, "", [[]], [[0, 0, 4, 4]], [0, 0, 4, 4], [[5, 0, 5, 4, 5, 8]], slanting, nearly):
         message = refusal(check, nothing)
         assert (
             "has no segmentation" in message or "3 of 3 boxes have no mask that can be drawn, such as [1, 2" in message
         )
     assert "INPUT.MASK_FORMAT bitmask" in refusal(check, {"size": [40, 60], "counts": runs}, "polygon")
+
+
+def outline(box: list[float], shift: float = 0) -> list[list[float]]:
+    x, y, width, height = box
+    return [[x + shift, y, x + shift + width, y, x + shift + width, y + height, x + shift, y + height]]
+
+
+@pytest.mark.parametrize(
+    ("mask_of", "is_refused", "count"),
+    [
+        (outline, False, 0),
+        (lambda box: outline(box, 1.5), False, 0),
+        (lambda box: outline(box, 2.5) if box[2] < 60 else outline(box), False, 2),
+        (lambda box: [[v / 60 for v in outline(box)[0]]], True, 3),  # in shares of 1
+        (lambda box: outline(box, 59), True, 3),
+        (lambda box: [*outline(box), [1, 1, 3, 1, 3, 3], [57, 37, 59, 37, 59, 39]], True, 2),  # parts far away
+        (lambda box: {"size": [40, 60], "counts": [0, 40, 2360]}, True, 3),
+    ],
+)
+def test_masks_that_lie_elsewhere_than_their_boxes_are_warned_of_or_if_most_do_refused(
+    coco, mask_of, is_refused, count, caplog
+):
+    def change(content: dict) -> None:
+        for box in content["annotations"]:
+            box["segmentation"] = mask_of(box["bbox"])
+
+    name = coco(change)
+    if is_refused:
+        said = refusal(check_fit, name, get_records(name))
+    else:
+        check_fit(name, get_records(name))
+        said = caplog.text
+    assert (f"{count} of 3 boxes have a mask that lies elsewhere, such as [1, 2, 10, 20] in " in said) == bool(count)
+
+
+SQUARE = [[10, 5, 30, 5, 30, 25, 10, 25]]  # 400 px^2
+
+
+@pytest.mark.parametrize(
+    ("area", "mask", "expected"),
+    [(1.0, SQUARE, 400), (1.0, None, 400), (0.17, None, 400), (2400, None, 400), (2400, SQUARE, 400)]
+    + [(200, None, 200), (470, None, 470), (18, [[10, 5, 12, 5, 30, 25, 29, 25]], 18), (15, SQUARE, 400)],
+)
+def test_an_area_is_that_of_a_mask_or_a_box_and_another_one_is_said(coco, area, mask, expected):
+    """A thin mask has 30 px, which is about as many as are stated."""
+    name = coco(of("annotations", bbox=[10, 5, 20, 20], area=area, segmentation=mask))
+    truth = scored_coco(json.loads(Path(name.rpartition(":")[2]).read_text()), Path(name.split(":")[1]), "boxes")
+    assert truth["annotations"][0]["area"] == expected
+    get_records(name)
+    said = "1 of 3 boxes state an area that neither their mask nor their box has" in "".join(left_out(name))
+    assert said == (expected != area)
+
+
+def left_out(name: str) -> list[str]:
+    return MetadataCatalog.get(name).left_out
+
+
+def test_objects_of_each_size_are_scored_by_their_boxes_where_all_areas_are_1(coco, tmp_path):
+    Image.new("RGB", (320, 320)).save(tmp_path / "a.jpg")
+
+    def change(content: dict) -> None:
+        content["images"] = [{"id": 7, "file_name": "a.jpg", "width": 320, "height": 320}]
+        for box, side in zip(content["annotations"], (25, 75, 190), strict=True):
+            box |= {"bbox": [100 - side / 2, 100 - side / 2, side, side], "area": 1.0}
+
+    name = coco(change)
+    own = ["MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(tmp_path), "DATASETS.TEST", f"('{name}',)"]
+    cfg = make_config("own_images/detection.yaml", [*own, "MODEL.ROI_HEADS.NUM_CLASSES", "2"])
+    get_records(name)
+    _, scores = evaluate_exact(cfg, name)
+    assert [scores["bbox"][size] for size in ("APs", "APm", "APl")] == pytest.approx([100, 100, 100])
 
 
 def test_run_lengths_are_those_that_pycocotools_writes():
@@ -248,6 +334,12 @@ def test_names_are_texts_and_files_are_found_by_either_slash(coco, tmp_path):
     assert MetadataCatalog.get(name).thing_classes == ["1", "dog"]
 
 
+@pytest.mark.parametrize("spelled", ["cafe\u0301 1.jpg", "caf\xe9 1.jpg ", "caf\xe9%201.jpg", "caf%C3%A9 1.jpg"])
+def test_files_are_found_whatever_others_make_of_their_names(coco, tmp_path, spelled):
+    (tmp_path / "a.jpg").rename(tmp_path / "caf\xe9 1.jpg")
+    assert get_records(coco(of("images", file_name=spelled)))[0]["file_name"] == f"{tmp_path}/caf\xe9 1.jpg"
+
+
 def test_label_studio_exports_files_by_their_addresses_below_its_root(coco, tmp_path):
     (tmp_path / "a.jpg").rename(tmp_path / "a b.jpg")
     for root in ("", f"{tmp_path}".lstrip("/") + "/"):
@@ -267,6 +359,24 @@ def test_boxes_that_stand_there_twice_are_refused_or_if_few_warned_of(coco, othe
         return
     _, (level, line) = inspected(coco(change))
     assert level == logging.WARNING and "1 of 25 boxes" in line and "twice" in line
+
+
+@pytest.mark.parametrize(("shift", "count"), [((1, 0), 3), ((1, 1), 3), ((0, 0, 1, 1), 3), ((9, 9), 0)])
+def test_boxes_that_lie_a_pixel_from_another_of_their_class_are_warned_of(coco, shift, count):
+    def change(content: dict) -> None:
+        sized = [box | {"bbox": [*box["bbox"][:2], 20, 20]} for box in content["annotations"]]
+        moved = [np.add(box["bbox"], (*shift, 0, 0)[:4]).tolist() for box in sized]
+        again = [box | {"id": 9 + n, "bbox": bbox} for n, (box, bbox) in enumerate(zip(sized, moved, strict=True))]
+        content["annotations"] = [*sized, *again, *({**box, "id": box["id"] + 30, "category_id": 2} for box in again)]
+
+    said = [line for _, line in inspected(coco(change)) if "nearly twice" in line]
+    assert len(said) == bool(count) and all(f"{count} of 9 boxes, such as" in line for line in said)
+
+
+def test_a_box_at_the_first_pixel_among_many_is_only_doubtful(coco):
+    more = [{"id": 4 + n, "image_id": 7, "category_id": 1, "bbox": [3 * n, 30, 9, 9]} for n in range(12)]
+    name = coco(lambda content: (of("annotations", bbox=[0, 0, 1, 1])(content), content["annotations"].extend(more)))
+    assert any("1 of 15 boxes" in line and "are these shares of the image?" in line for _, line in inspected(name))
 
 
 @pytest.mark.parametrize(

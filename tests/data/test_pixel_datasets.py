@@ -213,6 +213,14 @@ def test_more_classes_than_masks_have_ids_are_refused(masks, tmp_path):
     assert len(get_records(masks)) == 2
 
 
+def test_masks_as_jpegs_and_folders_that_are_not_there_are_named(masks, tmp_path):
+    images = masks.split(":")[1]
+    assert f"folder of labels {tmp_path}/nothing not found" in one_line_error(f"masks:{images}:{tmp_path}/nothing")
+    image(tmp_path / "jpegs/a.jpg")
+    line = one_line_error(f"masks:{images}:{tmp_path}/jpegs")
+    assert "no file of labels, *.png, but .jpg" in line and "masks are PNGs, because JPEG would change" in line
+
+
 def test_masks_of_other_images_are_refused(masks, tmp_path):
     image(tmp_path / "others/z.png")
     assert "2 of 2" in refusal(get_records, f"masks:{tmp_path}/others:{tmp_path}/masks")

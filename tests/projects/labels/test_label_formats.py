@@ -149,6 +149,10 @@ def test_yolos_names_lie_with_the_labels_where_no_third_part_says(yolo, tmp_path
         ("a.txt", "", None),
         ("a.txt", "dog\ndog", None),
         ("a.yaml", "names: {1: dog}", None),
+        ("a.yaml", "[dog, cat]", None),
+        ("a.yaml", "nc: 3\nnames: [dog, cat]", None),
+        ("a.yaml", "nc: two\nnames: {0: dog, 1: cat}", None),
+        ("a.yaml", "nc: 2\nnames: {0: dog, 1: cat}", ["dog", "cat"]),
         ("none.txt", None, None),
     ],
 )
@@ -223,6 +227,8 @@ def test_a_test_set_that_shows_fewer_classes_counts_them_as_the_training_set_doe
         ("<annotation><object><bndbox/></object></annotation>", "a.xml"),
         ("<annotation><object><name>dog</name></object></annotation>", "a.xml"),
         (voc_xml_of(("dog", 2, 2, 9, 9)).replace("50<", "high<"), "a.xml"),
+        (voc_xml_of(("dog", 2, 2, 9, 9)).replace("bndbox", "robndbox"), "'dog' has name, robndbox: expected a bndbox"),
+        (voc_xml_of(("dog", 2, 2, 9, 9)).replace("bndbox", "polygon"), "'dog' has name, polygon: expected a bndbox"),
         ("no xml", "a.xml"),
     ],
 )
@@ -230,6 +236,19 @@ def test_xml_that_is_no_annotation_is_named(tmp_path, content, named):
     blank_image(tmp_path / "images/a.png")
     write(tmp_path / "xml/a.xml", content)
     assert named in one_line_error(f"voc_xml:{tmp_path}/images:{tmp_path}/xml")
+
+
+def test_a_folder_in_place_of_a_split_is_refused_with_the_kinds_that_have_two_folders(voc_xml):
+    for kind in ("voc", "voc_segmentation"):
+        line = one_line_error(voc_xml.replace("voc_xml", kind))
+        assert "expected the name of a list in FOLDER, not /" in line and "two folders are voc_xml:" in line
+    _, images, _ = voc_xml.split(":")
+    assert f"split file {images}/ImageSets/Main/xml.txt not found" in one_line_error(f"voc:{images}:xml")
+
+
+def test_labels_are_found_whatever_an_archive_makes_of_their_accents(yolo, tmp_path):
+    write(tmp_path / "labels/c u\u0308.txt", ["0 0.5 0.5 1 1"])  # of c ü.png, as a Mac spells it
+    assert [len(record["annotations"]) for record in get_records(yolo)] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("kind", ["yolo", "voc_xml"])
