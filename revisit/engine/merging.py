@@ -186,6 +186,14 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
             assign(cfg, key, _fitted(key, value, current[key], where))
 
 
+def _as_list(key: str, text: str) -> str:
+    """What was meant by a text alone; of data sets a folder."""
+    if text.startswith("("):
+        return text
+    is_folder = ":" not in text and ("/" in text or os.path.isdir(text))
+    return f"('{'folder:' * (is_folder and key.startswith('DATASETS.'))}{text}',)"
+
+
 def _fitted(key: str, value: object, default: object, where: str) -> object:
     """What a value, as it is typed or as such, is as the default's type: a whole number may be a float, a list a tuple.
 
@@ -200,9 +208,6 @@ def _fitted(key: str, value: object, default: object, where: str) -> object:
         rule = declaration(key).rule
         words = rule.expected if rule else _WORDS.get(type(default), "a list")
         if isinstance(decoded, str) and is_list:
-            is_path = "/" in decoded or os.path.isdir(decoded)
-            kind = "folder:" * (key.startswith("DATASETS.") and is_path and ":" not in decoded)
-            meant = decoded if decoded.startswith("(") else f"('{kind}{decoded}',)"
-            words += f'; did you mean "{meant}"?'
+            words += f'; did you mean "{_as_list(key, decoded)}"?'
         raise UserError(f"{where}: {key} is {short_repr(decoded)}: expected {words}")
     return type(default)(decoded) if is_list else decoded

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from trees import spoil_bytes
 
+from projects.Discover.discovery import FOUND, discover
 from projects.LargeData.shards import ShardIndex, load_shards
 from projects.Rows.embedders import Named
 from projects.Rows.row_table import load_table
@@ -35,6 +36,7 @@ SETTINGS = {
         "config_file": "", "opts": [],
     },
 }  # fmt: skip
+LINE = {"file_name": "a.png", "height": 8, "width": 8, "objects": [{"bbox": [0, 0, 4, 4], "score": 0.5}]}
 seen: list[str] = []  # what the audit hook of this module has seen: none of it is allowed
 
 
@@ -151,6 +153,9 @@ def try_cases(cases: range, folder: Path, query: Path) -> None:
         text = json.dumps(changed(SETTINGS, rng))
         (folder / "settings.json").write_text(text[: rng.randrange(len(text))] if rng.random() < 0.3 else text)
         in_one_line(Record(folder, SETTINGS).claim)
+        lines = json.dumps(changed(LINE, rng)) * rng.choice([1, 1, 2])
+        (folder / FOUND).write_bytes(spoil_bytes(lines.encode(), rng) if rng.random() < 0.3 else lines.encode())
+        in_one_line(discover, [{"file_name": "a.png"}], None, folder, 1)
 
 
 def test_hostile_tables_indexes_and_settings_are_data(write_pictures, tmp_path):
