@@ -213,6 +213,14 @@ def test_the_loss_of_an_epoch_is_the_mean_over_images_whatever_the_batches(train
     assert losses == pytest.approx([losses[1]] * 3, abs=1e-4)
 
 
+@pytest.mark.parametrize("method", ["knn", "logistic"])
+def test_test_images_that_are_learned_from_are_warned_of(method, pretrained, run_project, caplog):
+    same = f"DATASETS.TEST \"('toy_classification_train',)\" LINEAR.METHOD {method}"
+    run_project("FrozenEvaluations/linear", f"{SMALL} {same}", pretrained / "backbone.pth")
+    count = len(get_records("toy_classification_train"))
+    assert f"{count} of {count} images of toy_classification_train are in toy_classification_train, too" in caplog.text
+
+
 def test_a_layer_is_trained_by_the_command(pretrained, run_project):
     options = f"{SMALL} LINEAR.METHOD sgd SOLVER.EPOCHS 2 SOLVER.STEP_EPOCHS '(1,)' SOLVER.IMS_PER_BATCH 16"
     output, results = run_project("FrozenEvaluations/linear", options, pretrained / "backbone.pth")

@@ -9,6 +9,7 @@ import pytest
 from commands import one_line_error, run
 
 from projects.Rows import selection
+from projects.Rows.image_lists import labelled_in
 from projects.Rows.row_table import RowTable, save_table
 from projects.Rows.selection import SELECTIONS, at_random, k_centre, typical
 from revisit.data.sources.catalog import get_records
@@ -131,6 +132,23 @@ def test_labelled_images_are_not_chosen(table, tmp_path):
     (tmp_path / "labelled.txt").write_text("photos/new.png\n")
     text = one_line_error(f"python tools/select_images.py {words} --count 2", tmp_path)
     assert "the table lacks 1 of 1 images of --labelled" in text and "embed all images" in text
+
+
+@pytest.mark.parametrize("layout", ["coco", "yolo"])
+def test_images_that_were_found_empty_are_labelled_too(table, tmp_path, layout):
+    """The first has a box, the second is empty; of COCO's no other is in the file, of YOLO's no other has one."""
+    names = [Path(name) for name in table.files[:2]]
+    images = [{"id": n, "file_name": name.name, "width": 40, "height": 30} for n, name in enumerate(names)]
+    box = {"id": 1, "image_id": 0, "category_id": 1, "bbox": [1, 1, 9, 9]}
+    content = {"images": images, "annotations": [box], "categories": [{"id": 1, "name": "cat"}]}
+    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels/classes.txt").write_text("cat")
+    for name, text in zip(names, ("0 0.5 0.5 0.2 0.2", ""), strict=True):
+        (tmp_path / "labels" / name.with_suffix(".txt").name).write_text(text)
+    labels = {"coco": "boxes.json", "yolo": "labels"}[layout]
+    is_in = labelled_in(table, f"{layout}:{tmp_path}/photos:{tmp_path}/{labels}")
+    assert is_in.tolist() == [True] * 2 + [False] * 10
 
 
 def test_a_budget_above_the_number_of_images_is_refused(table, tmp_path):
