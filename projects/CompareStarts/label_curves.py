@@ -162,7 +162,7 @@ def worth(case: Equivalence, other: str, measured: Sequence[int]) -> str:
         else ("less", "at most", "fewest", min(measured))
     )
     if case.same is None:
-        near = f"; {bound} what {_rounded(case.near)} do" if case.near not in (None, case.labels) else ""
+        near = f"; {bound} what {_rounded(case.near)} do" if case.near and case.near != case.labels else ""
         return f"{case.labels:,} labelled images do {more} than {end:,} do with {other}, the {most} measured{near}"
     ends = " to ".join(map(_rounded, sorted([case.near, case.far]))) if case.far else f"{bound} {_rounded(case.near)}"
     return f"{case.labels:,} labelled images do what {_rounded(case.same)} do with {other} ({ends})"
