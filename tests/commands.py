@@ -23,7 +23,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from importlib import import_module, reload
+from importlib import import_module
 from multiprocessing import forkserver, resource_tracker, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -226,9 +226,7 @@ class ForkedScript:
 
     @staticmethod
     def _be_script(*args: object) -> None:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "revisit"]:
-            del sys.modules[name]  # PYTHONPATH may name another one
-        _be_script(*args, prepare=_register_data_sets)
+        _be_script(*args)
 
 
 class ScriptHere(ForkedScript):
@@ -250,25 +248,8 @@ class ScriptHere(ForkedScript):
         _be_script(*args)
 
 
-def _register_data_sets() -> None:
-    """What Detectron2 does when it is imported, by $DETECTRON2_DATASETS, which was another one then."""
-    from detectron2.data import DatasetCatalog, MetadataCatalog
-    from detectron2.data.datasets import builtin
-
-    for catalog in (DatasetCatalog, MetadataCatalog):
-        catalog.clear()
-    reload(builtin)
-
-
-def _be_script(
-    words: list[str],
-    env: dict[str, str],
-    cwd: str,
-    streams: list[Connection],
-    new_session: bool,
-    prepare: Callable[[], object] = gc.freeze,
-) -> None:
-    """In the fork: what ``python WORDS`` does, after ``prepare``. What it starts forks too."""
+def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Connection], new_session: bool) -> None:
+    """In the fork: what ``python WORDS`` does. What it starts forks too."""
     import cv2
 
     cv2.setNumThreads(0)  # what this forks would wait for threads that only this process has
@@ -286,7 +267,6 @@ def _be_script(
     )
     os.environ.clear()
     os.environ.update(env)
-    prepare()
     os.chdir(cwd)
     is_safe = words[0] == "-P"
     words = words[1:] if words[0] in ("-u", "-P") else words  # output is unbuffered
