@@ -174,6 +174,15 @@ class KilledWorkerError(UserError):
     EXIT_CODE = 137  # 128 + SIGKILL, as shells count it
 
 
+class FolderGoneError(UserError, FileNotFoundError):
+    """A file cannot be written because something has removed its folder while this command was at work."""
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        gone = f"{folder} is gone, which something has removed while this command was at work"
+        super().__init__(f"{gone}: give the same command again")
+        self.strerror = gone
+
+
 class LostContactError(UserError):
     """Another process or machine of the run no longer answers: the run can be started again with ``--resume``."""
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import FolderGoneError, UserError, expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
 _OF_OURS = re.compile(rf"\.[0-9a-f]{{8}}(\.[^.]*)?{re.escape(UNFINISHED)}$")  # the end of its name
@@ -40,7 +40,7 @@ def written_whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     By then its bytes are on the disk: neither a killed process nor a power cut leaves a part of a file as ``path``. One
     that is not ``lasting`` spares the 20 ms that this may take: a power cut may damage it, so its reader checks it.
     Nobody knows its name before, so no link that somebody has put there leads the writer to another file.
-    Raises OSError where the disk is full, whatever the writing library raises, and UserError where the folder is gone.
+    Raises OSError where the disk is full, whatever the writing library raises, and FolderGoneError.
     """
     with _in_its_folder(path), _temporary(path) as temporary:
         try:
@@ -59,14 +59,13 @@ def written_whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def _in_its_folder(path: Path) -> Iterator[None]:
-    """A block that writes a file. Raises UserError where somebody has removed the folder meanwhile."""
+    """A block that writes a file. Raises FolderGoneError where somebody has removed the folder meanwhile."""
     try:
         yield
     except FileNotFoundError as error:
         if path.parent.is_dir():
             raise
-        gone = f"{path.parent} is gone, which something has removed while this command was at work"
-        raise UserError(f"{gone}: give the same command again") from error
+        raise FolderGoneError(path.parent) from error
 
 
 @contextmanager

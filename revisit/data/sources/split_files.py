@@ -39,7 +39,7 @@ def read_lines(path: Path, what: str, errors: str = "strict") -> list[str]:
     A line feed alone ends one, perhaps with a carriage return before it: names may hold what else Python takes for the
     end of a line, and would become two.
     """
-    expect(path.is_file(), f"{what} {path} not found")
+    expect(path.exists() and not path.is_dir(), f"{what} {path} not found")
     with translated(f"reading {what} {path}", content=True):
         text = input_file(path).read_bytes().decode("utf-8-sig", errors)
     lines = [line.removesuffix("\r") for line in text.split("\n")]

@@ -171,7 +171,7 @@ def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
     assert "So far: 4 of 4 cells are not finished." in text and not (folder / "labels.png").exists()
     finish(cells[0], 0.9, 1.0)
     finish(cells[1], 0.4, 0.5)
-    finish(cells[2], 0.6, 0.7)
+    finish(cells[2], 0.6, 0.7001)  # not the same difference with every seed
     finish(cells[3], 0.5)
     text = write_comparison(depth_task, cells, [1, 2], folder)
     assert "| random weights | 0.950 ± 0.071 | 0.450 ± 0.071 |" in text and "0.500 (1 of 2 seeds)" in text

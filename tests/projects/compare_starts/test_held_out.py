@@ -29,7 +29,13 @@ def test_held_out_images_are_those_that_the_smaller_subset_lacks(toy_datasets):
 def test_boxes_are_scored_against_held_out_images_alone(tmp_path, crates):
     name = f"held_out:{crates(6)}:4:6:1"
     assert len(get_records(name)) == 2
-    cfg = CfgNode({"TEST": {"DETECTIONS_PER_IMAGE": 10}, "MODEL": {"META_ARCHITECTURE": "RetinaNet"}})
+    cfg = CfgNode(
+        {
+            "TEST": {"DETECTIONS_PER_IMAGE": 10},
+            "DATASETS": {"TEST": (name,)},
+            "MODEL": {"META_ARCHITECTURE": "RetinaNet"},
+        }
+    )
     cfg.OUTPUT_DIR = str(tmp_path)
     evaluator = BoxEvaluator(name, cfg)
     assert len(evaluator._coco_api.imgs) == 2 and len(evaluator._coco_api.anns) == 2
