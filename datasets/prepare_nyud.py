@@ -26,6 +26,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from revisit.data.images.opening import open_image
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import require_record
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
 from revisit.data.sources.pixel_datasets import NYUD_CLASSES
@@ -98,7 +99,7 @@ def find(kind: str, pattern: str) -> dict[str, Path]:
 
 def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path]) -> None:
     """Write the photograph, mask and depth map of one image, all checked before."""
-    image = require_record({"file_name": files["images"]})
+    image = require_record({"file_name": files["images"]}, PHOTOGRAPHS)
     maps = {}
     if "masks" in files:
         train_ids = read_labels(files["masks"], len(NYUD_CLASSES), OFFSETS[args.mask_ids])

@@ -42,7 +42,7 @@ class RowTable(NamedTuple):
     @property
     def pixels(self) -> PixelFormat:
         """Of its images: as they were embedded."""
-        return format_of(self.about["flags"], [{"file_name": file} for file in self.files.tolist()])
+        return format_of(self.about.get("flags", {}), [{"file_name": file} for file in self.files.tolist()])
 
     def of(self, places: np.ndarray) -> "RowTable":
         """The rows at these places, or of this mask."""

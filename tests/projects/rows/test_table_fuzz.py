@@ -18,6 +18,7 @@ from projects.LargeData.shards import ShardIndex, load_shards
 from projects.Rows.embedders import Named
 from projects.Rows.row_table import load_table
 from projects.Rows.similar import similar_to
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.errors import UserError
 from revisit.jobs.record import Record
 
@@ -155,7 +156,7 @@ def try_cases(cases: range, folder: Path, query: Path) -> None:
         in_one_line(Record(folder, SETTINGS).claim)
         lines = json.dumps(changed(LINE, rng)) * rng.choice([1, 1, 2])
         (folder / FOUND).write_bytes(spoil_bytes(lines.encode(), rng) if rng.random() < 0.3 else lines.encode())
-        in_one_line(discover, [{"file_name": "a.png"}], None, folder, 1)
+        in_one_line(discover, [{"file_name": "a.png"}], PHOTOGRAPHS, None, folder, 1)
 
 
 def test_hostile_tables_indexes_and_settings_are_data(write_pictures, tmp_path):
