@@ -9,7 +9,6 @@ image. The same seed gives the same bytes.
 """
 
 from revisit.command.options import DEFAULT, add, parse, parser_of
-from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.engine.command import natural, run_command
 from revisit.files import make_folder, write_whole
 
@@ -23,6 +22,7 @@ def main() -> None:
     args = parse(parser)
     import numpy as np
 
+    from revisit.data.images.pixel_format import PHOTOGRAPHS
     from revisit.data.images.reader import require_record
     from revisit.data.sources.catalog import get_records
     from revisit.data.sources.records import sample
