@@ -19,10 +19,12 @@ from trees import blank_image, one_line_error, refused, write
 from projects.Reports.main_score import main_score
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.inspection import inspect
 from revisit.data.views.looks import StandardLook
 from revisit.data.views.mapper import ViewMapper
 from revisit.engine.config_checks import check_config
 from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.run_log import OWN
 from revisit.engine.setup import make_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.evaluation.features import Features
@@ -129,6 +131,24 @@ def test_a_layout_from_outside_names_what_is_wrong(labelme, tmp_path):
     assert "a.json: shape_type line, expected one of rectangle, polygon" in one_line_error(labelme)
     write(tmp_path / "json/a.json", "no JSON")
     assert f"reading {tmp_path}/json/a.json" in one_line_error(labelme)
+
+
+def test_a_layout_from_outside_adds_a_column_that_its_check_reads(tmp_path, caplog):
+    import_module("oriented_boxes")
+    blank_image(tmp_path / "images/a.png")
+    lines = ("imagesource:x", "10 20 20 10 50 40 40 50 ship 0", "0 0 20 0 20 10 0 10 plane 1")
+    write(tmp_path / "texts/a.txt", "\n".join(lines))
+    name = f"dota:{tmp_path}/images:{tmp_path}/texts"
+    (record,) = get_records(name)
+    ship, plane = record["annotations"]
+    assert (ship["bbox"], plane["bbox"]) == ([10, 10, 40, 40], [0, 0, 20, 10])
+    assert record["filled"] == [pytest.approx(600 / 1600), 1]
+    cfg = run_config(tmp_path, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.ROI_HEADS.NUM_CLASSES", 2)
+    inspect(cfg, name, to_learn=True)
+    (warning,) = [each for each in caplog.records if f"1 of 2 rectangles of {name} are mostly" in each.getMessage()]
+    assert warning.name.startswith(OWN)  # log.txt has no other modules' messages
+    write(tmp_path / "texts/a.txt", "1 2 3 4 ship")
+    assert f"reading {tmp_path}/texts/a.txt" in one_line_error(name)
 
 
 def test_an_evaluator_from_outside_scores_its_data_sets(tmp_path):
