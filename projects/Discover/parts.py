@@ -32,8 +32,9 @@ def part_of(mask: np.ndarray) -> Part:
     """The largest connected region of an (H, W) bool mask, True somewhere."""
     _, labels, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
     largest = 1 + stats[1:, cv2.CC_STAT_AREA].argmax()
-    x, y, width, height, _ = stats[largest].tolist()
-    return Part((x, y, x + width, y + height), labels[y : y + height, x : x + width] == largest)
+    x0, y0, width, height, _ = stats[largest].tolist()
+    x1, y1 = x0 + width, y0 + height
+    return Part((x0, y0, x1, y1), labels[y0:y1, x0:x1] == largest)
 
 
 def find_parts(maps: Sequence[np.ndarray], clusters: Sequence[int] = CLUSTERS) -> list[Part]:
