@@ -18,6 +18,9 @@ from unittest.mock import patch
 import torch
 from trees import logged
 
+from projects.DeepPixels.deep_pixels import find_bits
+from projects.LargeData.places import Folder
+from projects.LargeData.shards import write_index
 from revisit.config import add_revisit_config
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.sources.catalog import get_records
@@ -65,6 +68,14 @@ RIGHT = {
     "area_of_one": r"summary 9, mapper 9, evaluator 9, AP 100\.0; warned: .*9 of 9 boxes state an area.*",
     "null_entries": r"refused: .*categories\[0\]: null.*",
     "name_with_blank": SAME_12,
+    "two_annotators": r".*6 of 6 images of \S*b\.json are in DATASETS\.TRAIN \S*boxes\.json, too: they count twice.*",
+    "one_empty_of_120": r".*im7\.png.*",
+    "synology": "6 listed, 6 read",
+    "dotted_names": "12 images",
+    "tiff_4x8": r"4 listed, 0 read; refused: .*4 bands.*",
+    "tiff_2x16": r"4 listed, 0 read; refused: .*2 bands.*",
+    "tiff_4x16": r"4 listed, 0 read; refused: .*4 bands.*",
+    "nodata_65535": r"warned: .*nearly black next to 65535.*",
 }
 WITH_MASKS = ("kaggle_rle", "masks_in_shares", "masks_beside", "mask_on_a_line", "mask_part_odd")
 
@@ -95,6 +106,8 @@ def of_case(case: Path) -> str:
     """In one line, what is made of a case."""
     images, labels = case / "images", case / "labels"
     try:
+        if case.name in CHECKS:
+            return CHECKS[case.name](case)
         if (case / "boxes.json").is_file():
             most = 300 if case.name == "dense" else 100
             return of_boxes(f"coco:{images}:{case}/boxes.json", case.name in WITH_MASKS, most)
@@ -107,6 +120,34 @@ def of_case(case: Path) -> str:
         return f"refused: {error}"
     except Exception as error:
         return f"traceback: {type(error).__name__}: {error}"
+
+
+def of_two_annotators(case: Path) -> str:
+    names = [f"coco:{case}/images:{case}/{file}" for file in ("boxes.json", "b.json")]
+    cfg = config(names[0], "DATASETS.TRAIN", tuple(names), "MODEL.ROI_HEADS.NUM_CLASSES", 2)
+    return "; ".join(text for level, text in logged(inspect_training, cfg) if level == logging.WARNING)
+
+
+def of_a_training(case: Path) -> str:
+    cfg = config(f"yolo:{case}/images:{case}/labels", "MODEL.ROI_HEADS.NUM_CLASSES", 2)
+    return "; ".join(text for level, text in logged(inspect_training, cfg) if level == logging.WARNING)
+
+
+def of_tars(case: Path) -> str:
+    return f"{len(write_index(Folder(case), ['0.tar']).shard)} images"
+
+
+def of_a_range(case: Path) -> str:
+    (_, text), *_ = logged(find_bits, load_folder(case / "images"))
+    return f"warned: {text}"
+
+
+CHECKS = {
+    "two_annotators": of_two_annotators,
+    "one_empty_of_120": of_a_training,
+    "dotted_names": of_tars,
+    "nodata_65535": of_a_range,
+}
 
 
 def config(name: str, *pairs: object) -> CfgNode:

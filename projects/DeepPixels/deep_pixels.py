@@ -4,16 +4,14 @@
 floats of that range; b = 1 for floats of 0 to 1.
 """
 
-import io
+import logging
 from collections.abc import Sequence
 
 import cv2
 import numpy as np
 from PIL import Image
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from revisit.data.images.deep_images import (
-    BITS_TAG,
     DEEP_IMAGES_REGISTRY,
     DeepImageError,
     DeepImages,
@@ -24,22 +22,24 @@ from revisit.data.images.image_bytes import read_bytes
 from revisit.data.images.opening import (
     JPEG_MAGIC,
     PNG_MAGIC,
-    TIFF_MAGICS,
     check_pixel_count,
     open_image,
     strips,
     taking_turns,
 )
 from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.images.tiff_tags import BITS, HEIGHT, PHOTOMETRIC, SAMPLES, WIDTH, tags_of
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 
+logger = logging.getLogger(__name__)
+
 _SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
+SPREAD = 100_000  # values of an image, for their percentile
+NARROW = 10  # the range is so many times what nearly all values fill
 _HEADER = 26  # bytes, up to where PNG has its number of bits
-# Tags of TIFF.
-_WIDTH, _HEIGHT, _PHOTOMETRIC, _SAMPLES = 256, 257, 262, 277
 _WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
 
 
@@ -69,19 +69,10 @@ def _check_values(data: bytes, image: Image.Image | None) -> None:
     if data.startswith(PNG_MAGIC):
         height, width, bytes_a_pixel = image.height, image.width, 2 * len(image.getbands())
     else:
-        tags = _tags(data)
-        height, width = tags[_HEIGHT], tags[_WIDTH]
-        bytes_a_pixel = tags.get(BITS_TAG, (8,))[0] * tags.get(_SAMPLES, 1) // 8
+        tags = tags_of(data)
+        height, width = tags[HEIGHT], tags[WIDTH]
+        bytes_a_pixel = tags.get(BITS, (8,))[0] * tags.get(SAMPLES, 1) // 8
     check_pixel_count(height, width, 4 + 2 * bytes_a_pixel)
-
-
-def _tags(data: bytes) -> ImageFileDirectory_v2:
-    """Of the first image in a TIFF, also of one that PIL does not know."""
-    is_big = data.startswith(TIFF_MAGICS[2:])
-    tags, file = ImageFileDirectory_v2(data[: 16 if is_big else 8]), io.BytesIO(data)
-    file.seek(tags.next)
-    tags.load(file)
-    return tags
 
 
 def read_values(data: bytes, image: Image.Image | None) -> np.ndarray:
@@ -130,7 +121,7 @@ def to_grey_levels(values: np.ndarray, bits: int | None) -> np.ndarray:
 
 def decode_deep(data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
     """(H, W, 3) uint8 of a file that ``is_deep``; see read_values and to_grey_levels."""
-    white_is_zero = image is not None and image.format == "TIFF" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+    white_is_zero = image is not None and image.format == "TIFF" and image.tag_v2.get(PHOTOMETRIC) == _WHITE_IS_ZERO
     levels = to_grey_levels(read_values(data, image), pixels.bits)
     return np.subtract(255, levels, out=levels) if white_is_zero else levels
 
@@ -147,22 +138,26 @@ def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:
     deep = list(filter(None, ask_each(_range_of_deep, chosen, "looking for more than 8 bits")))
     if not deep:
         return None
-    names, floats, _, highs = zip(*deep, strict=True)
+    names, floats, _, highs, others = zip(*deep, strict=True)
     if len(set(floats)) > 1:
         message = f"{names[floats.index(False)]} has integers, and {names[floats.index(True)]} has floats"
         raise UserError(f"{message}: expected images of one kind, so save all as integers")
     top, wanted = (255, "floats of 0 to 1 or of 0 to 255") if floats[0] else (2**16 - 1, "0 to at most 16 bits")
-    for name, _, low, high in deep:
+    for name, _, low, high, _ in deep:
         if not (low >= 0 and high <= top):  # nor is NaN
             raise UserError(f"{name} has values from {low:g} to {high:g}: expected {wanted}")
     high = max(highs)
     bits = (1 if high <= 1 else 8) if floats[0] else max(8, int(high).bit_length())
     counts = f"{len(deep)} of {len(chosen)} images looked at have more than 8 bits a sample"
+    if max(others) < high / NARROW:
+        dark = f"99 % of their values are at most {max(others):g}, so nearly black next to {high:g}"
+        logger.warning(f"{counts}; {dark}: if that is a mark for no data, write it as 0, and the range follows")
     return bits, f"{counts}, their highest value is {high:g}"
 
 
-def _range_of_deep(record: dict) -> tuple[str, bool, float, float] | None:
-    """Of an image with more than 8 bits: its file, whether it has floats, its lowest and its highest value."""
+def _range_of_deep(record: dict) -> tuple[str, bool, float, float, float] | None:
+    """Of an image with more than 8 bits: its file, whether it has floats, its lowest and its highest value, and what
+    99 % of the others do not exceed."""
     try:
         head = read_bytes(record, _HEADER)
         if head.startswith(_SHALLOW) or (head.startswith(PNG_MAGIC) and head[24] != 16):
@@ -175,4 +170,8 @@ def _range_of_deep(record: dict) -> tuple[str, bool, float, float] | None:
             values = read_values(data, image)
     except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
         return None
-    return str(record["file_name"]), values.dtype.kind == "f", float(values.min()), float(values.max())
+    low, high = float(values.min()), float(values.max())
+    spread = values.ravel()[:: 1 + values.size // SPREAD]
+    others = spread[spread < high]
+    most = float(np.percentile(others, 99)) if len(others) else high
+    return str(record["file_name"]), values.dtype.kind == "f", low, high, most

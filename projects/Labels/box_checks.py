@@ -97,7 +97,8 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
         expect(not to_learn, f"{problem}: expected annotations to learn from")
         logger.warning(f"{problem}: nothing can be scored against it")
         return
-    for doubt in _doubts(name, boxes):
+    sized = [(image, box) for image, box in boxes if not UNKNOWN_SIZE.items() <= image.items()]
+    for doubt in _doubts(name, sized) if sized else ():
         logger.warning(f"data set {name!r}: {doubt}")
     if missing := [label for n, label in enumerate(classes) if not kept[n]]:
         lacks = f"no box of {len(missing)} of {len(classes)} classes: {first_few(missing)}"

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import DeepImageError
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
+from revisit.data.images.tiff_tags import BITS, check_bands
 from revisit.errors import expect
 from revisit.keys import declaration
 from revisit.plugins import load_plugins
@@ -19,12 +20,7 @@ from revisit.plugins import load_plugins
 from detectron2.config import CfgNode
 from fvcore.common.registry import Registry
 
-BITS_TAG = 258  # of TIFF
 _COLORS = ("RGB", "RGBA", "RGBX")
-
-
-class DeepImageError(UnreadableImageError):
-    """An image with more than 8 bits a sample that cannot become grey levels."""
 
 
 DEEP_IMAGES_REGISTRY = Registry("DEEP_IMAGES")
@@ -111,13 +107,15 @@ def is_deep(data: bytes, image: Image.Image | None) -> bool:
     if image is None:
         return data.startswith(TIFF_MAGICS)
     if image.format == "TIFF" and image.mode in _COLORS:
-        return image.tag_v2.get(BITS_TAG, (8,))[0] > 8
+        return image.tag_v2.get(BITS, (8,))[0] > 8
     # The header of a PGM says what white is, and PIL has made that 65535.
     return image.mode.startswith(("I", "F")) and (image.mode, image.format) != ("I", "PPM")
 
 
 def open_deep(data: bytes) -> Image.Image | None:
-    """As open_image, or None of a TIFF that PIL does not know."""
+    """As open_image, or None of a TIFF that PIL does not know. Raises UnreadableImageError: see check_bands."""
+    if data.startswith(TIFF_MAGICS):
+        check_bands(data)
     try:
         return open_image(data)
     except UnidentifiedImageError:

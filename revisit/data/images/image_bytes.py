@@ -19,6 +19,7 @@ PATIENCE = 180.0  # seconds that a store may be away
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds between tries, doubled after each
 # No other try helps.
 FOR_GOOD = (UserError, FileNotFoundError, PermissionError, ImportError, NotImplementedError, ValueError)
+_NO_CREDENTIALS = "NoCredentialsError"  # botocore's, which need not be installed
 _LATER = (408, 425, 429)  # what a web server answers where it cannot now; from 500 on, too
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 Range = tuple[str, int, int]  # a file, its first byte, and the one after the last
@@ -70,11 +71,15 @@ def is_away(error: Exception) -> bool:
     status = getattr(cause, "status", None)
     if isinstance(status, int):
         return status >= 500 or status in _LATER
-    return not isinstance(cause, FOR_GOOD)
+    return not isinstance(cause, FOR_GOOD) and type(cause).__name__ != _NO_CREDENTIALS
 
 
 class UnreadableImageError(Exception):
     """A file that does not hold a complete image; the message names the file and says why."""
+
+
+class DeepImageError(UnreadableImageError):
+    """A whole image whose samples cannot become grey levels: of more than 8 bits, or of bands without a meaning."""
 
 
 class TruncatedImageError(UnreadableImageError):

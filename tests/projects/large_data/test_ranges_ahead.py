@@ -23,6 +23,7 @@ from projects.LargeData.ranges_ahead import BatchesAhead, batches_ahead, fetch, 
 from projects.LargeData.shards import load_shards
 from revisit.data.images import image_bytes
 from revisit.data.images.image_bytes import is_away, range_of, read_sample
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import ends_well, require_record
 from revisit.data.loading.loader import ResumableLoader
 from revisit.engine.data_checks import inspect_training
@@ -228,7 +229,11 @@ def test_before_the_first_step_a_store_that_is_away_is_waited_for_or_named_and_n
     assert len(read_sample(record)) == record["size"]
     store.failing = 1.0
     monkeypatch.setattr(image_bytes, "PATIENCE", 0.1)
-    for look in (partial(inspect_training, cfg), partial(ends_well, record), partial(require_record, record)):
+    for look in (
+        partial(inspect_training, cfg),
+        partial(ends_well, record),
+        partial(require_record, record, PHOTOGRAPHS),
+    ):
         with pytest.raises(LostContactError, match=r"shard-00000.*: no answer for \d+ s .*503"):
             look()
     store.is_away = True

@@ -1,0 +1,41 @@
+"""What a TIFF's tags say of its samples; a decoder's guess drops bands, or takes one of them for grey levels."""
+
+import io
+import logging
+
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+from revisit.data.images.image_bytes import DeepImageError
+from revisit.data.images.opening import TIFF_MAGICS
+
+from detectron2.utils.logger import log_first_n
+
+WIDTH, HEIGHT, BITS, PHOTOMETRIC, SAMPLES, EXTRA = 256, 257, 258, 262, 277, 338
+_COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
+_ALPHA = (1, 2)  # kinds of further bands that are transparency
+
+
+def tags_of(data: bytes) -> ImageFileDirectory_v2:
+    """Of the first image in a TIFF, also of one that PIL does not know."""
+    is_big = data.startswith(TIFF_MAGICS[2:])
+    tags, file = ImageFileDirectory_v2(data[: 16 if is_big else 8]), io.BytesIO(data)
+    file.seek(tags.next)
+    tags.load(file)
+    return tags
+
+
+def check_bands(data: bytes) -> None:
+    """Warn once of bands of a TIFF that are read by nobody.
+
+    Raises:
+        DeepImageError: several bands, and no tag says that they are colours.
+    """
+    tags = tags_of(data)
+    bands, colours = tags.get(SAMPLES, 1), _COLOURS.get(tags.get(PHOTOMETRIC), 1)
+    further = bands - colours - sum(kind in _ALPHA for kind in tags.get(EXTRA, ()))
+    if further > 0 and colours == 1:
+        expected = "1 band, or RGB with photometric tag 2: write the bands to see so, or each as a file"
+        raise DeepImageError(f"a TIFF of {bands} bands, which no tag calls colours: expected {expected}")
+    if further > 0:
+        message = f"TIFFs of {bands} bands: the {further} after the colours, such as infrared, are not read"
+        log_first_n(logging.WARNING, message, name=__name__)
