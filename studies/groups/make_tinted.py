@@ -30,7 +30,7 @@ def main() -> None:
     from studies.groups.tinting import make_tinted
 
     with translated(f"lighting --data {args.data}"):
-        make_tinted(**vars(args))
+        make_tinted(args.data, args.output, args.agree, args.seed)
     print(f"{args.output} has the images, and groups.csv")
 
 
