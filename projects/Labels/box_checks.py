@@ -1,7 +1,7 @@
 """What boxes look like, before a run learns from them or scores against them."""
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -9,7 +9,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from projects.Labels.mask_checks import LISTED
-from revisit.boxes.boxes import IOU, Boxes, corners_of, iou
+from revisit.boxes.boxes import IOU, Boxes, corners_of, iou_of_pairs
 from revisit.data.images.reader import UNKNOWN_SIZE, size_if_known
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, first_few
@@ -21,7 +21,6 @@ MOST_SLIPS = 0.1  # of all boxes; few are slips of whoever drew them
 CORNER = 2.0  # px from the first one, within which boxes in shares of 1 lie
 SAME, ALIKE = 1 - 1e-6, 0.81  # IoU of two boxes: the same; of 10 px, and a pixel apart
 FITS, LOOSE = 0.8, 2.0  # IoU of a box with the rectangle around its mask, whose sides may be so many px away
-ROWS = 1000  # boxes whose IoU with all others is computed at once
 
 logger = logging.getLogger(__name__)
 
@@ -47,21 +46,29 @@ def check_fit(name: str, records: Records) -> None:
     most do."""
     boxes = [(record, box) for record, box in _boxes_of(records) if "segmentation" in box]
     corners = Boxes.of_annotations([box for _, box in boxes]).xyxy
-    around = np.array([_around(box["segmentation"]) for _, box in boxes])
+    around = _around([box["segmentation"] for _, box in boxes])
     around = np.where(np.abs(around - corners) <= LOOSE, corners, around)
-    fits = np.array([iou(*pair).item() for pair in zip(around[:, None], corners[:, None], strict=True)])
+    fits = iou_of_pairs(around, corners)
     remedy = "expected those of their object, in px of the image"
     if problem := _problem(name, boxes, (fits < FITS).tolist(), "a mask that lies elsewhere", remedy):
         expect(np.median(fits) >= IOU, problem)
         logger.warning(problem)
 
 
-def _around(mask: Sequence | dict) -> np.ndarray:
-    """(4,) x0, y0, x1, y1 px around outlines or run lengths."""
-    if isinstance(mask, dict):
-        return corners_of([{"bbox": coco_mask.toBbox(mask)}])[0]
-    points = np.reshape([*chain.from_iterable(mask)], (-1, 2))
-    return np.concatenate([points.min(axis=0), points.max(axis=0)])
+def _around(masks: Sequence[Sequence | dict]) -> np.ndarray:
+    """(N, 4) x0, y0, x1, y1 px around outlines, or around run lengths."""
+    around = np.empty((len(masks), 4))
+    have_runs = np.array([isinstance(mask, dict) for mask in masks], bool)
+    if have_runs.any():
+        runs = coco_mask.toBbox([masks[n] for n in np.flatnonzero(have_runs)])
+        around[have_runs] = corners_of([{"bbox": box} for box in runs])
+    outlines = [[*chain.from_iterable(masks[n])] for n in np.flatnonzero(~have_runs)]
+    if outlines:
+        points = np.fromiter(chain.from_iterable(outlines), float).reshape(-1, 2)
+        starts = np.cumsum([0, *map(len, outlines[:-1])]) // 2
+        around[~have_runs, :2] = np.minimum.reduceat(points, starts)
+        around[~have_runs, 2:] = np.maximum.reduceat(points, starts)
+    return around
 
 
 def _problem(name: str, boxes: Annotations, wrong: Sequence[bool], what: str, remedy: str) -> str:
@@ -175,12 +182,14 @@ def _doubts(name: str, boxes: Annotations) -> list[str]:
 
 def _overlap_with_earlier(boxes: Annotations, corners: np.ndarray) -> np.ndarray:
     """(N,) the highest IoU of each box with those that stand earlier in its image, of its class."""
-    alike = defaultdict(list)
-    for number, (image, box) in enumerate(boxes):
-        alike[id(image), box["category_id"], box.get("iscrowd", 0)].append(number)
+    keys = [(id(image), box["category_id"], box.get("iscrowd", 0)) for image, box in boxes]
+    _, groups = np.unique(keys, axis=0, return_inverse=True)
+    order = np.argsort(groups, kind="stable")
+    in_group = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])
     highest = np.zeros(len(boxes))
-    for numbers in map(np.array, alike.values()):
-        for rows in np.array_split(numbers, 1 + len(numbers) // ROWS):
-            is_earlier = numbers < rows[:, None]
-            highest[rows] = (iou(corners[rows], corners[numbers]) * is_earlier).max(axis=1)
+    places = np.flatnonzero(in_group)
+    for back in range(1, 1 + in_group.max()):
+        places = places[in_group[places] >= back]
+        later, earlier = order[places], order[places - back]
+        highest[later] = np.maximum(highest[later], iou_of_pairs(corners[later], corners[earlier]))
     return highest

@@ -8,7 +8,7 @@ import numpy as np
 from projects.Labels.box_checks import check_fit, check_masks, inspect_boxes
 from projects.Labels.mask_checks import inspect_masks
 from projects.Labels.truth import check_truth
-from revisit.boxes.boxes import Boxes
+from revisit.boxes.boxes import Boxes, sides_of
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY, check_records
 from revisit.data.sources.records import Records
@@ -66,18 +66,17 @@ def sides(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
 def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
     """Where a tenth of the boxes have few px left in the largest image that is learned from."""
     least, most = max(cfg.INPUT.MIN_SIZE_TRAIN), cfg.INPUT.MAX_SIZE_TRAIN
-    tiny = total = 0
-    for record in records:
-        short, long = sorted((record["height"], record["width"]))
-        scale = min(least / short, most / long) if least else 1.0
-        sides = Boxes.of_annotations(record["annotations"]).xyxy.reshape(-1, 2, 2)
-        tiny += int((np.ptp(sides, axis=1).min(axis=1) * scale < FEWEST_PX).sum())
-        total += len(sides)
-    if tiny > MOST_TINY * total:
-        few = f"{tiny} of {total} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high at {least} px"
-        logger.warning(
-            f"{few}, so they can hardly be found: raise INPUT.MIN_SIZE_TRAIN and the other sizes, or cut tiles"
-        )
+    sized = [record for record in records if "height" in record and "width" in record]
+    boxes = [box for record in sized for box in record["annotations"]]
+    shapes = np.array([(record["height"], record["width"]) for record in sized]).reshape(-1, 2)
+    scales = np.minimum(least / shapes.min(axis=1), most / shapes.max(axis=1)) if least else np.ones(len(shapes))
+    of_boxes = np.repeat(scales, [len(record["annotations"]) for record in sized])
+    shorter = sides_of(Boxes.of_annotations(boxes).xyxy).min(axis=1)
+    tiny = int((shorter * of_boxes < FEWEST_PX).sum())
+    if tiny > MOST_TINY * len(boxes):
+        few = f"{tiny} of {len(boxes)} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high"
+        way_out = "raise INPUT.MIN_SIZE_TRAIN and the other sizes, or cut tiles"
+        logger.warning(f"{few} at {least} px, so they can hardly be found: {way_out}")
 
 
 def _warn_of_many(name: str, records: Records, limit: int) -> None:

@@ -12,6 +12,7 @@ from labels import counted, evaluate_exact
 from PIL import Image
 from trees import logged, one_line_error, refusal, write
 
+from projects.Labels import label_checks
 from projects.Labels.box_checks import check_fit, check_masks, inspect_boxes
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_boxes import load_coco, load_coco_dict
@@ -207,6 +208,15 @@ def test_boxes_of_which_a_resize_leaves_few_pixels_are_said(coco):
     sizes = ("INPUT.MIN_SIZE_TRAIN", "(40,)", "INPUT.MAX_SIZE_TRAIN", 80)
     assert any(said in text and "less than 4 px" in text for text in check_learned(tiny, *sizes))
     assert not any("less than 4 px" in text for text in check_learned(tiny))
+
+
+def test_records_of_other_code_need_no_size(coco):
+    name = coco(lambda content: None)
+    own = ["DATASETS.TRAIN", f"('{name}',)", "MODEL.ROI_HEADS.NUM_CLASSES", "2", "MODEL.DEVICE", "cpu"]
+    cfg = make_config("own_images/detection.yaml", own)
+    sides = ("height", "width")
+    records = [{key: value for key, value in record.items() if key not in sides} for record in get_records(name)]
+    label_checks.boxes(cfg, name, records, to_learn=True)
 
 
 def test_a_test_set_without_boxes_scores_nothing(coco):
