@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from revisit.config import add_revisit_config
-from revisit.data.images.deep_images import depth_key, format_flags, pixel_format
+from revisit.data.images.deep_images import depth_key, pixel_format
 from revisit.errors import UserError, expect, first_few, without_secrets
 from revisit.files import file_digest, is_url, local_copy, read_yaml, write_whole
 from revisit.keys import NETWORK, declaration, value_of
@@ -37,7 +37,8 @@ def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
     flags = {key: _plain(value_of(cfg, key)) for key in flag_keys(description)}
-    return flags | format_flags(pixel_format(cfg))
+    bits = pixel_format(cfg).bits
+    return {**flags, depth_key(): bits} if bits else flags  # weights of images of 8 bits say nothing
 
 
 def _plain(value: object) -> object:

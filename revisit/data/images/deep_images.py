@@ -77,11 +77,6 @@ def depth_key() -> str:
     return deep_images().KEY
 
 
-def format_flags(pixels: PixelFormat) -> dict[str, Any]:
-    """What the flags of weights and of tables say of it, by config key: nothing of photographs."""
-    return {depth_key(): pixels.bits} if pixels.bits else {}
-
-
 def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
     """As the flags of weights or of a table say, else as a sample of the images asks for.
 
@@ -89,11 +84,11 @@ def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
         UserError: flags that no config could have; images that nothing fits.
     """
     images = deep_images()
-    bits = flags.get(images.KEY)
-    if bits is None and (found := images.find_bits(records)):
-        return PixelFormat(found[0])
-    rule = declaration(images.KEY).rule if images.KEY else None
-    expect(bits is None or rule is None or rule.holds(bits), f"flags with {images.KEY} {bits}: make them again")
+    if images.KEY not in flags:
+        bits, _ = images.find_bits(records) or (None, "")
+        return PixelFormat(bits)
+    bits, rule = flags[images.KEY], declaration(images.KEY).rule
+    expect(rule is None or rule.holds(bits), f"flags with {images.KEY} {bits}: make them again")
     return PixelFormat(bits)
 
 
@@ -113,7 +108,7 @@ def is_deep(data: bytes, image: Image.Image | None) -> bool:
 
 
 def open_deep(data: bytes) -> Image.Image | None:
-    """As open_image, or None of a TIFF that PIL does not know. Raises UnreadableImageError: see check_bands."""
+    """As open_image, or None of a TIFF that PIL does not know. Raises DeepImageError: see check_bands."""
     if data.startswith(TIFF_MAGICS):
         check_bands(data)
     try:
