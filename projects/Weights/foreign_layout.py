@@ -178,7 +178,7 @@ def _require_known(key: str, prefix: str, names: Mapping[str, str | None]) -> No
     else:
         is_known = _LEFT.search(key)
         if _PART_OF_DETECTOR.match(key):
-            way_out = f"{_DETECTOR}: tools/convert_to_d2.py FILE OUTPUT --strip {prefix}"
+            way_out = f"{_DETECTOR}: tools/convert_to_d2.py FILE OUTPUT --only {prefix}"
     place = prefix or "its bare name"
     neither = f"cannot place {clipped(key)}: neither the backbone's under {place} nor a head or a copy of it"
     expect(bool(is_known), f"{neither}; {way_out}")
