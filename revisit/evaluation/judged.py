@@ -17,5 +17,5 @@ def why_not_judged(cfg: CfgNode) -> str:
 
 def nothing_to_evaluate(cfg: CfgNode) -> str:
     """What is lacking to evaluate the network at all, in words; "" where nothing is."""
-    lacking = why_not_judged(cfg)
-    return "" if any(evaluation.SCORES for evaluation in evaluations_on(cfg)) else lacking
+    is_judged = any(evaluation.SCORES for evaluation in evaluations_on(cfg))
+    return "" if is_judged else why_not_judged(cfg)

@@ -116,17 +116,13 @@ def _with_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
 def declaration(name: str) -> Key:
     """What is declared of a full key: of each field the first declaration that has it."""
     merged = KEYS.get(name, Key(name))
-    for key in _of_detectron2(name, len(OF_DETECTRON2)):
+    for key in OF_DETECTRON2:
+        if not fnmatchcase(name, key.name):
+            continue
         is_open = {field for field in Key._fields if getattr(merged, field) == getattr(UNSTATED, field)}
         open_fields = {field: value for field, value in key._asdict().items() if field in is_open}
         merged = merged._replace(**open_fields | {"default": merged.default, "paper": merged.paper})
     return merged
-
-
-@cache
-def _of_detectron2(name: str, count: int) -> list[Key]:
-    """What is declared of a full key of Detectron2's among so many declarations, of which there come only more."""
-    return [key for key in OF_DETECTRON2[:count] if fnmatchcase(name, key.name)]
 
 
 def is_among(name: str, patterns: Iterable[str]) -> bool:

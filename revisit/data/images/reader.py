@@ -27,6 +27,7 @@ from revisit.data.images.opening import (
     strips,
 )
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
+from revisit.data.images.tiff_tags import HEIGHT, WIDTH
 from revisit.errors import LostContactError, UserError, first_line
 
 from detectron2.utils.logger import log_first_n
@@ -37,7 +38,6 @@ MAX_REPLACEMENTS = 20  # images in a row
 _ORIENTATION = 0x0112  # the EXIF tag
 _END_OF_JPEG = b"\xff\xd9"
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)  # markers of JPEG
-_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257  # tags of TIFF
 _LYING = (5, 6, 7, 8)  # orientations whose rows are columns
 
 
@@ -239,7 +239,7 @@ def _upright_size(file: BinaryIO) -> tuple[int, int]:
             return deep_images().size(file.read())
         # Some versions of PIL have turned the size of a TIFF already, its tags have the stored one.
         tags = image.tag_v2 if image.format == "TIFF" else {}
-        height, width = tags.get(_TIFF_HEIGHT, image.height), tags.get(_TIFF_WIDTH, image.width)
+        height, width = tags.get(HEIGHT, image.height), tags.get(WIDTH, image.width)
         return (width, height) if _orientation(image) in _LYING else (height, width)
 
 
@@ -260,8 +260,7 @@ def read_size(file_name: PathLike) -> dict[str, int]:
 
 
 def size_if_known(file_name: PathLike) -> dict[str, int]:
-    """The same; UNKNOWN_SIZE of an image that cannot be read: whether a run can do without, the look at all of them
-    says."""
+    """As read_size; UNKNOWN_SIZE of an image that cannot be read, which another check counts."""
     try:
         return read_size(file_name)
     except UserError:
