@@ -77,14 +77,14 @@ def main() -> None:
         raise UserError(f"--accept {' '.join(args.accept)} without --resume: it is for resumed runs")
     from revisit.data.sources.catalog import drop_records, keep_records
     from revisit.engine.dry_run import dry_run
-    from revisit.engine.launch import find_processes, launch, told_to_machines
+    from revisit.engine.launch import ending_all_machines, find_processes, launch
     from revisit.engine.setup import plan
     from revisit.engine.stop_signals import ignore_from_now_on
     from revisit.errors import translated
 
     processes = find_processes(args)
     keep_records()
-    with nullcontext() if args.dry_run else told_to_machines(processes):
+    with nullcontext() if args.dry_run else ending_all_machines(processes):
         planned = plan(args, processes.world_size)
     if args.dry_run:
         with translated("making the dry run"):

@@ -54,9 +54,9 @@ def without_labelled(records: Records, labelled: Records) -> list[dict]:
     Raises:
         UserError: there is no such image, or no other.
     """
-    known = [record for record in labelled if is_looked_at(record)]
-    left = others_than(known, records)
-    which = f"{len(known)} images of --labelled are labelled"
+    looked_at = [record for record in labelled if is_looked_at(record)]
+    left = others_than(looked_at, records)
+    which = f"{len(looked_at)} images of --labelled are labelled"
     expect(len(left) < len(records), f"{which}, and none of them is a file of --data: expected the same files")
     expect(left, f"{which}, and every file of --data is one of them: expected others, too")
     return left

@@ -68,9 +68,9 @@ def main(cfg: CfgNode) -> None:
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = (read_set(cfg, name) for name in names)
     check_classes(train.targets, test.targets, (train.name, test.name))
-    known = "their score says nothing of new images; expected others"
+    effect = "their score says nothing of new images; expected others"
     for name in filter(None, (train.name, cfg.LINEAR.VALIDATION)):
-        warn_of_shared(get_records(name), name, test.records, test.name, known)
+        warn_of_shared(get_records(name), name, test.records, test.name, effect)
     resolve_auto_values(cfg, Facts(records=joined([train.records, test.records])))
     for data in (train, test):
         look_at_images(cfg, data.name, data.records, to_learn=False)
@@ -312,8 +312,8 @@ def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def knn(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:
     """The weighted vote of the nearest training images."""
-    found = (map(torch.tensor, cached_features(cfg, backbone, data)) for data in (train, test))
-    bank, queries = (Features(F.normalize(rows, dim=1), labels) for rows, labels in found)
+    features = (map(torch.tensor, cached_features(cfg, backbone, data)) for data in (train, test))
+    bank, queries = (Features(F.normalize(rows, dim=1), labels) for rows, labels in features)
     options = cfg.KNN_EVAL
     vote = partial(knn_classify, bank, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
     return {"top1": round(top1(vote, queries), 2)}

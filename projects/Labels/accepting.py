@@ -170,6 +170,6 @@ def _as_read(record: dict, entries: Sequence[dict]) -> list[dict]:
 
 def _added(entries: list[dict], image: Any) -> dict:
     """A new entry of an image, with an id that no other has."""
-    known = [entry["id"] for entry in entries if isinstance(entry.get("id"), int)]
-    entries.append({"id": 1 + max(known, default=0), "image_id": image, "iscrowd": 0})
+    ids = [entry["id"] for entry in entries if isinstance(entry.get("id"), int)]
+    entries.append({"id": 1 + max(ids, default=0), "image_id": image, "iscrowd": 0})
     return entries[-1]

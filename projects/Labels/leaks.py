@@ -24,8 +24,8 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         except MissingDataError:  # of a dry run
             continue
         alike, compared = alike_images(records, tested)
-        known = "their score says nothing of new images; expected others"
-        warn_of_shared(records, f"DATASETS.TRAIN {name}", tested, test, known)
+        effect = "their score says nothing of new images; expected others"
+        warn_of_shared(records, f"DATASETS.TRAIN {name}", tested, test, effect)
         # Files are read again only where something is alike: of the images that alike_images compares.
         if alike and alike > shared_images(sample(records), sample(tested)):
             which = f"{alike:,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"

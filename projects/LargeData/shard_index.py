@@ -33,7 +33,7 @@ NO_LABEL = -1
 ROWS = ("shard", "offset", "size", "label")  # arrays (N,) for N images, of INTEGERS
 INTEGERS = (np.int32, np.int64)
 _AT_ONCE = 2**20  # bytes
-AT_START = 20.0  # seconds that a store may be away before anything has come of it: its name may be wrong
+AT_START = 20.0  # seconds that a store may be away before its first answer: its name may be wrong
 _TAIL = 2**16  # bytes at the end of an index, which have the checksums of its arrays
 _LENGTHS = struct.Struct("<HH")  # in the head of a file in a zip file, of its name and of another field
 
@@ -194,13 +194,13 @@ def _end_of(filesystem: fsspec.AbstractFileSystem, path: str) -> bytes:
     if size is None:
         return filesystem.cat_file(path)[-_TAIL:]
     start = max(1, size - _TAIL)  # never the whole, which a server without ranges gives
-    found = filesystem.cat_file(path, start=start, end=size)
+    end = filesystem.cat_file(path, start=start, end=size)
     no_ranges = (
         "the server gives whole files where a part is asked for (HTTP range requests), so each image would fetch"
     )
     way_out = "expected a server or a store that has them, which `python -m http.server` has not, or copies on a disk"
-    expect(len(found) <= size - start, f"{path}: {no_ranges} a whole shard: {way_out}")
-    return found
+    expect(len(end) <= size - start, f"{path}: {no_ranges} a whole shard: {way_out}")
+    return end
 
 
 def _ends_with(file: Path, end: bytes) -> bool:

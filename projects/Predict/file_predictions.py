@@ -165,8 +165,8 @@ class FilePredictor:
 
     def _collect(self, line: dict) -> None:
         """What was predicted for the next source, in their order."""
-        told = self.shorter if line["images"] else self.unreadable
-        told += line["problems"]
+        messages = self.shorter if line["images"] else self.unreadable
+        messages += line["problems"]
         self.files += line["files"]
         for image in line["images"]:
             number = len(self.images) + 1

@@ -122,11 +122,11 @@ def _kept(pictures: np.ndarray, links: np.ndarray) -> np.ndarray:
     for first in range(count):
         if kept[first] < 0:
             same, seen = [first], {first}
-            for here in same:  # which grows
-                for other in set(neighbours[here]) - seen:
+            for place in same:  # which grows
+                for other in set(neighbours[place]) - seen:
                     if kept[other] < 0 and are_same(pictures[first], pictures[other]):
                         same.append(other)
-                seen.update(neighbours[here])
+                seen.update(neighbours[place])
             kept[same] = first
     return kept
 
@@ -148,11 +148,11 @@ def leaks(training: Looks, test: Looks, rule: Rule) -> Leaks:
     named = NO_PAIRS
     for pairs in pairs_of(test, training, rule.differing, "comparing with test images"):
         near = _most_similar_first(pairs.of(rule.may_hold(pairs)))
-        found = []
+        leaking = []
         for number, (one, other) in enumerate(near.places.tolist()):
             is_named = in_test[one] and in_training[other]
             if not is_named and are_same(training.pictures[other], test.pictures[one]):
                 in_test[one] = in_training[other] = True
-                found.append(number)
-        named = named.joined(near.of(found))
+                leaking.append(number)
+        named = named.joined(near.of(leaking))
     return Leaks(_most_similar_first(named), in_training)

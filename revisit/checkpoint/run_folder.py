@@ -67,8 +67,8 @@ def settings_of_run(folder: Path) -> dict[str, Any]:
 
 def iterations_of_run(folder: Path) -> int:
     """How many a run in this folder has done by its newest checkpoint that can be read; 0 without one."""
-    found = (read_iteration(path) for path in checkpoints_of_run(folder))
-    return next((iteration + 1 for iteration in found if iteration is not None), 0)
+    iterations = (read_iteration(path) for path in checkpoints_of_run(folder))
+    return next((iteration + 1 for iteration in iterations if iteration is not None), 0)
 
 
 def iteration_of(path: Path) -> int:

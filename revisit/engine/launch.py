@@ -267,9 +267,9 @@ def _meet(processes: Processes, rank: int) -> dist.Store:
 
 
 @contextmanager
-def told_to_machines(processes: Processes) -> Iterator[None]:
+def ending_all_machines(processes: Processes) -> Iterator[None]:
     """What one of several machines finds wrong in the block, before it starts its processes, ends all of them with the
-    same line: the others would wait for these. Machines that torchrun joins hear of it by torchrun."""
+    same line: the others would wait for these. torchrun itself ends the machines that it joins."""
     try:
         yield
     except UserError as error:

@@ -72,9 +72,9 @@ def _compare(facts: Mapping[str, object]) -> None:
 
 def _of_code(cfg: CfgNode) -> dict[str, object]:
     environment = describe_environment()
-    known = {f"the code's {name}": environment[name] for name in _OF_CODE if environment[name] is not None}
+    code = {f"the code's {name}": environment[name] for name in _OF_CODE if environment[name] is not None}
     modules = {name: getattr(sys.modules[name], "__file__", None) for name in cfg.IMPORTS}
-    return known | {f"the code of {name}": _digest(file) for name, file in modules.items() if file}
+    return code | {f"the code of {name}": _digest(file) for name, file in modules.items() if file}
 
 
 def _of_data(cfg: CfgNode) -> dict[str, object]:
@@ -82,8 +82,8 @@ def _of_data(cfg: CfgNode) -> dict[str, object]:
     facts: dict[str, object] = {}
     for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
         (prints,) = fingerprint(get_records(name), classes=names_of(name))
-        known = {part: value for part, value in prints.items() if part != "times"}
-        facts |= {f"{name}, {_IN_WORDS[part]}": _shown(value) for part, value in known.items()}
+        del prints["times"]
+        facts |= {f"{name}, {_IN_WORDS[part]}": _shown(value) for part, value in prints.items()}
     return facts
 
 

@@ -132,8 +132,8 @@ class NearestNeighbors(BankEvaluation):
             unlabelled = f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK"
             hint = "expected a labelled data set; MONITOR.IMAGES takes one without labels"
             expect(-1 not in _labels(tested), f"{unlabelled}: {hint}")
-            found = "each finds itself there; expected other images"
-            warn_of_shared(records.get(bank, []), f"KNN_EVAL.BANK {bank}", tested, name, found)
+            effect = "each finds itself there; expected other images"
+            warn_of_shared(records.get(bank, []), f"KNN_EVAL.BANK {bank}", tested, name, effect)
 
     def classifier(self, bank: Features) -> Classifier:
         options = self.cfg.KNN_EVAL

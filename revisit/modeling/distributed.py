@@ -38,9 +38,9 @@ def raised_by_all() -> Iterator[None]:
         yield
     except UserError as error:
         wrong = error
-    found = next(filter(None, comm.all_gather(wrong)), None)
-    if found:
-        raise found
+    first = next(filter(None, comm.all_gather(wrong)), None)
+    if first:
+        raise first
 
 
 def consecutive_processes(count: int) -> dist.ProcessGroup:

@@ -36,7 +36,7 @@ class Patience:
         self._name, self._seconds, self._wait, self._last = name, seconds, FIRST_WAIT, time.monotonic()
 
     def answered(self) -> None:
-        """From now on its silence counts anew."""
+        """Its silence counts from now on."""
         self._last = time.monotonic()
 
     def wait(self, error: object) -> None:

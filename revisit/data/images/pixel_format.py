@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """Who reads an image takes it beside the record; what makes grey levels of samples is deep_images.py.
+    """Who reads an image takes it with the record; deep_images.py makes grey levels of samples.
 
     Attributes:
         bits: of images with more than 8 bits a sample: values of 0 to 2**bits - 1 become grey levels of 0 to 255. 8 to

@@ -92,7 +92,9 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     lost = notes.get(WITHOUT_IMAGE, [])
     problem = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"
     expect(not lost or truth["annotations"], f"{problem}: expected both to be numbers, and the same ones")
-    return truth, [f"{len(each)} of {len(meant)} boxes {what}, such as {each[0]}" for what, each in notes.items()]
+    total = len(meant)
+    lines = [f"{len(some)} of {total} boxes {what}, such as {some[0]}" for what, some in notes.items()]
+    return truth, lines
 
 
 def _read_each(content: dict, source: str, part: str, read: Callable[[dict], Any]) -> list:
@@ -149,8 +151,8 @@ def _file_name(picture: dict, folder: Path) -> str:
     _, is_address, quoted = name.partition(LOCAL_FILE)
     local = os.fsdecode(unquote_to_bytes(quoted))
     spellings = [name, local] if is_address else [name, *other_spellings(name)]
-    there = (spelling for spelling in spellings if os.path.exists(os.path.join(folder, spelling)))
-    return next(there, f"/{local}" if is_address else name.replace("\\", "/"))
+    existing = (spelling for spelling in spellings if os.path.exists(os.path.join(folder, spelling)))
+    return next(existing, f"/{local}" if is_address else name.replace("\\", "/"))
 
 
 def _annotation(entry: dict, ids: set, picture_of: dict, notes: dict[str, list[str]]) -> dict | None:

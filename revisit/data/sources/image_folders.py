@@ -135,9 +135,9 @@ def require_files(records: Records, named: str = "") -> Records:
     missing = [record["file_name"] for record in records if not os.path.isfile(record["file_name"])]
     if missing:
         other = next(filter(os.path.isfile, other_spellings(missing[0])), "")
-        there = f", where {ascii(os.path.basename(other))} is" if other else ""
+        spelled = f", where {ascii(os.path.basename(other))} is" if other else ""
         problem = f"{len(missing)} of {len(records)} images{named} not found, the first is {missing[0]!r}"
-        raise UserError(problem + there)
+        raise UserError(problem + spelled)
     return records
 
 
