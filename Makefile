@@ -23,7 +23,7 @@ help:  ## this text
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 	@echo
-	@echo 'All but help make the environment first if there is none (a few minutes, 5 GB). Two variables:'
+	@echo 'All but help make the environment first if there is none (a few minutes, 6 GB). Two variables:'
 	@echo '  PYTHON=/path/to/python     use this interpreter and its packages (any Detectron2); install nothing'
 	@echo '  BOOTSTRAP=/path/to/python  make .venv with this Python 3.11 or 3.12'
 
