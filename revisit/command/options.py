@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from revisit import __version__
-from revisit.checkpoint import RANDOM
 from revisit.compat.old_options import current_words
 from revisit.engine.command import natural, pairs_of, whole
 from revisit.errors import UserError, did_you_mean
@@ -182,8 +181,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "config-file": _text("FILE", "recipe, such as configs/toy/pretrain.yaml"),
     "opts": {"nargs": argparse.REMAINDER, "metavar": "KEY VALUE", "help": _PAIRS},
     "weights": _text(
-        "FILE",
-        f"where a network starts: a converted backbone, a run's checkpoint, a name such as imagenet:NAME, or {RANDOM}",
+        "FILE", "where a network starts: a converted backbone, a run's checkpoint, or a name such as imagenet:NAME"
     ),
     "imports": {"nargs": "*", "default": [], "help": "modules that describe other backbones, as IMPORTS"},
     "data": _text("NAME", "a folder, a list, or a data set KIND:PATH", type=data_set),
