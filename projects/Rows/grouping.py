@@ -45,7 +45,8 @@ class Rule(NamedTuple):
     differing: int  # bits of 64, at most
 
     def __str__(self) -> str:
-        return f"the same small picture, a cosine of {self.similar:g} and at most {self.differing} of 64 bits that differ"
+        differing = f"at most {self.differing} of 64 bits that differ"
+        return f"the same small picture, a cosine of {self.similar:g} and {differing}"
 
     def may_hold(self, pairs: "Pairs") -> np.ndarray:
         """For which pairs whose hashes are similar enough, (P,) bool, if their pictures are the same."""
