@@ -18,7 +18,7 @@ from unittest.mock import patch
 import torch
 from trees import logged
 
-from projects.DeepPixels.deep_pixels import find_bits
+from projects.Pixels.grey_levels import find_bits
 from projects.LargeData.places import Folder
 from projects.LargeData.shards import write_index
 from revisit.config import add_revisit_config

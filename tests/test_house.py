@@ -30,7 +30,7 @@ ROOMS = (
     ("command",),
     ("jobs",),
     ("model_zoo", "api"),
-    ("LargeData", "Weights", "Pictures", "DeepPixels"),
+    ("LargeData", "Weights", "Pictures", "Pixels"),
     ("Planning", "Paper", "Predict", "FrozenEvaluations"),
     ("Rows", "Reports", "Teacher", "Discover", "ToyScenes"),
     ("CompareStarts", "Objectives"),

@@ -283,7 +283,7 @@ def test_the_core_alone_refuses_more_than_8_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(deep_images_module, "deep_images", DeepImages)
     monkeypatch.setattr("revisit.data.images.reader.deep_images", DeepImages)
     refused(
-        "deep.png: more than 8 bits a sample: expected 8, or projects/DeepPixels",
+        "deep.png: more than 8 bits a sample: expected 8, or projects/Pixels",
         require_record,
         {"file_name": path},
         PHOTOGRAPHS,

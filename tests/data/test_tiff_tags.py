@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from trees import refused
 
-from projects.DeepPixels.deep_pixels import find_bits
+from projects.Pixels.grey_levels import find_bits
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_image, read_size, require_record
 

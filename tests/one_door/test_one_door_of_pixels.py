@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from test_house import trees
 
 MEANINGS = {"bit_depth", "bits", "channels", "range", "nodata"}
-OF_VALUES = {"projects/DeepPixels/deep_pixels.py: to_grey_levels(bits)"}  # where the format becomes grey levels
+OF_VALUES = {"projects/Pixels/grey_levels.py: to_grey_levels(bits)"}  # where the format becomes grey levels
 DECODERS = {"imread", "imdecode", "open_image"}
 DECODING = {
-    "projects/DeepPixels/deep_pixels.py",
+    "projects/Pixels/grey_levels.py",
     "projects/Labels/near_copies.py",  # at a quarter of each side: what two images correlate by, whatever they mean
     "projects/Reports/page.py",  # pictures that this project has drawn
     "revisit/data/images/deep_images.py",

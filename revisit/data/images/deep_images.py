@@ -57,7 +57,7 @@ class DeepImages:
         Raises:
             DeepImageError: values that ``pixels`` does not hold.
         """
-        raise DeepImageError("more than 8 bits a sample: expected 8, or projects/DeepPixels")
+        raise DeepImageError("more than 8 bits a sample: expected 8, or projects/Pixels")
 
 
 def deep_images() -> DeepImages:

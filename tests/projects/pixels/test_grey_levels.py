@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import refusal
 
-from projects.DeepPixels.deep_pixels import find_bits, to_grey_levels
+from projects.Pixels.grey_levels import find_bits, to_grey_levels
 from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import UnreadableImageError, read_image

@@ -1,6 +1,6 @@
 """The key INPUT.BIT_DEPTH, and how it decides itself."""
 
-from projects.DeepPixels.deep_pixels import GreyLevels, find_bits
+from projects.Pixels.grey_levels import GreyLevels, find_bits
 from revisit.checkpoint.start import start
 from revisit.data.images.deep_images import pixel_format
 from revisit.errors import expect

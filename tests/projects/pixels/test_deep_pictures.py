@@ -9,7 +9,7 @@ from deep import photograph, write_at
 from PIL import Image
 from pycocotools.mask import encode
 
-from projects.DeepPixels import deep_pixels
+from projects.Pixels import grey_levels
 from projects.Discover.sheet import save_found
 from projects.Labels.pictures import suspect_tile
 from projects.Rows.hashes import digests_of
@@ -85,6 +85,6 @@ def test_hashes_of_deep_images_are_those_of_shallow_ones(tmp_path, deep, shallow
 
 
 def test_what_a_table_says_of_its_samples_is_not_looked_for_in_its_images(shallow, monkeypatch):
-    monkeypatch.setattr(deep_pixels, "find_bits", pytest.fail)
+    monkeypatch.setattr(grey_levels, "find_bits", pytest.fail)
     assert table_of(shallow, **{"INPUT.BIT_DEPTH": None}).pixels == PixelFormat()
     assert table_of(shallow, **{"INPUT.BIT_DEPTH": 12}).pixels == TWELVE
