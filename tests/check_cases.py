@@ -18,9 +18,9 @@ from unittest.mock import patch
 import torch
 from trees import logged
 
-from projects.Pixels.grey_levels import find_bits
 from projects.LargeData.places import Folder
 from projects.LargeData.shards import write_index
+from projects.Pixels.grey_levels import find_bits
 from revisit.config import add_revisit_config
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.sources.catalog import get_records

@@ -1,4 +1,4 @@
-"""Images with more than 8 bits a sample: which they are. The core refuses them; a plug-in makes grey levels of them.
+"""Images that are no photographs of 8 bits a sample: which they are. The core refuses them; a plug-in reads them.
 
 What their values mean is a PixelFormat: by a run's config, by the flags of weights or of a table, or by the images.
 """
@@ -34,6 +34,7 @@ class DeepImages:
     """Refuses images with more than 8 bits a sample. A plug-in registers a subclass that reads them."""
 
     KEY = ""  # of a config, that says the bits; the flags of weights and tables of such images have it too
+    SUFFIXES: frozenset[str] = frozenset()  # of further files that it reads, in small letters, with a dot
 
     def pixel_format(self, cfg: CfgNode) -> PixelFormat:
         """By a config."""
@@ -46,6 +47,14 @@ class DeepImages:
             UserError: none fits them.
         """
         return None
+
+    def read(self, data: bytes, record: dict, pixels: PixelFormat) -> np.ndarray:
+        """(H, W, C) uint8 of a record whose format is not ``of_photographs``; ``data`` are the bytes of its file.
+
+        Raises:
+            DeepImageError: other channels, or values that ``pixels`` does not hold.
+        """
+        raise DeepImageError("images of several channels need projects/Pixels")
 
     def size(self, data: bytes) -> tuple[int, int]:
         """(height, width) in px of a file that PIL cannot open."""

@@ -2,17 +2,65 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+COLOURS = ("red", "green", "blue")
+_LETTERS = {name[0]: name for name in COLOURS}
+
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """Who reads an image takes it with the record; deep_images.py makes grey levels of samples.
+    """Who reads an image takes it with the record. What is no photograph is read by a plug-in (deep_images.py).
 
     Attributes:
         bits: of images with more than 8 bits a sample: values of 0 to 2**bits - 1 become grey levels of 0 to 255. 8 to
             16, or 1, floats of 0 to 1. None: nothing says it, and such images are refused.
+        channels: their names, in the order in which networks see them. (): photographs, grey ones too, seen as RGB.
+        files: of each channel that has a file of its own a pattern such as ``{}_nir.tif``. (): one file has all.
+        ranges: of each channel, or one of all, which values become grey levels 0 and 255; values beyond are clipped.
+            (): as ``bits`` say.
+        nodata: value of pixels that say nothing, in addition to those that a file marks.
+        fill: grey level, 0 to 255, of such pixels in each channel: the mean that a network takes away. (): 0.
+        shown: red, green and blue of pictures, each a weight of every channel and then what is added, in grey levels.
+            (): the channels that are called so, else the first three.
     """
 
     bits: int | None = None
+    channels: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    ranges: tuple[tuple[float, float], ...] = ()
+    nodata: float | None = None
+    fill: tuple[int, ...] = ()
+    shown: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def is_of_photographs(self) -> bool:
+        """Whether the core reads such images: by their own colours, and at most by ``bits``."""
+        return not (self.channels or self.files or self.ranges or self.nodata is not None)
+
+    @property
+    def count(self) -> int:
+        """Of the channels that networks see."""
+        return len(self.channels) or len(COLOURS)
+
+    @property
+    def colours(self) -> tuple[int, ...]:
+        """Places of red, green and blue, by the channels' names; () where one is missing."""
+        if not self.channels:
+            return (0, 1, 2)
+        names = [_LETTERS.get(name.lower(), name.lower()) for name in self.channels]
+        return tuple(map(names.index, COLOURS)) if set(COLOURS) <= set(names) else ()
+
+    def picture(self, image: np.ndarray) -> np.ndarray:
+        """The (H, W, 3) uint8 RGB that people are shown of an (H, W, C) uint8 image."""
+        if not self.channels:
+            return image
+        if self.shown:
+            mix = np.array(self.shown)
+            levels = image @ mix[:, :-1].T.astype(np.float32) + mix[:, -1].astype(np.float32)
+            return levels.clip(0, 255).astype(np.uint8)
+        places = self.colours or [min(place, self.count - 1) for place in range(len(COLOURS))]
+        return np.ascontiguousarray(image[..., list(places)])
 
 
 PHOTOGRAPHS = PixelFormat()  # RGB of 8 bits

@@ -51,8 +51,9 @@ class Picture(NamedTuple):
 
     @property
     def is_jpeg(self) -> bool:
-        """Whether these are the bytes of a JPEG."""
-        return isinstance(self.data, bytes) and self.data.startswith(JPEG_MAGIC)
+        """Whether these are the bytes of a JPEG, which the core reads."""
+        is_file = isinstance(self.data, bytes) and self.pixels.is_of_photographs
+        return is_file and self.data.startswith(JPEG_MAGIC)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -63,7 +64,7 @@ class Picture(NamedTuple):
             return _upright_size(io.BytesIO(self.data))
 
     def decode(self, like_pil: bool = False, complete: bool = False) -> np.ndarray:
-        """The (H, W, 3) uint8 RGB image, upright as its EXIF orientation says.
+        """The (H, W, C) uint8 image, upright as its EXIF orientation says: RGB, or the channels of its PixelFormat.
 
         Args:
             like_pil: have a whole JPEG decoded by PIL, as Detectron2 does: OpenCV differs by a grey level or two.
@@ -77,6 +78,8 @@ class Picture(NamedTuple):
         if isinstance(self.data, np.ndarray):
             return self.data
         with _naming(self.name):
+            if not self.pixels.is_of_photographs:
+                return deep_images().read(self.data, self.record, self.pixels)
             if self.is_jpeg:
                 try:
                     _check_jpeg(self.data)
@@ -102,8 +105,13 @@ def open_record(record: dict, pixels: PixelFormat) -> Picture:
 
 
 def read_record(record: dict, pixels: PixelFormat, like_pil: bool = False, complete: bool = False) -> np.ndarray:
-    """The (H, W, 3) uint8 RGB image of a data set's record: see open_record and Picture.decode."""
+    """The (H, W, C) uint8 image of a data set's record: see open_record and Picture.decode."""
     return open_record(record, pixels).decode(like_pil=like_pil, complete=complete)
+
+
+def picture_of(record: dict, pixels: PixelFormat, like_pil: bool = False) -> np.ndarray:
+    """The (H, W, 3) uint8 RGB that people are shown of a record's image; see require_record."""
+    return pixels.picture(require_record(record, pixels, like_pil))
 
 
 def require_record(record: dict, pixels: PixelFormat, like_pil: bool = False) -> np.ndarray:

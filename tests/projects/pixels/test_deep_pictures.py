@@ -9,9 +9,9 @@ from deep import photograph, write_at
 from PIL import Image
 from pycocotools.mask import encode
 
-from projects.Pixels import grey_levels
 from projects.Discover.sheet import save_found
 from projects.Labels.pictures import suspect_tile
+from projects.Pixels import grey_levels
 from projects.Rows.hashes import digests_of
 from projects.Rows.row_table import RowTable
 from projects.Rows.similar import Similar, draw_similar
