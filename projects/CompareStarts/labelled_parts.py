@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.catalog import get_records, metadata_of_part
 from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import load_list
@@ -21,13 +21,9 @@ from revisit.data.sources.records import Records
 from revisit.data.sources.subsets import is_labelled, nested_subset
 from revisit.errors import expect
 
-from detectron2.data import MetadataCatalog
-
 HELD_OUT, PICKED = "held_out", "picked"
 SHARE = 0.2  # of the labelled images
 LEAST = 3  # images, where at least as many are left to learn from
-OF_FILES = ("json_file", "image_root", "dirname", "split", "year", "year_is_known", "name", "expected_images")
-EVALUATORS = {"pascal_voc": "coco"}  # that read whole files, and the one that scores records instead
 
 
 def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
@@ -43,19 +39,6 @@ def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     of_learned = set(map(id, learned))
     others = [record for record in labelled if id(record) not in of_learned]
     return LabelledSet(others, class_metadata(name))
-
-
-def metadata_of_part(name: str, *_: str) -> dict:
-    """Detectron2's, of the whole data set, without what names its files."""
-    register(name)
-    whole = vars(MetadataCatalog.get(name))
-    kept = {}
-    for key, value in whole.items():
-        if key not in OF_FILES and value is not None:
-            kept[key] = value
-    kind = whole.get("evaluator_type")
-    kept["evaluator_type"] = EVALUATORS.get(kind, kind)
-    return kept
 
 
 TEXTS = ("NAME", "FEWER", "MORE", "SEED")

@@ -30,6 +30,9 @@ from revisit.plugins import load_plugins
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 SUBSET = "subset"
+# Metadata that name files of a whole data set; evaluators that read them, and the one that scores records instead.
+_OF_FILES = ("json_file", "image_root", "dirname", "split", "year", "year_is_known", "name", "expected_images")
+_BY_RECORDS = {"pascal_voc": "coco"}
 
 logger = logging.getLogger(__name__)
 
@@ -256,6 +259,20 @@ def _wanted(order: ClassOrder, name: str, own: LabelledSet) -> list:
         reason = f"it has {len(wanted)}, but the model {order.num_classes}: {remedy}"
     logger.warning(f"classes of {name} are not compared with those of {order.leader}: {reason}")
     return []
+
+
+def metadata_of_part(name: str, *_: str) -> dict:
+    """Of a data set that is made of another one, ``name``, which may have any layout: Detectron2's of that one, without
+    what names its files."""
+    register(name)
+    whole = vars(MetadataCatalog.get(name))
+    kept = {}
+    for key, value in whole.items():
+        if key not in _OF_FILES and value is not None:
+            kept[key] = value
+    kind = whole.get("evaluator_type")
+    kept["evaluator_type"] = _BY_RECORDS.get(kind, kind)
+    return kept
 
 
 def subset_name(name: str, count: int, seed: int) -> str:
