@@ -108,7 +108,8 @@ def _features_key(cfg: CfgNode, backbone: Network, data: LabelledSet) -> str:
     flags = family.FLAG_KEYS if family else ()
     nodes = {flag.rpartition(".")[0] for flag in flags}
     settings = [value_of(cfg, node).dump() for node in sorted(nodes)]
-    pixels = (model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, pixel_format(cfg).bits)
+    seen = pixel_format(cfg)
+    pixels = (model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, seen.bits if seen.is_of_photographs else seen)
     network = (model.BACKBONE.NAME, *settings, *pixels)
     causes = (weights_key(cfg), network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
     return hashlib.sha256(repr(causes).encode()).hexdigest()[:12]

@@ -1,6 +1,7 @@
 """The key INPUT.BIT_DEPTH, and how it decides itself."""
 
-from projects.Pixels.grey_levels import GreyLevels, find_bits
+from projects.Pixels.channels import RANGE
+from projects.Pixels.grey_levels import find_bits
 from revisit.checkpoint.start import start
 from revisit.data.images.deep_images import pixel_format
 from revisit.errors import expect
@@ -8,13 +9,16 @@ from revisit.keys import Decision, Facts, declare, one_of
 
 from detectron2.config import CfgNode
 
-BIT_DEPTH = GreyLevels.KEY
+BIT_DEPTH = "INPUT.BIT_DEPTH"
 
 
 def bit_depth_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     """As MODEL.WEIGHTS were trained, else as the images ask; None where no image is deep. UserError where these ask for
     another one than the weights."""
-    asked = find_bits(facts.records) if pixel_format(cfg).bits is None else None
+    pixels = pixel_format(cfg)
+    if not pixels.is_of_photographs:
+        return None
+    asked = find_bits(facts.records) if pixels.bits is None else None
     if asked is None:
         is_open = cfg.INPUT.BIT_DEPTH == "auto"  # of the two words for it, None is the one that a checkpoint has
         return Decision(None, "8 bits, unless images have more") if is_open else None
@@ -36,5 +40,5 @@ declare(
     "None (by the images), 8 to 16, or 1 (floats of 0 to 1).",
     one_of(*BIT_DEPTHS),
     resolve=bit_depth_of_run,
-    after="MODEL.WEIGHTS",
+    after=("MODEL.WEIGHTS", RANGE),
 )

@@ -11,13 +11,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from revisit.data.images.deep_images import (
-    DEEP_IMAGES_REGISTRY,
-    DeepImageError,
-    DeepImages,
-    is_deep,
-    open_deep,
-)
+from revisit.data.images.deep_images import DeepImageError, is_deep, open_deep
 from revisit.data.images.image_bytes import read_bytes
 from revisit.data.images.opening import (
     JPEG_MAGIC,
@@ -32,8 +26,6 @@ from revisit.data.images.tiff_tags import BITS, HEIGHT, PHOTOMETRIC, SAMPLES, WI
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError
 
-from detectron2.config import CfgNode
-
 logger = logging.getLogger(__name__)
 
 _SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
@@ -41,27 +33,6 @@ SPREAD = 100_000  # values of an image, for their percentile
 NARROW = 10  # the range is so many times what nearly all values fill
 _HEADER = 26  # bytes, up to where PNG has its number of bits
 _WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
-
-
-@DEEP_IMAGES_REGISTRY.register()
-class GreyLevels(DeepImages):
-    """Reads images with more than 8 bits a sample as INPUT.BIT_DEPTH says."""
-
-    KEY = "INPUT.BIT_DEPTH"
-
-    def pixel_format(self, cfg: CfgNode) -> PixelFormat:
-        """INPUT.BIT_DEPTH as a number; no bits while it is auto, as it stays where no image has more than 8."""
-        value = cfg.INPUT.BIT_DEPTH
-        return PixelFormat(None if value in (None, "auto") else int(value))
-
-    def find_bits(self, records: Sequence[dict]) -> tuple[int, str] | None:
-        return find_bits(records)
-
-    def size(self, data: bytes) -> tuple[int, int]:
-        return read_values(data, open_deep(data)).shape[:2]
-
-    def decode(self, data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
-        return decode_deep(data, image, pixels)
 
 
 def _check_values(data: bytes, image: Image.Image | None) -> None:

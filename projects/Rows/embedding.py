@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from projects.Rows.embedders import Embedder, Sample, embedder_again
 from projects.Rows.regions import Places
 from projects.Rows.row_table import TABLE, RowTable, load_table, save_table
-from revisit.data.images.deep_images import depth_key, format_of
+from revisit.data.images.deep_images import format_flags, format_keys, format_of
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
@@ -88,7 +88,10 @@ def embed(
     with in_parts(work, output / PARTS, runner) as arrays:
         left_out = arrays.pop("left_out").tolist()
         expect(len(arrays["rows"]) > 0, f"none of the {len(places)} images can be read, the first: {left_out[:1]}")
-        about = embedder.about | {"flags": embedder.about["flags"] | {depth_key(): pixels.bits}}
+        seen = dict.fromkeys(format_keys()) | format_flags(pixels)
+        about = embedder.about | {
+            "flags": embedder.about["flags"] | seen
+        }
         table = RowTable(**arrays, about=about | {"left out": left_out})
         save_table(output / TABLE, table)
     return table

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from revisit.config import add_revisit_config
-from revisit.data.images.deep_images import depth_key, pixel_format
+from revisit.data.images.deep_images import format_flags, format_keys, pixel_format
 from revisit.errors import UserError, expect, first_few, without_secrets
 from revisit.files import file_digest, is_url, local_copy, read_yaml, write_whole
 from revisit.keys import NETWORK, declaration, value_of
@@ -37,8 +37,7 @@ def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
     flags = {key: _plain(value_of(cfg, key)) for key in flag_keys(description)}
-    bits = pixel_format(cfg).bits
-    return {**flags, depth_key(): bits} if bits else flags  # weights of images of 8 bits say nothing
+    return flags | format_flags(pixel_format(cfg))
 
 
 def _plain(value: object) -> object:
@@ -119,13 +118,13 @@ def _is_flag(key: object) -> bool:
 def _all_flag_keys() -> set[str]:
     """Of every family that is known."""
     every = [{*flag_keys(family), *family.FOLDED} for family in families()]
-    return {depth_key(), *IMAGENET}.union(*every)
+    return {*format_keys(), *IMAGENET}.union(*every)
 
 
 def network_flags(flags: Flags) -> Flags:
     """Those of the flags of weights that say which network and which pixels they are of; {} of no known family."""
     family = family_of(flags)
-    known = {*flag_keys(family), *family.FOLDED, depth_key()} if family else set()
+    known = {*flag_keys(family), *family.FOLDED, *format_keys()} if family else set()
     return {key: value for key, value in flags.items() if key in known}
 
 

@@ -37,7 +37,7 @@ declare(
     scope=RUN,
 )
 
-COMMAND_LINE = "command line"
+AUTO, COMMAND_LINE = "auto", "command line"
 MOST_FILES = 30  # that a config is made of
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 _OF_NONE = {type(None), *_WORDS, list, tuple}  # types of values that a key whose default is None may have
@@ -203,6 +203,8 @@ def _fitted(key: str, value: object, default: object, where: str) -> object:
     if type(default) is float and type(decoded) is int and abs(decoded) < 1e300:
         return float(decoded)
     is_list = isinstance(default, list | tuple)
+    if is_list and decoded == AUTO and declaration(key).resolve:
+        return type(default)()  # which is open
     kinds = {list, tuple} if is_list else _OF_NONE if default is None else {type(default)}
     if type(decoded) not in kinds:
         rule = declaration(key).rule

@@ -9,8 +9,8 @@ from torch import Tensor
 from revisit.checkpoint.backbone_file import load_backbone
 from revisit.checkpoint.convert import as_rgb
 from revisit.checkpoint.sources import source_layouts
-from revisit.data.images.deep_images import depth_key, pixel_format
-from revisit.errors import expect
+from revisit.data.images.deep_images import format_flags, format_keys, pixel_format
+from revisit.errors import UserError, expect
 from revisit.keys import value_of
 from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.pretraining import unit_rows
@@ -27,8 +27,10 @@ def load_frozen(cfg: CfgNode, key: str) -> Network:
     name = value_of(cfg, key)
     with torch.device("cpu"):  # also in a dry run, which builds all else without values
         weights = load_backbone(name)
-        ours, theirs = pixel_format(cfg).bits or 8, weights.flags.get(depth_key())
-        expect(theirs in (None, ours), f"{key} wants {depth_key()} {theirs}, and images have {ours}")
+        ours = format_flags(pixel_format(cfg))
+        wrong = [each for each in format_keys() if weights.flags.get(each) not in (None, ours.get(each, 8))]
+        for each in wrong[:1]:
+            raise UserError(f"{key} wants {each} {weights.flags[each]}, and images have {ours.get(each, 8)}")
         network = Network.of(as_rgb(weights)).requires_grad_(False)
     mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (network.mean, network.std))
     logger.info(f"{key}, frozen, {name}: {network.title}; less {mean}, over {std}; {weights.origin}")

@@ -14,12 +14,13 @@ from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.tiff_tags import BITS, check_bands
 from revisit.errors import expect
-from revisit.keys import declaration
+from revisit.keys import declaration, value_of
 from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode
 from fvcore.common.registry import Registry
 
+_STATISTICS = ("MODEL.PIXEL_MEAN",)  # in grey levels: what pixels without data become
 _COLORS = ("RGB", "RGBA", "RGBX")
 
 
@@ -33,20 +34,20 @@ What reads images with more than 8 bits a sample: ``DeepImages`` and its subclas
 class DeepImages:
     """Refuses images with more than 8 bits a sample. A plug-in registers a subclass that reads them."""
 
-    KEY = ""  # of a config, that says the bits; the flags of weights and tables of such images have it too
+    KEYS: tuple[str, ...] = ()  # of a config; the flags of weights and tables of such images have them too
     SUFFIXES: frozenset[str] = frozenset()  # of further files that it reads, in small letters, with a dot
 
-    def pixel_format(self, cfg: CfgNode) -> PixelFormat:
-        """By a config."""
+    def format_of(self, values: Mapping[str, Any]) -> PixelFormat:
+        """By values of a config or flags, by full key."""
         return PHOTOGRAPHS
 
-    def find_bits(self, records: Sequence[dict]) -> tuple[int, str] | None:
-        """The ``bits`` that a sample of the images asks for, and why; None where no image has more than 8.
+    def flags_of(self, pixels: PixelFormat) -> dict[str, Any]:
+        """Values of KEYS that say a format again, plain ones; {} of photographs of 8 bits."""
+        return {}
 
-        Raises:
-            UserError: none fits them.
-        """
-        return None
+    def find(self, records: Sequence[dict]) -> PixelFormat:
+        """What a sample of the images asks for. Raises UserError where no format fits them."""
+        return PHOTOGRAPHS
 
     def read(self, data: bytes, record: dict, pixels: PixelFormat) -> np.ndarray:
         """(H, W, C) uint8 of a record whose format is not ``of_photographs``; ``data`` are the bytes of its file.
@@ -78,12 +79,18 @@ def deep_images() -> DeepImages:
 
 def pixel_format(cfg: CfgNode) -> PixelFormat:
     """Of the images of a run."""
-    return deep_images().pixel_format(cfg)
+    images = deep_images()
+    return images.format_of({key: value_of(cfg, key) for key in (*images.KEYS, *_STATISTICS)})
 
 
-def depth_key() -> str:
-    """The config key that says the bits, by which flags have it too."""
-    return deep_images().KEY
+def format_keys() -> tuple[str, ...]:
+    """The config keys that say what samples mean, by which flags have it too."""
+    return deep_images().KEYS
+
+
+def format_flags(pixels: PixelFormat) -> dict[str, Any]:
+    """What the flags of weights say of a format; {} of photographs of 8 bits."""
+    return deep_images().flags_of(pixels)
 
 
 def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
@@ -93,12 +100,13 @@ def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
         UserError: flags that no config could have; images that nothing fits.
     """
     images = deep_images()
-    if images.KEY not in flags:
-        bits, _ = images.find_bits(records) or (None, "")
-        return PixelFormat(bits)
-    bits, rule = flags[images.KEY], declaration(images.KEY).rule
-    expect(rule is None or rule.holds(bits), f"flags with {images.KEY} {bits}: make them again")
-    return PixelFormat(bits)
+    said = {key: flags[key] for key in images.KEYS if key in flags}
+    if not said:
+        return images.find(records)
+    for key, value in said.items():
+        rule = declaration(key).rule
+        expect(rule is None or rule.holds(value), f"flags with {key} {value}: make them again")
+    return images.format_of(flags)
 
 
 def is_deep(data: bytes, image: Image.Image | None) -> bool:

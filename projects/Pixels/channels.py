@@ -1,0 +1,218 @@
+"""The keys that say what samples mean: INPUT.CHANNELS, CHANNEL_FILES, RANGE and NODATA, and how they decide themselves.
+
+Weights that are named say it, else the images do. What is decided goes into the config, and with it into the flags of
+weights.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from projects.Pixels.channel_files import FILES, patterns_of, with_files
+from projects.Pixels.survey import Survey, survey
+from revisit.checkpoint.start import start
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
+from revisit.errors import expect
+from revisit.keys import Decision, Facts, Rule, declare, of_detectron2
+
+from detectron2.config import CfgNode
+
+CHANNELS, CHANNEL_FILES, RANGE, NODATA, SHOWN = (
+    "INPUT.CHANNELS",
+    "INPUT.CHANNEL_FILES",
+    "INPUT.RANGE",
+    "INPUT.NODATA",
+    "VIEW.CHANNELS",
+)
+NAMED = (CHANNELS, CHANNEL_FILES, RANGE, NODATA, SHOWN)
+TAILS = (0.5, 99.5)  # percentiles of a channel's values, between which they become grey levels
+NARROW = 0.1  # of a range: 99 % of the values in less is worth a warning
+
+logger = logging.getLogger(__name__)
+
+
+def format_of_values(values: Mapping[str, Any]) -> PixelFormat:
+    """Of config values, or flags, by full key; what is still open says nothing."""
+    bits = values.get("INPUT.BIT_DEPTH")
+    channels = words_of(values.get(CHANNELS))
+    mean = values.get("MODEL.PIXEL_MEAN") or ()
+    has_fill = bool(channels) or values.get(NODATA) is not None or bool(values.get(RANGE))
+    return PixelFormat(
+        bits=None if bits in (None, "auto") else int(bits),
+        channels=channels,
+        files=patterns_of(values.get(CHANNEL_FILES) or ()),
+        ranges=pairs_of(values.get(RANGE)) or (),
+        nodata=values.get(NODATA),
+        fill=tuple(round(value) for value in mean) if has_fill else (),
+        shown=_mix(values.get(SHOWN), channels),
+    )
+
+
+def words_of(value: object) -> tuple[str, ...]:
+    """Names of channels, from words between blanks or a list; () of auto and None."""
+    if value in (None, "auto"):
+        return ()
+    return tuple(value.split()) if isinstance(value, str) else tuple(map(str, value))
+
+
+def pairs_of(value: object) -> tuple[tuple[float, float], ...] | None:
+    """Of a pair or a list of pairs, perhaps as numbers between blanks; None of a word, and of what is no range."""
+    try:
+        numbers = np.array(value.split() if isinstance(value, str) else value, np.float64)
+    except (TypeError, ValueError):
+        return None
+    if numbers.size == 0 or numbers.size % 2 or not np.isfinite(numbers).all():
+        return None
+    pairs = numbers.reshape(-1, 2)
+    return tuple((low, high) for low, high in pairs.tolist()) if (pairs[:, 0] < pairs[:, 1]).all() else None
+
+
+def _mix(value: object, channels: Sequence[str]) -> tuple[tuple[float, ...], ...]:
+    """``PixelFormat.shown`` of the names of three channels, or of its own numbers."""
+    if value in (None, "auto") or not channels:
+        return ()
+    shown = value.split() if isinstance(value, str) else value
+    if not all(isinstance(each, str) for each in shown):
+        return tuple(tuple(map(float, row)) for row in shown)
+    unknown = [name for name in shown if name not in channels]
+    expect(not unknown and len(shown) == 3, f"{SHOWN} {shown}: expected three of {', '.join(channels)}")
+    return tuple(tuple(float(name == channel) for channel in channels) + (0.0,) for name in shown)
+
+
+def flags_of_format(pixels: PixelFormat) -> dict[str, Any]:
+    """Plain values by config key that say a format again, but for its ``fill``; {} of photographs of 8 bits."""
+    flags = {
+        "INPUT.BIT_DEPTH": pixels.bits,
+        CHANNELS: list(pixels.channels),
+        CHANNEL_FILES: list(pixels.files),
+        RANGE: [list(pair) for pair in pixels.ranges],
+        NODATA: pixels.nodata,
+        SHOWN: [list(row) for row in pixels.shown],
+    }
+    return {key: value for key, value in flags.items() if value not in (None, [])}
+
+
+def files_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """As a list; of a data set that has them in its name."""
+    if cfg.INPUT.CHANNEL_FILES:
+        return Decision(list(patterns_of(cfg.INPUT.CHANNEL_FILES)), "each channel has a file", kept=True)
+    name = next((name for name in cfg.DATASETS.TRAIN if name.startswith(f"{FILES}:")), "")
+    return Decision(list(patterns_of(name.rpartition(":")[2])), f"as {name} says", kept=True) if name else None
+
+
+def names_with_files(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """Data sets whose images are listed once, by the file of their first channel."""
+    names, patterns = cfg.DATASETS[facts.key.rpartition(".")[2]], cfg.INPUT.CHANNEL_FILES or ()
+    named = tuple(with_files(name, patterns) for name in names)
+    return Decision(named, f"by {CHANNEL_FILES}") if named != tuple(names) else None
+
+
+def channels_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """As they are named, or as the weights were trained, or as the images have them; None of photographs."""
+    pixels = pixel_format(cfg)
+    if pixels.channels:
+        return Decision(list(pixels.channels), "as named", kept=True)
+    if trained := start(cfg.MODEL.WEIGHTS).flags.get(CHANNELS):
+        return Decision(list(trained), f"as {cfg.MODEL.WEIGHTS} was trained", kept=True)
+    seen = survey(facts.records, pixels) if facts.records else None
+    if seen is None or seen.is_colour:
+        return Decision(None, "photographs", kept=True) if cfg.INPUT.CHANNELS == "auto" and facts.records else None
+    return Decision(list(seen.channels), f"as {seen.images} images that were looked at have them", kept=True)
+
+
+def range_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """As stated, or as the weights were trained, or by the values of the images; None where BIT_DEPTH says it."""
+    pixels, asked = pixel_format(cfg), cfg.INPUT.RANGE
+    if pixels.ranges:
+        seen = survey(facts.records, pixels) if facts.records else None
+        if seen is not None:
+            ranges = pixels.ranges * len(seen.channels) if len(pixels.ranges) == 1 else pixels.ranges
+            logger.info(f"values of {seen.images} images:\n{table_of_ranges(seen, ranges)}")
+        return Decision(_lists(pixels.ranges), "as stated", kept=True)
+    by_bits = pixels.bits is not None and asked is None
+    seen = None if by_bits or not facts.records else survey(facts.records, pixels)
+    if seen is None:
+        return None
+    flags = start(cfg.MODEL.WEIGHTS).flags
+    if asked is None and flags.get(RANGE) and tuple(flags.get(CHANNELS, ())) == pixels.channels:
+        return Decision(flags[RANGE], f"as {cfg.MODEL.WEIGHTS} was trained", kept=True)
+    ranges = measured_ranges(seen, asked or "auto")
+    logger.info(f"values of {seen.images} images:\n{table_of_ranges(seen, ranges)}")
+    tails = "the lowest and the highest" if asked == "minmax" else "the percentiles {:g} and {:g}".format(*TAILS)
+    why = "of 8 bits" if seen.is_of_bytes and asked is None else f"{tails} of their values"
+    return Decision(_lists(ranges), why, kept=True, level=logging.DEBUG)
+
+
+def measured_ranges(seen: Survey, how: str) -> tuple[tuple[float, float], ...]:
+    """Of each channel: ``auto`` or ``minmax``; of 8 bits 0 to 255 for ``auto``, which loses nothing."""
+    if how == "auto" and seen.is_of_bytes:
+        return ((0.0, 255.0),) * len(seen.channels)
+    shares = (0, 100) if how == "minmax" else TAILS
+    low, high = np.percentile(seen.values.astype(np.float64), shares, axis=0)
+    high = np.where(high > low, high, low + 1)  # of a channel that is constant
+    return tuple((float(f"{one:.6g}"), float(f"{other:.6g}")) for one, other in zip(low, high, strict=True))
+
+
+def table_of_ranges(seen: Survey, ranges: Sequence[Sequence[float]]) -> str:
+    """What was seen of each channel, and what becomes of it; warns of values that fill little of their range."""
+    marks = np.percentile(seen.values.astype(np.float64), (0, 0.5, 50, 99.5, 100), axis=0).T
+    rows = ["channel        lowest     median    highest   black      white"]
+    for name, (lowest, low, median, high, highest), (black, white) in zip(seen.channels, marks, ranges, strict=True):
+        rows.append(f"{name:12} {lowest:9.6g}  {median:9.6g}  {highest:9.6g}  {black:9.6g}  {white:9.6g}")
+        if high - low < NARROW * (white - black):
+            filled = f"99 % of the values of channel {name} lie from {low:g} to {high:g}"
+            logger.warning(f"{filled}, in less than a tenth of its range {black:g} to {white:g}: nearly one grey level")
+    return "\n".join(rows)
+
+
+def _lists(pairs: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(pair) for pair in pairs]
+
+
+def _is_names(value: object) -> bool:
+    names = words_of(value) if value is None or isinstance(value, str | list | tuple) else ("", "")
+    return len(set(names)) == len(names) and all(names)
+
+
+def _is_range(value: object) -> bool:
+    return value in (None, "auto", "minmax") or pairs_of(value) is not None
+
+
+# yacs lets a key whose default is None become a word, a number or a list.
+declare(
+    CHANNELS,
+    None,
+    'Names of the images\' channels, in the order in which the network sees them, such as "red green blue nir". '
+    "None or auto: as the weights were trained, else as the images have them; None of photographs.",
+    Rule("auto, or different names between blanks", _is_names),
+    resolve=channels_of_run,
+    after=("MODEL.WEIGHTS", CHANNEL_FILES),
+)
+declare(
+    CHANNEL_FILES,
+    None,
+    "Files of an image's channels, where each has its own, in the order of INPUT.CHANNELS, such as "
+    '"{}_D.TIF {}_F.TIF {}_R.TIF"; an image is listed once, by the first.',
+    resolve=files_of_run,
+)
+declare(
+    RANGE,
+    None,
+    'Values that become black and white, a pair or one for each channel, such as "0 3000". auto: the percentiles 0.5 '
+    "and 99.5 of each channel in up to 1,000 images (of 8 bits all). minmax: the lowest and highest. None: as "
+    "the weights were trained, else by INPUT.BIT_DEPTH where it fits, else auto.",
+    Rule('auto, minmax, or pairs of numbers in rising order, such as "0 3000"', _is_range),
+    resolve=range_of_run,
+    after=(CHANNELS, NODATA),
+)
+declare(
+    NODATA,
+    None,
+    "Value of pixels that say nothing, which become MODEL.PIXEL_MEAN; in addition to those that a file marks: by "
+    "GDAL's tag 42113, NaN or transparency.",
+    Rule("None or a number", lambda value: value is None or type(value) in (int, float)),
+)
+of_detectron2("DATASETS.TRAIN", "DATASETS.TEST", resolve=names_with_files, after=CHANNEL_FILES)

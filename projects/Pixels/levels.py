@@ -1,0 +1,126 @@
+"""From the samples of a file to grey levels of 0 to 255 in the channels that a PixelFormat has."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from projects.Pixels.channel_files import FIELD, files_of
+from projects.Pixels.sample_files import read_samples
+from projects.Pixels.samples import Samples
+from revisit.data.images.image_bytes import DeepImageError, read_file
+from revisit.data.images.opening import strips
+from revisit.data.images.pixel_format import PixelFormat
+
+EIGHT_BITS = (0.0, 255.0)
+
+
+def samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
+    """What a record's image holds in the channels of ``pixels``, by its bytes and by the files of its further channels.
+
+    Raises:
+        DeepImageError: other channels, or channels of other sizes; damaged ones as read_samples.
+    """
+    whole = all_samples_of(data, record, pixels)
+    places = _places(whole, pixels)
+    chosen = _with_alpha(whole) if max(places) >= whole.values.shape[2] else whole
+    if places != tuple(range(chosen.values.shape[2])):
+        chosen = chosen._replace(values=chosen.values[..., list(places)])
+    return chosen
+
+
+def all_samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
+    """As samples_of, in all channels that the image has."""
+    name = str(record.get("file_name", ""))
+    files = record.get(FIELD) or (files_of(name, pixels.files) if pixels.files else ())
+    whole = read_samples(data, name)
+    if files:
+        whole = _joined([whole, *(read_samples(read_file(file), file) for file in files[1:])], files)
+    return whole._replace(missing=_missing(whole, pixels.nodata))
+
+
+def _joined(parts: list[Samples], files: Sequence[str]) -> Samples:
+    """Channels of several files in one image."""
+    for part, file in zip(parts, files, strict=True):
+        bands = part.values.shape[2]
+        if bands != 1:
+            raise DeepImageError(f"{file} has {bands} channels: expected 1, as INPUT.CHANNEL_FILES has a file for each")
+        if part.values.shape != parts[0].values.shape:
+            sizes = " and ".join("{1} x {0} px".format(*each.values.shape) for each in (part, parts[0]))
+            raise DeepImageError(f"{file} and {files[0]} differ in size, {sizes}")
+    masks = [part.missing for part in parts if part.missing is not None]
+    missing = np.logical_or.reduce(masks) if masks else None
+    return Samples(np.concatenate([part.values for part in parts], axis=2), missing)
+
+
+def _places(samples: Samples, pixels: PixelFormat) -> tuple[int, ...]:
+    """Of the channels of ``pixels`` among those of a file: by their names where it has all of these, else in order."""
+    count, wanted = samples.values.shape[2], pixels.channels
+    named = [name.lower() for name in samples.names]
+    if wanted and all(name.lower() in named for name in wanted):
+        return tuple(named.index(name.lower()) for name in wanted)
+    if not wanted and (count == 1 or samples.is_colour):
+        return tuple(range(min(count, 3)))
+    has_alpha = samples.alpha is not None
+    if wanted and len(wanted) in (count, count + has_alpha):
+        return tuple(range(len(wanted)))
+    expected = f"{len(wanted)} ({', '.join(wanted)})" if wanted else "1, or red, green and blue (INPUT.CHANNELS)"
+    held = f"{count} channels" + f" ({', '.join(samples.names)})" * bool(samples.names) + " and alpha" * has_alpha
+    raise DeepImageError(f"{held}, expected {expected}")
+
+
+def _with_alpha(samples: Samples) -> Samples:
+    """With what the file calls transparency as a channel, which then marks nothing."""
+    return Samples(np.concatenate([samples.values, samples.alpha[..., None]], axis=2))
+
+
+def _missing(samples: Samples, nodata: float | None) -> np.ndarray | None:
+    """(H, W) bool, where any channel has no data; None where all have."""
+    marks = [] if samples.missing is None else [samples.missing]
+    if nodata is not None:
+        marks.append((samples.values == nodata).any(axis=2))
+    if samples.values.dtype.kind == "f":
+        marks.append(np.isnan(samples.values).any(axis=2))
+    missing = np.logical_or.reduce(marks) if marks else None
+    return missing if missing is not None and missing.any() else None
+
+
+def to_levels(samples: Samples, pixels: PixelFormat) -> np.ndarray:
+    """(H, W, C) uint8: of each channel's range the low value becomes 0, the high one 255; what lies beyond is clipped.
+
+    Pixels without data become ``pixels.fill``. A single channel without a name becomes three, as photographs have.
+
+    Raises:
+        DeepImageError: no range is known.
+    """
+    values = samples.values
+    ranges = np.array(ranges_of(samples, pixels), np.float64)
+    if values.dtype == np.uint8 and (ranges == EIGHT_BITS).all():
+        levels = np.ascontiguousarray(values)
+    else:
+        levels = np.empty(values.shape, np.uint8)
+        for rows in strips(*values.shape[:2]):
+            levels[rows] = _scaled(values[rows], ranges)
+    fill = pixels.fill or (0,) * levels.shape[2]
+    if samples.missing is not None:
+        levels = levels.copy() if levels is values else levels
+        levels[samples.missing] = fill if len(fill) == levels.shape[2] else fill[0]
+    return levels if pixels.channels or levels.shape[2] == 3 else np.repeat(levels, 3, axis=2)
+
+
+def ranges_of(samples: Samples, pixels: PixelFormat) -> tuple[tuple[float, float], ...]:
+    """Of each channel, or one of all; of 8 bits all values where nothing says another. Raises DeepImageError."""
+    if pixels.ranges:
+        return pixels.ranges
+    if pixels.bits:
+        return ((0.0, float(2**pixels.bits - 1)),)
+    if samples.values.dtype == np.uint8:
+        return (EIGHT_BITS,)
+    raise DeepImageError(f"values of {samples.values.dtype}: set INPUT.RANGE auto, or to what becomes black and white")
+
+
+def _scaled(values: np.ndarray, ranges: np.ndarray) -> np.ndarray:
+    """(h, W, C) uint8. Rounded down, as photographs of more bits are; in float64 where float32 would lose digits."""
+    exact = np.float64 if values.dtype.itemsize > 2 else np.float32
+    low, high = ranges.astype(exact).T
+    levels = (values.astype(exact) - low) * (256 / (high - low)).astype(exact)
+    return np.nan_to_num(levels, nan=0.0).clip(0, 255).astype(np.uint8)

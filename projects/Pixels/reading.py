@@ -1,0 +1,50 @@
+"""Who reads images that are no photographs of 8 bits a sample, by what their samples mean."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from projects.Pixels.channels import NAMED, flags_of_format, format_of_values, measured_ranges
+from projects.Pixels.grey_levels import decode_deep, find_bits, read_values
+from projects.Pixels.levels import samples_of, to_levels
+from projects.Pixels.statistics import levels_of, principal_components
+from projects.Pixels.survey import survey
+from revisit.data.images.deep_images import DEEP_IMAGES_REGISTRY, DeepImages, open_deep
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
+from revisit.data.sources.records import Records
+
+
+@DEEP_IMAGES_REGISTRY.register()
+class Pixels(DeepImages):
+    """Reads channels, ranges and marks as INPUT.CHANNELS and its like say; grey levels of more bits by BIT_DEPTH."""
+
+    KEYS = ("INPUT.BIT_DEPTH", *NAMED)
+
+    def format_of(self, values: Mapping[str, Any]) -> PixelFormat:
+        return format_of_values(values)
+
+    def flags_of(self, pixels: PixelFormat) -> dict[str, Any]:
+        return flags_of_format(pixels)
+
+    def find(self, records: Records) -> PixelFormat:
+        seen = survey(records, PHOTOGRAPHS)
+        if seen is None:
+            bits, _ = find_bits(records) or (None, "")
+            return PixelFormat(bits)
+        channels = () if seen.is_colour else seen.channels
+        pixels = PixelFormat(channels=channels, ranges=measured_ranges(seen, "auto"))
+        levels = levels_of(records, pixels)
+        fill = tuple(levels.mean(axis=0).round().astype(int).tolist())
+        shown = principal_components(levels) if len(channels) > 2 and not pixels.colours else ()
+        return PixelFormat(None, channels, (), pixels.ranges, None, fill, tuple(map(tuple, shown)))
+
+    def read(self, data: bytes, record: dict, pixels: PixelFormat) -> np.ndarray:
+        return to_levels(samples_of(data, record, pixels), pixels)
+
+    def size(self, data: bytes) -> tuple[int, int]:
+        return read_values(data, open_deep(data)).shape[:2]
+
+    def decode(self, data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
+        return decode_deep(data, image, pixels)

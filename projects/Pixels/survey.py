@@ -1,0 +1,147 @@
+"""What a sample of the images holds: which channels, and which values in them."""
+
+import functools
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from projects.Pixels.channel_files import FIELD, names_of_patterns
+from projects.Pixels.levels import all_samples_of, samples_of
+from projects.Pixels.samples import Samples
+from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
+from revisit.data.images.opening import TIFF_MAGICS
+from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.sources.records import ask_each, sample
+from revisit.errors import UserError, expect
+
+logger = logging.getLogger(__name__)
+
+HEAD = 132  # bytes, by which formats are known
+PIXELS = 4096  # of an image, at most
+_ARRAYS = (b"\x93NUMPY", b"PK\x03\x04")  # starts of .npy and .npz
+_DICOM = b"DICM"  # from byte 128 on
+_kept: dict[tuple, "Survey | None"] = {}  # of the last images that were asked for
+
+
+class Found(NamedTuple):
+    """Of one image."""
+
+    file_name: str
+    channels: tuple[str, ...]  # names of all, "" where the file says none
+    is_colour: bool  # or grey
+    is_plain: bool  # whether it can be a photograph of some BIT_DEPTH: a TIFF without marks and negative values
+    dtype: str
+    values: np.ndarray  # (n, C) of pixels that have data
+
+
+class Survey(NamedTuple):
+    """Of the images that were looked at."""
+
+    images: int
+    channels: tuple[str, ...]  # names, as the files or their patterns have them, else numbers from 1
+    is_colour: bool  # whether the files call these red, green and blue, or there is one
+    dtypes: tuple[str, ...]
+    values: np.ndarray  # (n, C) of pixels that have data, n > 0
+
+    @property
+    def is_of_bytes(self) -> bool:
+        return self.dtypes == ("uint8",)
+
+
+def survey(records: Sequence[dict], pixels: PixelFormat) -> Survey | None:
+    """Of up to 1,000 images, spread evenly; None where they can be photographs.
+
+    Args:
+        pixels: what is known already of channels, their files and nodata.
+
+    Raises:
+        UserError: images with other channels than others, or than ``pixels`` has; no data in any.
+    """
+    places = tuple(map(_place, sample(records)))
+    known = PixelFormat(channels=pixels.channels, files=pixels.files, nodata=pixels.nodata)
+    key = (places, known, pixels.is_of_photographs)
+    if key not in _kept:  # several keys of a config ask for the same
+        _kept.clear()
+        _kept[key] = seen = _survey(places, known, can_be=pixels.is_of_photographs)
+        if seen is not None:
+            _kept[places, replace(known, channels=seen.channels), False] = seen
+    return _kept[key]
+
+
+def _place(record: dict) -> tuple[tuple[str, object], ...]:
+    """Where an image lies, as a key of a cache."""
+    fields = ("file_name", "offset", "size", "frame", FIELD)
+    values = ((field, record[field]) for field in fields if field in record)
+    return tuple((field, tuple(value) if isinstance(value, list) else value) for field, value in values)
+
+
+def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
+    """``can_be``: whether nothing says that they are no photographs."""
+    records = [dict(place) for place in places if place]
+    if not records or (can_be and not any(ask_each(_may_hold_more, records))):
+        return None
+    look = functools.partial(_look, pixels=pixels)
+    found = list(filter(None, ask_each(look, records, "looking at channels and values")))
+    if not found or (can_be and all(each.is_plain for each in found)):
+        return None
+    first = found[0]
+    for other in found:
+        if len(other.channels) != len(first.channels):
+            one, two = (f"{each.file_name} has {len(each.channels)} channels" for each in (first, other))
+            raise UserError(f"{one}, {two}: expected images of one kind, or INPUT.CHANNELS that all of them have")
+    values = np.concatenate([each.values for each in found])
+    expect(len(values), f"{first.file_name} and {len(found) - 1} other images: no pixel has data")
+    dtypes = tuple(sorted({each.dtype for each in found}))
+    return Survey(len(found), _names(first.channels, pixels), first.is_colour, dtypes, values)
+
+
+def _names(own: tuple[str, ...], pixels: PixelFormat) -> tuple[str, ...]:
+    """Names of channels: those that were asked for, else the files' own, else numbers from 1."""
+    if pixels.channels:
+        return pixels.channels
+    if pixels.files:
+        own = names_of_patterns(pixels.files)
+    return own if all(own) and len(set(own)) == len(own) else tuple(str(n) for n in range(1, len(own) + 1))
+
+
+def _may_hold_more(record: dict) -> bool:
+    """Whether a file is of a format that holds more than photographs, by its first bytes."""
+    try:
+        head = read_bytes(record, HEAD)
+    except (OSError, UnreadableImageError):
+        return False
+    return FIELD in record or head.startswith((*TIFF_MAGICS, *_ARRAYS)) or head[128:] == _DICOM
+
+
+def _look(record: dict, pixels: PixelFormat) -> Found | None:
+    """None of an image that cannot be read, which another check counts."""
+    try:
+        data = read_bytes(record)
+        samples = samples_of(data, record, pixels) if pixels.channels else all_samples_of(data, record, pixels)
+    except Exception:  # damaged files raise whatever their bytes trip
+        return None
+    count = samples.values.shape[2]
+    is_colour = samples.is_colour or count == 1
+    has_marks = samples.missing is not None and samples.values.dtype != np.uint8
+    is_plain = is_colour and not has_marks and _is_of_some_depth(data, samples)
+    names = samples.names if len(samples.names) == count else ("",) * count
+    return Found(str(record["file_name"]), names, is_colour, is_plain, str(samples.values.dtype), _some_pixels(samples))
+
+
+def _is_of_some_depth(data: bytes, samples: Samples) -> bool:
+    """Whether INPUT.BIT_DEPTH can say what the values of a file mean."""
+    kind, bytes_of_one = samples.values.dtype.kind, samples.values.dtype.itemsize
+    fits = (kind == "u" and bytes_of_one <= 2) or (kind == "f" and samples.values.min() >= 0)
+    return data.startswith(TIFF_MAGICS) and fits
+
+
+def _some_pixels(samples: Samples) -> np.ndarray:
+    """(n, C) of at most PIXELS pixels that have data, spread evenly, finite."""
+    flat = samples.values.reshape(-1, samples.values.shape[2])
+    step = 1 + len(flat) // PIXELS | 1  # odd, so that it meets all columns
+    kept = np.ones(len(flat[::step]), bool) if samples.missing is None else ~samples.missing.reshape(-1)[::step]
+    values = flat[::step][kept]
+    return values[np.isfinite(values).all(axis=1)] if values.dtype.kind == "f" else values

@@ -1,0 +1,178 @@
+"""What samples mean is decided once for a run: by what is stated, else by the weights, else by the images."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trees import logged
+
+from revisit.data.images.deep_images import format_flags, format_of, pixel_format
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
+from revisit.data.images.reader import read_record
+from revisit.engine.data_checks import decide_by_images
+from revisit.engine.setup import make_config
+from revisit.errors import UserError
+from revisit.keys import Facts
+
+GENERATOR = np.random.default_rng(0)
+
+
+def write_arrays(folder, count=6, shape=(20, 30), channels=5, low=100, high=4000, dtype=np.uint16):
+    """Arrays of channels with means of their own; the name of their list."""
+    folder.mkdir(exist_ok=True)
+    files = []
+    for number in range(count):
+        values = GENERATOR.uniform(low, high, (*shape, channels)) * np.linspace(0.5, 1, channels)
+        files.append(folder / f"{number}.npy")
+        np.save(files[-1], values.astype(dtype))
+    (folder / "list.txt").write_text("\n".join(map(str, files)))
+    return f"list:{folder / 'list.txt'}"
+
+
+def decided(name, *opts, output):
+    cfg = make_config("own_images/pretrain.yaml", ["DATASETS.TRAIN", f"('{name}',)", "OUTPUT_DIR", str(output), *opts])
+    decide_by_images(cfg, Facts(stated=[list(opts[::2])]), looked_at=False)
+    return cfg
+
+
+def files_of(name):
+    return Path(name.partition(":")[2]).read_text().split()
+
+
+def values_of(name):
+    return np.concatenate([np.load(file).reshape(-1, np.load(file).shape[-1]) for file in files_of(name)])
+
+
+def test_channels_ranges_and_pixel_statistics_follow_from_the_images(tmp_path):
+    name = write_arrays(tmp_path / "a")
+    cfg = decided(name, output=tmp_path)
+    assert cfg.INPUT.CHANNELS == ["1", "2", "3", "4", "5"]
+    values = values_of(name).astype(np.float64)
+    expected = np.percentile(values, (0.5, 99.5), axis=0).T
+    np.testing.assert_allclose(cfg.INPUT.RANGE, expected, rtol=1e-5)
+    low, high = expected.T
+    levels = np.floor((values - low) * 256 / (high - low)).clip(0, 255)
+    np.testing.assert_allclose(cfg.MODEL.PIXEL_MEAN, levels.mean(axis=0), atol=0.05)
+    np.testing.assert_allclose(cfg.MODEL.PIXEL_STD, levels.std(axis=0), atol=0.05)
+
+
+def test_what_is_stated_counts(tmp_path):
+    name = write_arrays(tmp_path / "a")
+    cfg = decided(name, "INPUT.CHANNELS", "b g r nir swir", "INPUT.RANGE", "0 4096", output=tmp_path)
+    pixels = pixel_format(cfg)
+    assert pixels.channels == ("b", "g", "r", "nir", "swir") and pixels.ranges == ((0.0, 4096.0),)
+    assert pixels.colours == (2, 1, 0) and pixels.shown == ()
+    record = {"file_name": str(tmp_path / "a" / "0.npy")}
+    np.testing.assert_array_equal(read_record(record, pixels), np.load(record["file_name"]) >> 4)
+
+
+def test_a_range_of_minimum_and_maximum(tmp_path):
+    name = write_arrays(tmp_path / "a")
+    cfg = decided(name, "INPUT.RANGE", "minmax", output=tmp_path)
+    values = values_of(name)
+    np.testing.assert_allclose(cfg.INPUT.RANGE, np.stack([values.min(axis=0), values.max(axis=0)], axis=1), rtol=1e-5)
+
+
+def test_bytes_keep_all_their_values(tmp_path):
+    name = write_arrays(tmp_path / "a", high=250, dtype=np.uint8)
+    pixels = pixel_format(decided(name, output=tmp_path))
+    record = {"file_name": str(tmp_path / "a" / "0.npy")}
+    np.testing.assert_array_equal(read_record(record, pixels), np.load(record["file_name"]))
+
+
+def test_negative_grey_values_are_seen_as_photographs_of_their_range(tmp_path):
+    name = write_arrays(tmp_path / "a", channels=1, low=-1000, high=3000, dtype=np.int16)
+    cfg = decided(name, "INPUT.RANGE", "-1000 3000", output=tmp_path)
+    pixels = pixel_format(cfg)
+    assert pixels.channels == () and len(cfg.MODEL.PIXEL_MEAN) == 3
+    file = tmp_path / "a" / "0.npy"
+    expected = np.floor((np.load(file).astype(float) + 1000) * 256 / 4000).clip(0, 255)
+    image = read_record({"file_name": str(file)}, pixels)
+    assert image.shape[2] == 3
+    np.testing.assert_array_equal(image, np.repeat(expected, 3, axis=2))
+
+
+def test_pixels_without_data_become_the_mean_and_count_nowhere(tmp_path):
+    name = write_arrays(tmp_path / "a", low=1000, high=3000)
+    file = tmp_path / "a" / "0.npy"
+    values = np.load(file)
+    values[:5, :, 2] = 65535
+    np.save(file, values)
+    cfg = decided(name, "INPUT.NODATA", "65535", output=tmp_path)
+    assert np.max(cfg.INPUT.RANGE) <= 3000
+    pixels = pixel_format(cfg)
+    image = read_record({"file_name": str(file)}, pixels)
+    assert (image[:5] == np.round(cfg.MODEL.PIXEL_MEAN)).all() and len(np.unique(image[5:])) > 100
+
+
+def test_images_that_differ_in_their_channels_are_both_named(tmp_path):
+    name = write_arrays(tmp_path / "a")
+    np.save(tmp_path / "a" / "3.npy", np.zeros((20, 30, 4), np.uint16))
+    with pytest.raises(UserError, match=r"0\.npy has 5 channels, .*3\.npy has 4 channels"):
+        decided(name, output=tmp_path)
+
+
+def test_values_in_a_tenth_of_their_range_are_worth_a_warning(tmp_path):
+    name = write_arrays(tmp_path / "a", low=100, high=200)
+    lines = logged(decided, name, "INPUT.RANGE", "0 65535", output=tmp_path)
+    assert any("less than a tenth of its range" in line for _, line in lines)
+
+
+@pytest.mark.parametrize(
+    "opts",
+    [
+        ("INPUT.CHANNELS", "a a b"),
+        ("INPUT.RANGE", "3 1"),
+        ("INPUT.RANGE", "wide"),
+        ("INPUT.NODATA", "none"),
+        ("INPUT.CHANNEL_FILES", "../{}.tif"),
+        ("INPUT.CHANNEL_FILES", "/etc/{}.tif"),
+        ("INPUT.CHANNEL_FILES", "red.tif"),
+        ("INPUT.CHANNELS", "a b"),
+        ("VIEW.CHANNELS", "1 2 9"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, opts):
+    name = write_arrays(tmp_path / "a")
+    with pytest.raises(UserError) as error:
+        cfg = decided(name, *opts, output=tmp_path)
+        read_record({"file_name": str(tmp_path / "a" / "0.npy")}, pixel_format(cfg))
+    assert "\n" not in str(error.value)
+
+
+def test_flags_say_the_format_again(tmp_path):
+    cfg = decided(write_arrays(tmp_path / "a"), output=tmp_path)
+    pixels = pixel_format(cfg)
+    flags = json.loads(json.dumps(format_flags(pixels) | {"MODEL.PIXEL_MEAN": cfg.MODEL.PIXEL_MEAN}))
+    assert format_of(flags, []) == pixels and hash(pixels)
+    assert format_flags(PHOTOGRAPHS) == {} and format_flags(PixelFormat(12)) == {"INPUT.BIT_DEPTH": 12}
+
+
+def test_without_flags_the_images_say_the_format(tmp_path):
+    name = write_arrays(tmp_path / "a")
+    records = [{"file_name": file} for file in files_of(name)]
+    cfg = decided(name, output=tmp_path)
+    found, pixels = format_of({}, records), pixel_format(cfg)
+    assert (found.channels, found.ranges, found.fill) == (pixels.channels, pixels.ranges, pixels.fill)
+    np.testing.assert_allclose(found.shown, pixels.shown)
+
+
+def test_channels_in_files_of_their_own_are_one_image(tmp_path):
+    folder = tmp_path / "fields"
+    folder.mkdir()
+    for number in range(3):
+        for channel, name in enumerate("DFR"):
+            np.save(folder / f"field{number}_{name}.npy", np.full((8, 9), 1000 * channel + number, np.uint16))
+    names = [f"field{number}_{name}.npy" for number in range(3) for name in "DFR"]
+    (folder / "list.txt").write_text("\n".join(str(folder / name) for name in names))
+    name = f"list:{folder / 'list.txt'}"
+    cfg = decided(name, "INPUT.CHANNEL_FILES", "{}_D.npy {}_F.npy {}_R.npy", "INPUT.RANGE", "0 2560", output=tmp_path)
+    assert cfg.INPUT.CHANNELS == ["D", "F", "R"]
+    pixels = pixel_format(cfg)
+    image = read_record({"file_name": str(folder / "field2_D.npy")}, pixels)
+    np.testing.assert_array_equal(image[0, 0], [0, 100, 200])
+    (folder / "field1_F.npy").unlink()
+    (folder / "first.txt").write_text("\n".join(str(folder / name) for name in names if "_D" in name))
+    with pytest.raises(UserError, match=r"1 files are missing: .*field1_F\.npy"):
+        decided(f"list:{folder / 'first.txt'}", "INPUT.CHANNEL_FILES", "{}_D.npy {}_F.npy", output=tmp_path)
