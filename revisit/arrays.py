@@ -42,7 +42,14 @@ def read_head(file: BinaryIO, size: int) -> Head:
 def read_array(path: str | Path) -> np.ndarray:
     """The array of a .npy file: numbers or text. Raises ValueError for another file, OSError where there is none."""
     with open(path, "rb") as file:
-        return _array(file, os.fstat(file.fileno()).st_size)
+        return array_in(file, os.fstat(file.fileno()).st_size)
+
+
+def array_in(file: BinaryIO, size: int) -> np.ndarray:
+    """As read_array, of an open file of ``size`` bytes."""
+    read_head(file, size)
+    file.seek(0)
+    return npy.read_array(file, allow_pickle=False)
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
@@ -52,31 +59,31 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         UserError: there is none, it is damaged, or one that is compressed.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            _check_members(members, os.path.getsize(path))
-            arrays = {}
-            for member in members:
-                with archive.open(member) as file:
-                    arrays[member.filename.removesuffix(".npy")] = _array(file, member.file_size)
-            return arrays
+        with open(path, "rb") as file:
+            return arrays_in(file, os.fstat(file.fileno()).st_size)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except Exception as error:  # whatever damaged bytes trip
         raise UserError(f"{path}: no file of arrays, or a damaged one ({first_line(error)})") from error
 
 
-def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
-    """Before any is read: together they are no larger than their file."""
-    packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]
+def arrays_in(file: BinaryIO, size: int, unpacked: int = 0) -> dict[str, np.ndarray]:
+    """As read_arrays, of an open file of ``size`` bytes; compressed ones too, up to so many bytes ``unpacked``."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        _check_members(members, size, unpacked)
+        arrays = {}
+        for member in members:
+            with archive.open(member) as opened:
+                arrays[member.filename.removesuffix(".npy")] = array_in(opened, member.file_size)
+        return arrays
+
+
+def _check_members(members: list[zipfile.ZipInfo], size: int, unpacked: int) -> None:
+    """Before any is read: together they are no larger than their file, or than they may be unpacked."""
+    packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED and not unpacked]
     expect(not packed, f"{', '.join(packed[:3])} compressed: expected arrays as np.savez writes them")
     names = {member.filename for member in members}
     expect(len(names) == len(members) <= MOST_ARRAYS, f"{len(members)} arrays with {len(names)} names")
     claimed = sum(member.file_size for member in members)
-    expect(claimed <= size, f"arrays of {claimed} bytes in a file of {size}")
-
-
-def _array(file: BinaryIO, size: int) -> np.ndarray:
-    read_head(file, size)
-    file.seek(0)
-    return npy.read_array(file, allow_pickle=False)
+    expect(claimed <= max(size, unpacked), f"arrays of {claimed} bytes in a file of {size}")

@@ -4,6 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from revisit.data.images.image_bytes import DeepImageError
+
+_MOST_BYTES = 8  # of a sample
+
 
 class Samples(NamedTuple):
     """Of one image, upright."""
@@ -12,3 +16,24 @@ class Samples(NamedTuple):
     missing: np.ndarray | None = None  # (H, W) bool, where a mark of the file, NaN or transparency says: no data
     names: tuple[str, ...] = ()  # of the channels, where the file says them
     is_colour: bool = False  # whether its tags call the first three channels red, green and blue
+    alpha: np.ndarray | None = None  # (H, W), as the values: what the file calls transparency, and others a channel
+
+
+def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:
+    """In the numbers of this machine; ``missing`` is where one of the (H, W) bool masks is, the transparency is 0, or a
+    channel has no finite value. None where that is nowhere.
+
+    Raises:
+        DeepImageError: other values than integers and floats of up to 64 bits.
+    """
+    values, alpha = samples.values, samples.alpha
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > _MOST_BYTES:
+        raise DeepImageError(f"samples of {values.dtype}: expected integers or floats of up to 64 bits")
+    if not values.size:
+        raise DeepImageError(f"an image of shape {values.shape}: expected a pixel at least")
+    kind = np.uint8 if values.dtype.kind == "b" else values.dtype.newbyteorder("=")
+    values = np.ascontiguousarray(values, kind)
+    of_values = None if kind == np.uint8 or values.dtype.kind != "f" else ~np.isfinite(values).all(axis=-1)
+    found = [mask for mask in (*masks, of_values, None if alpha is None else alpha == 0) if mask is not None]
+    missing = np.logical_or.reduce(found) if found else np.zeros(1, bool)
+    return samples._replace(values=values, missing=missing if missing.any() else None)

@@ -10,6 +10,7 @@ OF_VALUES = {"projects/Pixels/grey_levels.py: to_grey_levels(bits)"}  # where th
 DECODERS = {"imread", "imdecode", "open_image"}
 DECODING = {
     "projects/Pixels/grey_levels.py",
+    "projects/Pixels/photographs.py",
     "projects/Labels/near_copies.py",  # at a quarter of each side: what two images correlate by, whatever they mean
     "projects/Reports/page.py",  # pictures that this project has drawn
     "revisit/data/images/deep_images.py",

@@ -38,7 +38,7 @@ MAX_REPLACEMENTS = 20  # images in a row
 _ORIENTATION = 0x0112  # the EXIF tag
 _END_OF_JPEG = b"\xff\xd9"
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)  # markers of JPEG
-_LYING = (5, 6, 7, 8)  # orientations whose rows are columns
+LYING = (5, 6, 7, 8)  # orientations whose rows are columns
 
 
 class Picture(NamedTuple):
@@ -146,13 +146,14 @@ def read_or_next(records: Sequence[dict], index: int, read: Callable[[dict], Rea
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Whatever is raised becomes an UnreadableImageError that begins with ``name``."""
+    """Whatever is raised becomes an UnreadableImageError that begins with ``name`` if there is one."""
+    start = f"{name}: " if name else ""
     try:
         yield
     except UnreadableImageError as error:
-        raise type(error)(f"{name}: {error}") from None
+        raise type(error)(f"{start}{error}") from None
     except Exception as error:  # decoders raise whatever damaged bytes trip, struct.error and MemoryError too
-        raise UnreadableImageError(f"{name}: {first_line(error)}") from error
+        raise UnreadableImageError(f"{start}{first_line(error)}") from error
 
 
 def _decode_by_opencv(data: bytes) -> np.ndarray:
@@ -209,7 +210,7 @@ def _decode_by_pil(data: bytes, meaning: PixelFormat) -> np.ndarray:
                 message = "images of several frames or pages (GIF, TIFF, WebP) are read as their first one"
                 log_first_n(logging.WARNING, message, name=__name__)
         # A TIFF has been turned by its decoder, of which some versions leave the orientation as it was.
-        return pixels if image is None or image.format == "TIFF" else _turned(pixels, _orientation(image))
+        return pixels if image is None or image.format == "TIFF" else turned(pixels, orientation_of(image))
 
 
 def _to_rgb(image: Image.Image) -> np.ndarray:
@@ -222,14 +223,15 @@ def _to_rgb(image: Image.Image) -> np.ndarray:
     return pixels
 
 
-def _turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
+def turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
     """Upright: 2 is mirrored, 3 turned around, 4 upside down; 5 to 8 are these and the upright one, transposed."""
-    if orientation in _LYING:
+    if orientation in LYING:
         pixels, orientation = pixels.swapaxes(0, 1), orientation - 4
     return np.ascontiguousarray(pixels[:: -1 if orientation in (3, 4) else 1, :: -1 if orientation in (2, 3) else 1])
 
 
-def _orientation(image: Image.Image) -> object:
+def orientation_of(image: Image.Image) -> object:
+    """EXIF's, by which ``turned`` makes an image upright; None where nothing says it."""
     try:
         return image.getexif().get(_ORIENTATION)
     except Exception:  # damaged metadata raise whatever their bytes trip; the pixels may be whole
@@ -248,7 +250,7 @@ def _upright_size(file: BinaryIO) -> tuple[int, int]:
         # Some versions of PIL have turned the size of a TIFF already, its tags have the stored one.
         tags = image.tag_v2 if image.format == "TIFF" else {}
         height, width = tags.get(HEIGHT, image.height), tags.get(WIDTH, image.width)
-        return (width, height) if _orientation(image) in _LYING else (height, width)
+        return (width, height) if orientation_of(image) in LYING else (height, width)
 
 
 def read_size(file_name: PathLike) -> dict[str, int]:

@@ -1,0 +1,34 @@
+"""The one door from the bytes of a file to its samples, by what the bytes begin with."""
+
+from PIL import UnidentifiedImageError
+
+from projects.Pixels.arrays import NPY_MAGIC, NPZ_MAGIC, numpy_size, read_numpy
+from projects.Pixels.photographs import read_photograph
+from projects.Pixels.samples import Samples
+from projects.Pixels.tiff import read_tiff, tiff_size
+from revisit.data.images.opening import TIFF_MAGICS
+
+
+def read_samples(data: bytes, name: str = "") -> Samples:
+    """All channels of a TIFF, an array of numpy's, a DICOM file, or what the core reads as a photograph.
+
+    ``name`` is for what is logged of a file that is read as less than it holds.
+
+    Raises:
+        DeepImageError: a whole file, and nothing gives its samples a meaning; or what reads such is not installed.
+        Exception: whatever damaged bytes trip; Picture.decode gives it the file's name.
+    """
+    if data.startswith(TIFF_MAGICS):
+        return read_tiff(data, name)
+    if data.startswith((NPY_MAGIC, NPZ_MAGIC)):
+        return read_numpy(data)
+    return read_photograph(data)
+
+
+def size_of(data: bytes) -> tuple[int, int]:
+    """(height, width) in px, upright, of a file that PIL cannot open, from its head. Raises as read_samples."""
+    if data.startswith(TIFF_MAGICS):
+        return tiff_size(data)
+    if data.startswith((NPY_MAGIC, NPZ_MAGIC)):
+        return numpy_size(data)
+    raise UnidentifiedImageError("neither PIL nor a plug-in can decode it")

@@ -1,0 +1,229 @@
+"""TIFFs by their tags: which samples are channels, which pages belong to one image, what is no data.
+
+tifffile, with imagecodecs, decodes strips and tiles; what they mean is decided here.
+"""
+
+import io
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import numpy as np
+
+from projects.Pixels.samples import Samples, with_missing
+from projects.Pixels.tiff_descriptions import Planes, names_of_bands, stated_planes
+from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError
+from revisit.data.images.opening import check_pixel_count
+from revisit.data.images.pixel_format import COLOURS
+from revisit.data.images.reader import LYING, turned
+
+from detectron2.utils.logger import log_first_n
+
+try:
+    import imagecodecs  # noqa: F401  # decodes what is compressed
+    import tifffile
+    from tifffile import TiffPage
+except ImportError:  # said where a TIFF is to be read
+    tifffile = None
+
+ORIENTATION, GDAL_METADATA, NODATA = 274, 42112, 42113
+MOST_PAGES = 4096
+_REDUCED, _MASK = 1, 4  # bits of NewSubfileType
+_ALPHA = (1, 2)  # kinds of further samples that are transparency
+_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
+_COLOURS = {_WHITE_IS_ZERO: 1, _BLACK_IS_ZERO: 1, _RGB: 3, _PALETTE: 1, _YCBCR: 3}  # samples
+_JPEG = 7
+_COPIES = 3  # of the samples, while they are decoded
+# Their decoders write no more than a strip or a tile has, whatever its bytes say; of JPEG see _check_jpeg.
+_COMPRESSIONS = {1: "none", 5: "LZW", 8: "deflate", 32946: "deflate", 32773: "PackBits", 34925: "LZMA", 50000: "ZSTD"}
+_COMPRESSIONS |= {_JPEG: "JPEG"}
+_CONVERT = "convert it, such as by gdal_translate -co COMPRESS=DEFLATE"
+
+
+def read_tiff(data: bytes, name: str = "") -> Samples:
+    """Of the image of full resolution in a TIFF: its samples, or those of the pages that it calls channels.
+
+    - What OME, ImageJ or tifffile call z or time is read at its first place, and that is said once. Pages of one shape
+      that nothing names are refused. Reduced levels are not read, and masks (GDAL's) are ``missing``.
+    - Samples after the colours are channels, but ExtraSamples 1 and 2, which are ``alpha``.
+    - A palette of greys is one channel of its levels, another one RGB. Where white is 0, grey is inverted.
+    - The mark of GDAL_NODATA says of a pixel that it is missing where all its channels have it, as rasterio's
+      dataset_mask: 0 and 255 are in one channel of many a pixel that is there. NaN says so in any channel.
+
+    Raises:
+        DeepImageError: what no tag gives a meaning.
+        TruncatedImageError: bytes that it names are not there.
+        Exception: whatever damaged bytes trip.
+    """
+    with opened(data) as file:
+        pages = list(islice(file.pages, MOST_PAGES + 1))
+        if len(pages) > MOST_PAGES:
+            raise DeepImageError(f"a TIFF of more than {MOST_PAGES} pages: expected at most as many")
+        whole = [page for page in pages if not page.subfiletype & (_REDUCED | _MASK)] or pages[:1]
+        planes = _planes_of_image(whole, name)
+        channels = [whole[place] for place in planes.places]
+        _check(channels, data)
+        samples = _samples(channels, planes.names)
+        samples = with_missing(samples, samples.missing, _masked(pages, whole[0], data))
+        return _upright(samples, _orientation(whole[0]))
+
+
+def tiff_size(data: bytes) -> tuple[int, int]:
+    """(height, width) in px, upright, of the image that read_tiff gives, by its tags alone."""
+    with opened(data) as file:
+        pages = list(islice(file.pages, MOST_PAGES))
+        page = next((page for page in pages if not page.subfiletype & (_REDUCED | _MASK)), pages[0])
+        height, width = page.imagelength, page.imagewidth
+        return (width, height) if _orientation(page) in LYING else (height, width)
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator["tifffile.TiffFile"]:
+    """The pages of a TIFF. Raises DeepImageError where tifffile or imagecodecs is not installed."""
+    if tifffile is None:
+        raise DeepImageError("a TIFF of several channels needs tifffile: pip install 'revisit-detectron2[tiff]'")
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it tells of every odd tag; what matters is raised here
+    with tifffile.TiffFile(io.BytesIO(data)) as file:
+        yield file
+
+
+def _planes_of_image(pages: list["TiffPage"], name: str) -> Planes:
+    """Which of the pages of full resolution are channels of one image."""
+    if stated := stated_planes(pages[0].description, len(pages)):
+        if stated.left_out:
+            message = f"TIFFs of several {' and '.join(stated.left_out)}: the first is read, such as of {name}"
+            log_first_n(logging.WARNING, message, name=__name__)
+        return stated
+    others = pages[1:]
+    alike = [page for page in others if (page.shaped, page.dtype) == (pages[0].shaped, pages[0].dtype)]
+    if alike:
+        message = f"a TIFF of {len(alike) + 1} pages of one size, and nothing says what they are"
+        expected = "OME's or ImageJ's axes, such as tifffile.imwrite(..., metadata={'axes': 'CYX'}), or a page"
+        raise DeepImageError(f"{message}: expected {expected}")
+    if others:
+        message = f"TIFFs of several pages of different sizes: the first is read, such as of {name}"
+        log_first_n(logging.WARNING, message, name=__name__)
+    return Planes((0,))
+
+
+def _check(pages: list["TiffPage"], data: bytes) -> None:
+    """Before anything is decoded: the pages are alike and whole, and have a meaning and a size that can be read."""
+    first = pages[0]
+    if len({(page.shaped, page.dtype, page.photometric, page.extrasamples) for page in pages}) > 1:
+        raise DeepImageError("a TIFF whose channels are pages of different sizes or kinds: expected one kind")
+    if first.photometric not in _COLOURS or (first.photometric == _YCBCR and first.compression != _JPEG):
+        colours = getattr(first.photometric, "name", first.photometric)
+        raise DeepImageError(f"a TIFF of {colours} colours: expected grey levels, a palette or RGB")
+    for page in pages:
+        _check_page(page, data, len(pages))
+
+
+def _check_page(page: "TiffPage", data: bytes, count: int = 1) -> None:
+    """One of so many; and of its strips or tiles."""
+    if page.dtype is None or isinstance(page.bitspersample, tuple) or page.imagedepth != 1:
+        bits, depth = page.bitspersample, page.imagedepth
+        raise DeepImageError(f"a TIFF of {bits} bits a sample, {depth} deep: expected one number of bits, and depth 1")
+    if page.compression not in _COMPRESSIONS:
+        kinds = ", ".join(dict.fromkeys(_COMPRESSIONS.values()))
+        raise DeepImageError(f"a TIFF of compression {page.compression:d}: expected {kinds}, so {_CONVERT}")
+    of_pixel = count * page.samplesperpixel * page.dtype.itemsize
+    check_pixel_count(page.imagelength, page.imagewidth, 4 + _COPIES * of_pixel)
+    check_pixel_count(math.prod(page.chunks), 1, _COPIES * page.dtype.itemsize)
+    segments = list(zip(page.dataoffsets, page.databytecounts, strict=True))
+    if len(segments) != math.prod(page.chunked):
+        raise TruncatedImageError(f"a TIFF with {len(segments)} of {math.prod(page.chunked)} strips or tiles")
+    if any(min(start, size) < 0 or start + size > len(data) for start, size in segments):
+        raise TruncatedImageError("a TIFF without its end")
+
+
+def _samples(pages: list["TiffPage"], names: tuple[str, ...]) -> Samples:
+    """Grey levels, colours or numbers, and what of them is missing; not upright."""
+    page = pages[0]
+    alpha = _place_of_alpha(page)
+    taken = [place for place in range(page.samplesperpixel) if place != alpha]
+    stored = [_stored(each) for each in pages]
+    values = np.concatenate([each[..., taken] for each in stored], axis=-1)
+    of_page = names_of_bands(_text(page, GDAL_METADATA), page.samplesperpixel)
+    samples = Samples(
+        _shown(page, values),
+        names=names or tuple(of_page[place] for place in taken if of_page),
+        is_colour=_COLOURS[page.photometric] == len(COLOURS),
+        alpha=None if alpha is None else stored[0][..., alpha],
+    )
+    if page.photometric == _PALETTE:
+        samples = _through_palette(samples, page.colormap)
+    return with_missing(samples, _no_data(values, _text(page, NODATA)))
+
+
+def _place_of_alpha(page: "TiffPage") -> int | None:
+    """Among the samples of a page, of which the last are of the kinds that ExtraSamples has."""
+    further = page.samplesperpixel - _COLOURS[page.photometric]
+    kinds = page.extrasamples[-further:] if further > 0 else ()
+    places = [page.samplesperpixel - len(kinds) + n for n, kind in enumerate(kinds) if kind in _ALPHA]
+    if len(places) > 1:
+        raise DeepImageError(f"a TIFF with {len(places)} samples of transparency: expected one at most")
+    return places[0] if places else None
+
+
+def _stored(page: "TiffPage") -> np.ndarray:
+    """(H, W, S) of a page whose samples lie together or in planes."""
+    values = page.asarray(squeeze=False, maxworkers=1)[:, 0]  # (planes, H, W, samples of each)
+    return np.moveaxis(values, 0, -2).reshape(*values.shape[1:3], -1)
+
+
+def _shown(page: "TiffPage", values: np.ndarray) -> np.ndarray:
+    """Inverted where white is 0."""
+    if page.photometric != _WHITE_IS_ZERO:
+        return values
+    if page.samplesperpixel > 1 or values.dtype.kind not in "bui":
+        message = f"a TIFF of {page.samplesperpixel} samples of {values.dtype} whose photometric tag is MINISWHITE"
+        raise DeepImageError(f"{message}: expected MINISBLACK, for nothing says what black is")
+    return ~values if values.dtype.kind in "bi" else values.dtype.type(2**page.bitspersample - 1) - values
+
+
+def _through_palette(samples: Samples, palette: np.ndarray | None) -> Samples:
+    """The levels of 0 to 255 that a palette (3, M) has for each value: one channel where all of it is grey."""
+    if palette is None or samples.values.shape[-1] != 1:
+        raise DeepImageError("a TIFF with a palette, and it has none or several samples: expected one, and a palette")
+    levels = palette.T >> 8 if palette.max() > 255 else palette.T  # of 16 bits; some writers have 8
+    is_colour = (levels != levels[:, :1]).any()
+    levels = levels.astype(np.uint8) if is_colour else levels[:, :1].astype(np.uint8)
+    return samples._replace(values=levels[samples.values[..., 0]], names=(), is_colour=bool(is_colour))
+
+
+def _no_data(values: np.ndarray, text: str) -> np.ndarray | None:
+    """(H, W), where all channels have the mark that a text of GDAL's says."""
+    try:
+        mark = float(text.replace(",", "."))
+    except ValueError:
+        return None
+    if values.dtype.kind != "f" and not mark.is_integer():
+        return None
+    with np.errstate(over="ignore"):
+        return (values == (values.dtype.type(mark) if values.dtype.kind == "f" else int(mark))).all(axis=-1)
+
+
+def _masked(pages: list["TiffPage"], image: "TiffPage", data: bytes) -> np.ndarray | None:
+    """(H, W), where a page that is the mask of the image has 0."""
+    size = (image.imagelength, image.imagewidth)
+    for page in pages:
+        if page.subfiletype & _MASK and not page.subfiletype & _REDUCED and (page.imagelength, page.imagewidth) == size:
+            _check_page(page, data)
+            return _stored(page)[..., 0] == 0
+    return None
+
+
+def _text(page: "TiffPage", tag: int) -> str:
+    value = page.tags.valueof(tag)
+    return value.strip().strip("\0") if isinstance(value, str) else ""
+
+
+def _orientation(page: "TiffPage") -> object:
+    return page.tags.valueof(ORIENTATION)
+
+
+def _upright(samples: Samples, orientation: object) -> Samples:
+    missing, alpha = (None if each is None else turned(each, orientation) for each in (samples.missing, samples.alpha))
+    return samples._replace(values=turned(samples.values, orientation), missing=missing, alpha=alpha)
