@@ -36,7 +36,7 @@ from detectron2.modeling import META_ARCH_REGISTRY
 # The core's modules that declare keys, or bring in those that do.
 OWNERS = ("modeling", "data", "data.loading.loader", "data.finetuning.pixel_mapper", "evaluation")
 OWNERS += ("engine.merging", "engine.machine", "engine.precision", "engine.data_checks", "engine.pretrain_trainer")
-OWNERS += ("checkpoint.start",)
+OWNERS += ("checkpoint.start", "checkpoint.stem")
 # Keys of earlier versions, and what to do instead.
 REMOVED = {
     "DATALOADER.DECODE_ON_DEVICE": "set DATALOADER.AUGMENT_ON_DEVICE True, or raise DATALOADER.NUM_WORKERS",

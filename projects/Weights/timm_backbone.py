@@ -42,7 +42,7 @@ declare(
 
 
 class TimmBackbone(Backbone):
-    """A network of timm's without its head: (N, 3, H, W) -> by name, maps (N, C, H/stride, W/stride), rounded up.
+    """A network of timm's without its head: (N, n, H, W) -> by name, maps (N, C, H/stride, W/stride), rounded up.
 
     Maps are those of timm's ``forward_intermediates``. Where the network does not round up by itself, images are padded
     with zeros at the right and the bottom. Layers after the last of the maps are not built. The keys MODEL.TIMM.* say
@@ -52,7 +52,14 @@ class TimmBackbone(Backbone):
     """
 
     def __init__(
-        self, name: str, options: list = (), *, final_norm: bool = False, out_features: list = (), freeze_at: int = 0
+        self,
+        name: str,
+        options: list = (),
+        *,
+        final_norm: bool = False,
+        out_features: list = (),
+        freeze_at: int = 0,
+        channels: int = 3,
     ):
         super().__init__()
         form = form_of(name, hashable(options), final_norm)
@@ -66,7 +73,7 @@ class TimmBackbone(Backbone):
         self._multiple = form.multiple
         self._final_norm = final_norm
         self._indices = [form.stages[stage].index for stage in names]
-        self.timm = build(name, form.kwargs, self._indices, final_norm)
+        self.timm = build(name, form.kwargs, self._indices, final_norm, channels)
         depthwise_in_float32(self.timm)
         _freeze(self.timm, freeze_at)
 
@@ -112,25 +119,26 @@ def _freeze(network: nn.Module, freeze_at: int) -> None:
         network.requires_grad_(False)
 
 
-def _from(cfg: CfgNode, out_features: list[str] = ()) -> TimmBackbone:
+def _from(cfg: CfgNode, input_shape: ShapeSpec, out_features: list[str] = ()) -> TimmBackbone:
     options, freeze_at = cfg.MODEL.TIMM, cfg.MODEL.BACKBONE.FREEZE_AT
     form = {"final_norm": options.FINAL_NORM, "out_features": out_features, "freeze_at": freeze_at}
+    form["channels"] = input_shape.channels
     return TimmBackbone(options.NAME, options.OPTIONS, **form)
 
 
 @BACKBONE_REGISTRY.register()
 def build_timm_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> TimmBackbone:
     """Build it from MODEL.TIMM and MODEL.BACKBONE.FREEZE_AT."""
-    return _from(cfg, cfg.MODEL.TIMM.OUT_FEATURES)
+    return _from(cfg, input_shape, cfg.MODEL.TIMM.OUT_FEATURES)
 
 
 @BACKBONE_REGISTRY.register()
 def build_timm_fpn_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> FPN:
     """``fpn_over`` its maps of MODEL.FPN.IN_FEATURES."""
-    return fpn_over(_from(cfg, cfg.MODEL.FPN.IN_FEATURES), cfg)
+    return fpn_over(_from(cfg, input_shape, cfg.MODEL.FPN.IN_FEATURES), cfg)
 
 
 @BACKBONE_REGISTRY.register()
 def build_timm_simple_pyramid_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> SimpleFeaturePyramid:
     """A simple feature pyramid of MODEL.FPN.OUT_CHANNELS over its last map."""
-    return SimpleFeaturePyramid(_from(cfg), cfg.MODEL.FPN.OUT_CHANNELS)
+    return SimpleFeaturePyramid(_from(cfg, input_shape), cfg.MODEL.FPN.OUT_CHANNELS)

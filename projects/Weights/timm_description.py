@@ -39,7 +39,8 @@ class TimmDescription(BackboneDescription):
     PREFIXES = ("timm.",)
 
     def build(self, cfg: CfgNode) -> TimmBackbone:
-        return TimmBackbone(cfg.MODEL.TIMM.NAME, cfg.MODEL.TIMM.OPTIONS, final_norm=cfg.MODEL.TIMM.FINAL_NORM)
+        options, channels = cfg.MODEL.TIMM, len(cfg.MODEL.PIXEL_MEAN)
+        return TimmBackbone(options.NAME, options.OPTIONS, final_norm=options.FINAL_NORM, channels=channels)
 
     def blocks(self, network: TimmBackbone) -> list[list[str]]:
         """The groups of timm's ``group_matcher``, in whose terms its layer decay is stated."""

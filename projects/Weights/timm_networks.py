@@ -65,9 +65,9 @@ def hashable(options: object, level: int = 0) -> object:
     return tuple(hashable(option, level + 1) for option in options)
 
 
-def build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool) -> nn.Module:
-    """A network down to the last of the maps with these indices."""
-    network = _create(name, kwargs)
+def build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool, channels: int = 3) -> nn.Module:
+    """A network for images of so many channels, down to the last of the maps with these indices."""
+    network = _create(name, {**kwargs, "in_chans": channels})
     has_final_norm = final_norm and hasattr(network, "norm")
     # Before timm 1.0.31 an EfficientNet, which has no such norm, would keep layers of its classifier instead.
     network.prune_intermediate_layers(indices, prune_norm=not has_final_norm)

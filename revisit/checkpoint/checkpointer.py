@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from revisit.checkpoint.convert import BackboneWeights, for_channels
 from revisit.checkpoint.detector_parts import (
     for_both_encoders,
     of_backbone,
@@ -15,7 +16,15 @@ from revisit.checkpoint.detector_parts import (
     predictors_for,
     report_parts,
 )
-from revisit.checkpoint.flags import check_stated_flags, flags_of, is_folded, read_flags
+from revisit.checkpoint.flags import (
+    IMAGENET,
+    check_stated_flags,
+    flag_keys,
+    flags_of,
+    is_folded,
+    is_for_photographs_alone,
+    read_flags,
+)
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
@@ -32,7 +41,13 @@ from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, network_of, value_of
-from revisit.modeling.backbone.description import Flags, backbone_keys, describe, undescribed
+from revisit.modeling.backbone.description import (
+    BackboneDescription,
+    Flags,
+    backbone_keys,
+    describe,
+    undescribed,
+)
 from revisit.modeling.distributed import raised_by_all
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -164,6 +179,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         self._start = origin_of(checkpoint, Path(self._named).name, source, licence)
         folded = flags is None and self.trains and is_folded(of_backbone(tensors))
         check_stated_flags(flags, self._cfg, description, self._path, is_folded=folded)
+        checkpoint = {**checkpoint, "model": self._for_channels(tensors, flags or {}, description)}
         for key, value in tensors.items():
             require_finite(f"{self._path}: {key}", value)
         taken = self._named_plainly({**checkpoint, "model": self._taken(checkpoint, flags or {})})
@@ -174,6 +190,16 @@ class RevisitCheckpointer(DetectionCheckpointer):
         elif not method_of(self._cfg):
             report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
         return incompatible
+
+    def _for_channels(self, tensors: dict, flags: Flags, description: BackboneDescription) -> dict:
+        """Those of a network for photographs whose images have channels: with its first convolution for these."""
+        if not flags or not is_for_photographs_alone(flags, self._cfg):
+            return tensors
+        of_channels = f"{self._path} sees photographs, and the images have channels"
+        expect(self.trains, f"{of_channels}: expected weights that were trained on such images")
+        known = {key: flags[key] for key in flag_keys(description) if key in flags}
+        weights = BackboneWeights(tensors, {**IMAGENET, **known}, description, "")
+        return for_channels(weights, self._cfg).tensors
 
     def _taken(self, checkpoint: dict, flags: Flags) -> dict:
         """The tensors of a file that this model takes, under its names."""

@@ -1,5 +1,6 @@
 """Backbone weights of any source under Revisit's names, complete and with the flags that they are valid under."""
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,11 +8,17 @@ import torch
 from torch import Tensor
 
 from revisit.checkpoint.detector_parts import PARTS
-from revisit.checkpoint.flags import flags_of, flags_to_config
+from revisit.checkpoint.flags import IMAGENET, flags_of, flags_to_config, is_for_photographs_alone
 from revisit.checkpoint.reading import require_finite, tensors_of
 from revisit.checkpoint.sources import layout_of
+from revisit.checkpoint.stem import change_stem, stem_for, stem_words
+from revisit.data.images.deep_images import pixel_format
 from revisit.errors import UserError, expect, first_line
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families
+
+from detectron2.config import CfgNode
+
+logger = logging.getLogger(__name__)
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COUNTER = "num_batches_tracked"  # of a BN layer; files older than it have none
@@ -88,10 +95,35 @@ def as_rgb(weights: BackboneWeights) -> BackboneWeights:
     """The same network for RGB: of weights for BGR the channels of the first convolution are turned round."""
     if weights.flags["INPUT.FORMAT"] == "RGB":
         return weights
-    first = next(key for key, value in weights.tensors.items() if value.dim() == 4 and value.shape[1] == 3)
-    tensors = {**weights.tensors, first: weights.tensors[first].flip(1)}
+    cfg = flags_to_config(weights.flags)
+    tensors = change_stem(weights.tensors, weights.description, cfg, lambda weight: weight.flip(1))
     turned = {name: weights.flags[name][::-1] for name in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")}
     return weights._replace(tensors=tensors, flags={**weights.flags, **turned, "INPUT.FORMAT": "RGB"})
+
+
+def for_channels(weights: BackboneWeights, cfg: CfgNode) -> BackboneWeights:
+    """Weights of RGB or BGR photographs for the channels of a config's images, as MODEL.STEM_FROM says; they see its
+    pixels from then on. Others, and all for photographs, stay.
+
+    PIXEL_STD of most weights is ImageNet's, so that the colours of photographs have deviations of 1, as channels do
+    over their own. Weights over another one, which is not among the config's, are brought to ImageNet's.
+    """
+    if not is_for_photographs_alone(weights.flags, cfg):
+        return weights
+    channels, ours = pixel_format(cfg).channels, cfg.MODEL.PIXEL_STD
+    words = stem_words(channels, cfg.MODEL.STEM_FROM)
+    weights = as_rgb(weights)
+    theirs = weights.flags["MODEL.PIXEL_STD"]
+    of_photographs = theirs if set(theirs) <= set(ours) else IMAGENET["MODEL.PIXEL_STD"]
+    scale = torch.tensor(of_photographs, dtype=torch.float64) / torch.tensor(theirs, dtype=torch.float64)
+
+    def stem(weight: Tensor) -> Tensor:
+        return stem_for(weight.double() * scale.view(3, 1, 1), words).to(weight.dtype)
+
+    tensors = change_stem(weights.tensors, weights.description, flags_to_config(weights.flags), stem)
+    listed = ", ".join(f"{name} from {word}" for name, word in zip(channels, words, strict=True))
+    logger.info(f"weights of RGB photographs see channels (MODEL.STEM_FROM): {listed}")
+    return weights._replace(tensors=tensors, flags={**weights.flags, **flags_of(cfg, None)})
 
 
 def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescription) -> None:

@@ -28,6 +28,8 @@ IMAGENET: Flags = {
     "INPUT.FORMAT": "RGB",
 }
 
+CHANNELS = "INPUT.CHANNELS"  # names, in the order in which a network sees them; not in the flags of photographs
+
 
 def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
     """Config keys that weights depend on: the pixels', after those of the backbone's description."""
@@ -157,8 +159,11 @@ def is_folded(tensors: Tensors) -> bool:
 def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
     """Raise UserError with every key in which a config disagrees with the flags of the weights, and both values."""
     _check_family(flags, cfg, description, weights)
+    check_channels(flags, cfg, weights)
     folded = [key for key in flags if description and key in description.FOLDED]
     ours = {**flags_of(cfg, description), **{key: value_of(cfg, key) for key in folded}}
+    if is_for_photographs_alone(flags, cfg):  # whose pixels MODEL.STEM_FROM maps
+        flags = {key: value for key, value in flags.items() if key not in flags_of(cfg, None)}
     wrong = {key: value for key, value in ours.items() if flags.get(key, value) != value}
     if wrong:
         listed = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
@@ -167,6 +172,19 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
             advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
             advice += "--data IMAGES"
         raise UserError(f"{weights} was made under another configuration: {listed}. Change the config.{advice}")
+
+
+def is_for_photographs_alone(flags: Flags, cfg: CfgNode) -> bool:
+    """Whether weights see photographs, and the images of a config have channels: their first convolution is mapped."""
+    return bool(pixel_format(cfg).channels) and not flags.get(CHANNELS)
+
+
+def check_channels(flags: Flags, cfg: CfgNode, weights: str) -> None:
+    """Raise UserError for weights of channels where the images of a config have others, another order, or none."""
+    theirs, ours = tuple(flags.get(CHANNELS) or ()), pixel_format(cfg).channels
+    here = f"the images have {' '.join(ours)}" if ours else "the images are photographs, seen as RGB"
+    way_out = f'set {CHANNELS} "{" ".join(theirs)}" for such images, or start from other weights'
+    expect(theirs in ((), ours), f"{weights} sees the channels {' '.join(theirs)}, and {here}: {way_out}")
 
 
 def check_stated_flags(

@@ -143,13 +143,14 @@ def values_of_group(cfg: CfgNode, images: int, backbone: nn.Module) -> int:
         return FEW_VALUES
     backbone.eval()
     views = cfg.VIEWS
-    values = [_smallest_map(backbone, views.LARGE_SIZE)]
+    channels = len(cfg.MODEL.PIXEL_MEAN)
+    values = [_smallest_map(backbone, channels, views.LARGE_SIZE)]
     if views.NUM_SMALL:
-        values.append(views.NUM_SMALL * _smallest_map(backbone, views.SMALL_SIZE))
+        values.append(views.NUM_SMALL * _smallest_map(backbone, channels, views.SMALL_SIZE))
     return min(FEW_VALUES, images * min(values))
 
 
-def _smallest_map(backbone: nn.Module, size: int) -> int:
+def _smallest_map(backbone: nn.Module, channels: int, size: int) -> int:
     """Values of a channel in the smallest map that batch norm normalises, for an image of ``size`` px."""
     areas: list[int] = []
 
@@ -159,5 +160,5 @@ def _smallest_map(backbone: nn.Module, size: int) -> int:
 
     for layer in batch_norms(backbone):
         layer.forward = note  # in place of what takes most of the time on no device
-    backbone(torch.empty(1, 3, size, size, device="meta"))
+    backbone(torch.empty(1, channels, size, size, device="meta"))
     return min(areas)

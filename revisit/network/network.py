@@ -41,7 +41,7 @@ class Network(nn.Module):
         self.network, self.flags, self.title, self._maps = network, flags, title, maps
         for name in ("mean", "std"):
             values = torch.tensor(flags[f"MODEL.PIXEL_{name.upper()}"])
-            self.register_buffer(name, values.view(3, 1, 1), persistent=False)
+            self.register_buffer(name, values.view(-1, 1, 1), persistent=False)
         self.eval()
 
     @classmethod

@@ -13,11 +13,11 @@ declare("MODEL.CONV_NET.WIDTH", 8, "Channels.")
 
 
 class ConvNet(Backbone):
-    """Two convolutions of stride 2 with BN: (N, 3, H, W) -> ``last``, (N, WIDTH, H/4, W/4)."""
+    """Two convolutions of stride 2 with BN: (N, C, H, W) -> ``last``, (N, WIDTH, H/4, W/4)."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, channels: int = 3):
         super().__init__()
-        convs = [nn.Conv2d(channels, width, 3, stride=2, padding=1) for channels in (3, width)]
+        convs = [nn.Conv2d(inputs, width, 3, stride=2, padding=1) for inputs in (channels, width)]
         self.layers = nn.Sequential(convs[0], nn.BatchNorm2d(width), convs[1], nn.BatchNorm2d(width))
         self._out_features = ["last"]
         self._out_feature_channels, self._out_feature_strides = {"last": width}, {"last": 4}
@@ -28,7 +28,7 @@ class ConvNet(Backbone):
 
 @BACKBONE_REGISTRY.register()
 def build_conv_net(cfg: CfgNode, input_shape: ShapeSpec) -> ConvNet:
-    return ConvNet(cfg.MODEL.CONV_NET.WIDTH)
+    return ConvNet(cfg.MODEL.CONV_NET.WIDTH, len(cfg.MODEL.PIXEL_MEAN))
 
 
 @BACKBONE_DESCRIPTIONS.register()
@@ -38,7 +38,7 @@ class ConvNetDescription(BackboneDescription):
     PREFIXES = ("layers.",)
 
     def build(self, cfg: CfgNode) -> ConvNet:
-        return ConvNet(cfg.MODEL.CONV_NET.WIDTH)
+        return ConvNet(cfg.MODEL.CONV_NET.WIDTH, len(cfg.MODEL.PIXEL_MEAN))
 
     def library_names(self, stated: Flags) -> dict[str, str]:
         return {f"body.{key}": f"layers.{key}" for key in ConvNet(1).layers.state_dict()}

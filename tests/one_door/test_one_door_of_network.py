@@ -40,6 +40,7 @@ def test_what_weights_describe_is_built_with_its_pixels_alone():
     built = [f"{path}: {ast.unparse(node)}" for path, node in nodes(ast.Call) if is_build(node)]
     assert sorted(built) == [
         "revisit/checkpoint/convert.py: description.build(cfg)",
+        "revisit/checkpoint/stem.py: description.build(with_values(cfg, {'MODEL.PIXEL_MEAN': [0.0] * count}))",
         "revisit/network/network.py: weights.description.build(flags_to_config(weights.flags))",
         "revisit/network/network_maps.py: backbone.description.build(flags_to_config(backbone.flags))",
     ]

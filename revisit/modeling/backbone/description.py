@@ -41,7 +41,8 @@ class BackboneDescription:
     FOLDED: Flags = {}  # what the config has to state for weights whose batch norm is a scale and a bias
 
     def build(self, cfg: CfgNode) -> nn.Module:
-        """A backbone for RGB that has a place for every tensor of the family's under ``cfg``'s flags."""
+        """A backbone for as many channels as MODEL.PIXEL_MEAN has values, with a place for every tensor of the family's
+        under ``cfg``'s flags."""
         raise NotImplementedError
 
     def parts(self, module: nn.Module) -> list[str]:

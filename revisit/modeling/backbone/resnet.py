@@ -131,7 +131,7 @@ class ResNetDescription(BackboneDescription):
 
     def build(self, cfg: CfgNode) -> ResNet:
         trained = {"MODEL.RESNETS.OUT_FEATURES": ["res5"], "MODEL.RESNETS.NORM": "BN", "MODEL.BACKBONE.FREEZE_AT": 0}
-        return build_revisit_resnet_backbone(with_values(cfg, trained), ShapeSpec(channels=3))
+        return build_revisit_resnet_backbone(with_values(cfg, trained), ShapeSpec(channels=len(cfg.MODEL.PIXEL_MEAN)))
 
     def parts(self, module: nn.Module) -> list[str]:
         """In a C4 detector res5 belongs to the RoI heads, without the normalisation that MoCo adds after it."""
