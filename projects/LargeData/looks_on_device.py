@@ -14,7 +14,7 @@ from torch.nn.functional import avg_pool2d
 from torchvision.transforms.v2 import functional as F
 
 from revisit.data.to_device import to_device
-from revisit.data.views.looks import AutoAugmentLook, Look, StandardLook
+from revisit.data.views.looks import OF_COLOURS, AutoAugmentLook, Look, StandardLook
 from revisit.data.views.mapper import VIEW_MAPPER_REGISTRY, ViewMapper, Views
 from revisit.data.views.operations import MOVES
 from revisit.errors import expect
@@ -92,9 +92,6 @@ class LooksToApply:
         return finished
 
 
-POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")  # of VIEWS.POLICY, that RECORD can hold
-
-
 @VIEW_MAPPER_REGISTRY.register()
 def looks_on_device(cfg: CfgNode) -> type[ViewMapper] | None:
     """MapperWithoutLooks with DATALOADER.AUGMENT_ON_DEVICE. Raises UserError for a policy that the device lacks."""
@@ -102,7 +99,8 @@ def looks_on_device(cfg: CfgNode) -> type[ViewMapper] | None:
         return None
     policy = cfg.VIEWS.POLICY
     wrong = f"DATALOADER.AUGMENT_ON_DEVICE True does not know VIEWS.POLICY {policy}"
-    expect(policy in POLICIES, f"{wrong}: expected one of {', '.join(POLICIES)}, or False")
+    expect(policy in OF_COLOURS, f"{wrong}: expected one of {', '.join(OF_COLOURS)}, or False")
+    expect(not cfg.VIEWS.QUARTER_TURNS, "DATALOADER.AUGMENT_ON_DEVICE True does not know VIEWS.QUARTER_TURNS True")
     return MapperWithoutLooks
 
 

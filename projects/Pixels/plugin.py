@@ -1,3 +1,3 @@
-"""Registers who reads images with more than 8 bits a sample, and the key INPUT.BIT_DEPTH."""
+"""Registers who reads images that are no photographs of 8 bits, the keys that say what they mean, and their look."""
 
-from projects.Pixels import bit_depth, channel_files, channels, reading, statistics  # noqa: F401
+from projects.Pixels import bit_depth, channel_files, channel_looks, channels, reading, statistics  # noqa: F401

@@ -12,16 +12,16 @@ SMALLEST = 1.0  # px, of a side that is left inside of the image
 
 
 def look_at_image(image: np.ndarray, look: Look) -> tuple[np.ndarray, np.ndarray]:
-    """An (H, W, 3) uint8 RGB image with a look, which is made for squares, in the same size.
+    """An (H, W, C) uint8 image with a look, which is made for squares, in the same size.
 
-    The image lies in the middle of a square of its mean colour, and is cut out of the square again. Also returned:
+    The image lies in the middle of a square of its mean, and is cut out of the square again. Also returned:
     (3, 3) float64, to which point (x, y, 1) of the new image a point of the old one has moved.
     """
     height, width = image.shape[:2]
     size = max(height, width)
     top, left = (size - height) // 2, (size - width) // 2
     mean = image.mean(axis=(0, 1)).round()
-    square = np.empty((size, size, 3), np.uint8)
+    square = np.empty((size, size, image.shape[2]), np.uint8)
     square[:] = mean
     rows = slice(top, top + height)
     columns = slice(left, left + width)

@@ -12,7 +12,7 @@ from revisit.data.loading.finetune_loader import MappedRecords
 from revisit.data.randomness import counter_rng
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import LABEL_FILES, LABELS, Records
-from revisit.data.views.looks import LOOK_REGISTRY
+from revisit.data.views.looks import positive_look
 
 from detectron2.config import CfgNode
 
@@ -37,7 +37,7 @@ class TwoLooks:
 
     def __init__(self, cfg: CfgNode):
         self._map = DetectionMapper(cfg, is_train=True)
-        self._draw = LOOK_REGISTRY.get(cfg.VIEWS.POLICY)(cfg)
+        self._draw = positive_look(cfg)
         self._channels = _OPPOSITE if cfg.INPUT.FORMAT == "BGR" else slice(None)
 
     def __call__(self, record: dict) -> dict:

@@ -60,7 +60,13 @@ class TeacherDetector(nn.Module, Architecture):
 
     around = "TEACHER.DETECTOR"
     training_only = (STUDENT,)
-    also_reads = ("VIEWS.POLICY", "VIEWS.GREY_PROBABILITY", "VIEWS.BLUR_PROBABILITY")
+    also_reads = (
+        "VIEWS.POLICY",
+        "VIEWS.GREY_PROBABILITY",
+        "VIEWS.BLUR_PROBABILITY",
+        "VIEWS.QUARTER_TURNS",
+        "VIEWS.CHANNEL_DROPOUT",
+    )
 
     def __init__(self, cfg: CfgNode):
         super().__init__()

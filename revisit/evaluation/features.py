@@ -40,7 +40,7 @@ class Features(NamedTuple):
 
 
 class CenterCropDataset(Dataset):
-    """Images for evaluation: short side to 256/224 of ``size``, then the central (3, size, size) uint8 RGB.
+    """Images for evaluation: short side to 256/224 of ``size``, then the central (C, size, size) uint8.
 
     An unreadable image raises UserError; if it may be ``replaced``, the next readable one in the list takes its place.
     """
@@ -78,7 +78,7 @@ def readable_record(records: list[dict], index: int, read: Callable[[dict], Read
 
 
 def center_crop(image: np.ndarray, size: int) -> np.ndarray:
-    """(H, W, 3) uint8 -> (size, size, 3): the resize to 256/224 and the crop of it, in one resampling."""
+    """(H, W, C) uint8 -> (size, size, C): the resize to 256/224 and the crop of it, in one resampling."""
     height, width = image.shape[:2]
     side = round(min(height, width) * 224 / 256)
     x0 = (width - side) // 2
@@ -87,7 +87,7 @@ def center_crop(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def whole_image(image: np.ndarray, size: int) -> np.ndarray:
-    """(H, W, 3) uint8 -> (size, size, 3), whatever its shape."""
+    """(H, W, C) uint8 -> (size, size, C), whatever its shape."""
     height, width = image.shape[:2]
     return crop_and_resize(image, np.array([0, 0, width, height]), size)
 

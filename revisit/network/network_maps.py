@@ -17,6 +17,7 @@ from revisit.checkpoint.detector_parts import PYRAMID
 from revisit.checkpoint.flags import flags_to_config
 from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import read_checkpoint, tensors_of
+from revisit.data.views.resampling import resize
 from revisit.errors import UserError, expect, translated
 from revisit.keys import with_values
 from revisit.modeling.backbone.description import Tensors
@@ -56,13 +57,13 @@ def network_maps(weights: str | Path, stride: int, pyramid: bool = False, count:
 
 
 def resized(image: np.ndarray, short_side: int, stride: int) -> np.ndarray:
-    """(H, W, 3) uint8 with about ``short_side`` px, and sides that are multiples of 32 px, or else of ``stride``, that
+    """(H, W, C) uint8 with about ``short_side`` px, and sides that are multiples of 32 px, or else of ``stride``, that
     of the finest map."""
     multiple = stride if MULTIPLE % stride else MULTIPLE
     scale = short_side / min(image.shape[:2])
     height, width = (max(1, round(side * scale / multiple)) * multiple for side in image.shape[:2])
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-    return cv2.resize(image, (width, height), interpolation=method)
+    return resize(image, (width, height), method)
 
 
 def _backbone(weights: str | Path, backbone: BackboneWeights, levels: list[int]) -> Built:

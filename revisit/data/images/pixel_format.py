@@ -51,6 +51,11 @@ class PixelFormat:
         names = [_LETTERS.get(name.lower(), name.lower()) for name in self.channels]
         return tuple(map(names.index, COLOURS)) if set(COLOURS) <= set(names) else ()
 
+    @property
+    def is_rgb(self) -> bool:
+        """Whether networks see red, green and blue, in this order."""
+        return self.count == len(COLOURS) and self.colours == (0, 1, 2)
+
     def picture(self, image: np.ndarray) -> np.ndarray:
         """The (H, W, 3) uint8 RGB that people are shown of an (H, W, C) uint8 image."""
         if not self.channels:

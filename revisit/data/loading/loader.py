@@ -32,9 +32,9 @@ class ViewBatch(TypedDict, total=False):
     What the method's ViewAnnotator adds is here by its names, (B, ...).
     """
 
-    anchor: torch.Tensor  # (B, 3, H, W) uint8 RGB
-    positive: torch.Tensor  # (B, 3, H, W) uint8 RGB
-    small: torch.Tensor  # (B, N, 3, h, w) uint8 RGB
+    anchor: torch.Tensor  # (B, C, H, W) uint8: RGB, or the channels of the PixelFormat
+    positive: torch.Tensor  # (B, C, H, W)
+    small: torch.Tensor  # (B, N, C, h, w)
     deferred: Callable  # what the mapper leaves to the device, until ``finish``
     index: torch.Tensor  # (B,) int64, of the image in the data sets together
     label: torch.Tensor  # (B,) int64, for monitors alone
@@ -66,7 +66,7 @@ class ViewDataset(Dataset):
         return len(self.records)
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
-        """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
+        """A batch of the images of (epoch, index). Tensors are views of (..., H, W, C) memory: channels-last."""
         self._begin(keys)
         tensors = {name: _empty((len(keys), *shape)) for name, shape in self._mapper.shapes.items()}
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torchvision.transforms import AutoAugment
 
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.views.operations import JITTER, MOVES, apply_operation, flip, gaussian_blur, greyscale
-from revisit.keys import SHARE, declare, registered
+from revisit.keys import SHARE, SWITCH, Decision, Facts, declare, is_read, registered
 
 from detectron2.config import CfgNode
 from fvcore.common.registry import Registry
@@ -21,14 +22,29 @@ from fvcore.common.registry import Registry
 LOOK_REGISTRY = Registry("LOOK")
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
+OF_COLOURS = ("standard", "autoaugment", "standard_or_autoaugment")  # looks for red, green and blue
+
+
+def look_of_images(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """A plug-in's look ``channels`` in place of one for colours, where the images' channels are others."""
+    pixels = pixel_format(cfg)
+    fits = pixels.is_rgb or cfg.VIEWS.POLICY not in OF_COLOURS
+    if fits or not is_read(cfg, facts.key):
+        return None
+    why = f"VIEWS.POLICY {cfg.VIEWS.POLICY} is for red, green and blue, and images have {' '.join(pixels.channels)}"
+    return Decision("channels", why)
+
+
 declare(
     "VIEWS.POLICY",
     "standard_or_autoaugment",
     "Look of the positives: standard, autoaugment, or standard_or_autoaugment, the paper's A+. Anchors always have the "
-    "standard look.",
+    "standard look. Of images whose channels are not RGB anchors and positives have the look channels.",
     registered(LOOK_REGISTRY, "LOOK_REGISTRY"),
     paper="standard_or_autoaugment",
     read_by="Pretraining",
+    resolve=look_of_images,
+    after="INPUT.CHANNELS",
 )
 declare("VIEWS.GREY_PROBABILITY", 0.2, "How often a standard look is grey.", SHARE, paper=0.2, read_by="Pretraining")
 declare(
@@ -40,13 +56,21 @@ declare(
     paper=0.5,
     read_by="Pretraining",
 )
+declare(
+    "VIEWS.QUARTER_TURNS",
+    False,
+    "Views turn by 0, 90, 180 or 270 degrees before they get their looks: for images without an up, as from a "
+    "satellite or a microscope.",
+    SWITCH,
+    read_by="Pretraining",
+)
 
 
 class Look:
     """The look of one view. Subclasses are frozen dataclasses of what was drawn."""
 
     def apply(self, image: np.ndarray) -> np.ndarray:
-        """The (S, S, 3) uint8 RGB view with this look; ``image`` stays as it is."""
+        """The (S, S, C) uint8 view, RGB but for ``channels``, with this look; ``image`` stays as it is."""
         raise NotImplementedError
 
     def source_points(self, size: int) -> np.ndarray:
@@ -116,11 +140,42 @@ class AutoAugmentLook(Look):
         return result
 
 
+@dataclass(frozen=True)
+class TurnedLook(Look):
+    """Another look of the view after quarter turns against the clock."""
+
+    turns: int
+    look: Look
+
+    def apply(self, image: np.ndarray) -> np.ndarray:
+        turned = np.rot90(image, self.turns)
+        return self.look.apply(np.ascontiguousarray(turned))
+
+    def source_points(self, size: int) -> np.ndarray:
+        turn = np.array([[0.0, -1.0, size], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+        return np.linalg.matrix_power(turn, self.turns) @ self.look.source_points(size)
+
+
 def flipped_points(size: int) -> np.ndarray:
     """``Look.source_points`` of a flip."""
     points = np.eye(3)
     points[0] = -1, 0, size
     return points
+
+
+def anchor_look(cfg: CfgNode) -> DrawLook:
+    """The standard look; of images whose channels are not RGB that of VIEWS.POLICY."""
+    return _perhaps_turned(cfg, "standard" if pixel_format(cfg).is_rgb else cfg.VIEWS.POLICY)
+
+
+def positive_look(cfg: CfgNode) -> DrawLook:
+    """That of VIEWS.POLICY."""
+    return _perhaps_turned(cfg, cfg.VIEWS.POLICY)
+
+
+def _perhaps_turned(cfg: CfgNode, policy: str) -> DrawLook:
+    draw = LOOK_REGISTRY.get(policy)(cfg)
+    return functools.partial(draw_turned, draw=draw) if cfg.VIEWS.QUARTER_TURNS else draw
 
 
 @LOOK_REGISTRY.register()
@@ -140,6 +195,11 @@ def autoaugment(cfg: CfgNode) -> DrawLook:
 def standard_or_autoaugment(cfg: CfgNode) -> DrawLook:
     """A+: either of the two half of the time (paper, Section 4)."""
     return functools.partial(draw_either, first=standard(cfg), second=autoaugment(cfg))
+
+
+def draw_turned(rng: np.random.Generator, draw: DrawLook) -> TurnedLook:
+    """0 to 3 quarter turns, then what ``draw`` draws."""
+    return TurnedLook(int(rng.integers(4)), draw(rng))
 
 
 def draw_standard(rng: np.random.Generator, grey: float, blur: float) -> StandardLook:

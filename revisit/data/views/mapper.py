@@ -8,11 +8,12 @@ from typing import NamedTuple, Self, TypedDict
 import numpy as np
 
 from revisit.compat.moved import warn_of_moved
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import Picture
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator, annotator_of
 from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes
-from revisit.data.views.looks import LOOK_REGISTRY, DrawLook, Look
+from revisit.data.views.looks import DrawLook, Look, anchor_look, positive_look
 from revisit.data.views.resampling import RESAMPLERS
 from revisit.errors import expect
 
@@ -21,11 +22,11 @@ from fvcore.common.registry import Registry
 
 
 class Views(TypedDict, total=False):
-    """Views of one image, all uint8 RGB, by the names of ViewMapper.shapes. Absent without small crops: ``small``."""
+    """Views of one image, all uint8, by the names of ViewMapper.shapes. Absent without small crops: ``small``."""
 
-    anchor: np.ndarray  # (H, W, 3)
-    positive: np.ndarray  # (H, W, 3)
-    small: np.ndarray  # (N, h, w, 3)
+    anchor: np.ndarray  # (H, W, C)
+    positive: np.ndarray  # (H, W, C)
+    small: np.ndarray  # (N, h, w, C)
     boxes: CropBoxes  # in px of the whole image
     looks: list[Look]  # of the anchor, the positive and the small positives
     annotations: dict[str, np.ndarray]  # what the method's ViewAnnotator adds
@@ -56,29 +57,31 @@ class ViewMapper:
     positive_look: DrawLook
     resize: Callable[..., np.ndarray]  # one of RESAMPLERS
     annotator: ViewAnnotator = ViewAnnotator()
+    channels: int = 3
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> Self:
-        """The mapper that cfg.VIEWS and cfg.SEED describe. Anchors have the standard look."""
+        """The mapper that cfg.VIEWS and cfg.SEED describe."""
         views = cfg.VIEWS
         return cls(
             crops=ConstrainedMultiCrop.from_config(cfg),
             large_size=views.LARGE_SIZE,
             small_size=views.SMALL_SIZE,
             seed=cfg.SEED,
-            anchor_look=LOOK_REGISTRY.get("standard")(cfg),
-            positive_look=LOOK_REGISTRY.get(views.POLICY)(cfg),
+            anchor_look=anchor_look(cfg),
+            positive_look=positive_look(cfg),
             resize=RESAMPLERS[views.RESAMPLING],
             annotator=annotator_of(cfg),
+            channels=pixel_format(cfg).count,
         )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of an image's views, by name."""
-        large = (self.large_size, self.large_size, 3)
+        large = (self.large_size, self.large_size, self.channels)
         shapes: dict[str, tuple[int, ...]] = {"anchor": large, "positive": large}
         if self.crops.num_small:
-            shapes["small"] = (self.crops.num_small, self.small_size, self.small_size, 3)
+            shapes["small"] = (self.crops.num_small, self.small_size, self.small_size, self.channels)
         return shapes
 
     def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
@@ -116,7 +119,7 @@ class ViewMapper:
         return ViewPlan(boxes, looks, self.annotator(drawn))
 
     def fill(self, view: np.ndarray, image: np.ndarray, box: np.ndarray, look: Look) -> None:
-        """Cut ``box`` (4,) from the (H, W, 3) image into the (S, S, 3) ``view``, with its look."""
+        """Cut ``box`` (4,) from the (H, W, C) image into the (S, S, C) ``view``, with its look."""
         view[...] = look.apply(self.resize(image, box, len(view)))
 
     def deferred(self, views: list[Views]) -> Callable[[dict, object], dict] | None:

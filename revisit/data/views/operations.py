@@ -1,4 +1,4 @@
-"""Operations on (H, W, 3) uint8 RGB arrays, of which looks are made: PIL's, fast.
+"""Operations on (H, W, 3) uint8 RGB arrays, some on one channel (H, W) too, of which looks are made: PIL's, fast.
 
 Colours are within a grey level of the exact ones. AutoAugment's operations take a magnitude as torchvision's do, and
 equal PIL's, which torchvision uses: those of a table of values and those that move pixels to the bit, the others within
@@ -67,6 +67,12 @@ def brightness(image: np.ndarray, factor: float, base: float = 0.0) -> np.ndarra
     table = base + factor * (_LEVELS - base)
     table.clip(0, 255, out=table)
     return cv2.LUT(image, table.astype(np.uint8))
+
+
+def gamma(image: np.ndarray, exponent: float) -> np.ndarray:
+    """Values from 0 to 1 to the power of ``exponent`` > 0, by a table, rounded."""
+    table = 255 * (_LEVELS / 255) ** exponent
+    return cv2.LUT(image, table.round().astype(np.uint8))
 
 
 JITTER = (brightness, contrast, saturation, hue)  # of the standard look, in the order of their numbers

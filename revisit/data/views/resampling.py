@@ -1,4 +1,7 @@
-"""Cut a box from an image and resize it to a view (VIEWS.RESAMPLING)."""
+"""Resize images, or a box of one to a view (VIEWS.RESAMPLING), each channel as if it were alone."""
+
+from collections.abc import Callable
+from functools import partial
 
 import cv2
 import numpy as np
@@ -18,7 +21,7 @@ declare(
 
 
 def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Cut ``box`` from an (H, W, 3) uint8 image and resize it to (size, size, 3), written into ``out`` if given.
+    """Cut ``box`` from an (H, W, C) uint8 image and resize it to (size, size, C), written into ``out`` if given.
 
     Bilinear with antialiasing, on uint8: PIL's filter, which the paper's code uses. Both round after each axis, so each
     lies within about one grey level of the exact values.
@@ -40,21 +43,43 @@ def crop_and_reduce(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarr
     the halvings do not divide are left out on both sides alike. What is left is bilinear without antialiasing.
     """
     x0, y0, x1, y1 = box.tolist()
-    width = x1 - x0
-    height = y1 - y0
+    return _each_alone(partial(_reduced, size=size), image[y0:y1, x0:x1], out)
+
+
+def _reduced(crop: np.ndarray, out: np.ndarray | None, size: int) -> np.ndarray:
+    height, width = rows, columns = crop.shape[:2]
     block = 1
     while width * height >= (1.5 * size) ** 2 and min(width, height) > 1:
         width = width // 2
         height = height // 2
         block = 2 * block
-    left = x0 + (x1 - x0) % block // 2
-    top = y0 + (y1 - y0) % block // 2
-    crop = image[top : top + block * height, left : left + block * width]
+    left = columns % block // 2
+    top = rows % block // 2
+    crop = crop[top : top + block * height, left : left + block * width]
     while block > 1:
         block //= 2
         # Of all blocks OpenCV has vector instructions for those of 2 x 2 alone.
         crop = cv2.resize(crop, (block * width, block * height), interpolation=cv2.INTER_AREA)
     return cv2.resize(crop, (size, size), out, interpolation=cv2.INTER_LINEAR)
+
+
+def resize(image: np.ndarray, size: tuple[int, int], interpolation: int) -> np.ndarray:
+    """An (H, W, C) uint8 image in (width, height) px, by OpenCV's INTER_AREA or INTER_LINEAR."""
+    return _each_alone(lambda part, out: cv2.resize(part, size, out, interpolation=interpolation), image)
+
+
+def _each_alone(
+    change: Callable[[np.ndarray, np.ndarray | None], np.ndarray], image: np.ndarray, out: np.ndarray | None = None
+) -> np.ndarray:
+    """What ``change`` makes of each channel alone, (h, w, C).
+
+    Of 3 and 4 channels OpenCV makes the same. Of 2 or more than 4 it rounds the means of 2 x 2 pixels otherwise, and
+    raises where INTER_AREA has a ratio that is not whole.
+    """
+    if image.shape[2] in (3, 4):
+        return change(image, out)
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1))
+    return np.stack([change(plane, None) for plane in planes], axis=-1, out=out)
 
 
 RESAMPLERS = {"area": crop_and_reduce, "antialias": crop_and_resize}  # VIEWS.RESAMPLING
