@@ -89,9 +89,7 @@ def embed(
         left_out = arrays.pop("left_out").tolist()
         expect(len(arrays["rows"]) > 0, f"none of the {len(places)} images can be read, the first: {left_out[:1]}")
         seen = dict.fromkeys(format_keys()) | format_flags(pixels)
-        about = embedder.about | {
-            "flags": embedder.about["flags"] | seen
-        }
+        about = embedder.about | {"flags": embedder.about["flags"] | seen}
         table = RowTable(**arrays, about=about | {"left out": left_out})
         save_table(output / TABLE, table)
     return table

@@ -321,7 +321,7 @@ def test_damaged_files_are_read_or_refused_and_never_hang():
 @pytest.mark.real_data
 @pytest.mark.skipif(not NOT_RGB.is_dir(), reason=f"no images in {NOT_RGB}: set REVISIT_REAL_DATA")
 def test_real_files_that_are_no_photographs():
-    """Of rasterio's tests, of a microscope and of an aeroplane; means are those that GDAL has written into the files."""
+    """Of rasterio's tests, of a microscope and of an aeroplane; means are what GDAL has written into the files."""
     found = {path.name: read_samples(path.read_bytes()) for path in sorted(NOT_RGB.glob("*/*.[TtPp][IiNn][FfGg]"))}
     shapes = {
         "RGB.byte.tif": (718, 791, 3), "rgb_lzw.tif": (718, 791, 3), "RGBA.uint16.tif": (411, 634, 3),
