@@ -15,8 +15,6 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer, WholeModelCheck
 from revisit.checkpoint.convert import BackboneWeights, for_channels
 from revisit.checkpoint.flags import IMAGENET, check_flags, flags_to_config
 from revisit.checkpoint.stem import stem_for, stem_words
-from revisit.data.images.deep_images import deep_images
-from revisit.data.images.pixel_format import PixelFormat
 from revisit.errors import UserError
 from revisit.keys import with_values
 from revisit.modeling.backbone.description import family_of
@@ -69,14 +67,17 @@ MEANS, STDS = [123.675, 116.28, 103.53, 90.0, 50.0], [58.395, 57.12, 57.375, 40.
 
 
 @pytest.fixture
-def channels(monkeypatch) -> Callable[..., CfgNode]:
+def channels() -> Callable[..., CfgNode]:
     """A config whose images have these channels."""
 
     def config(*names: str, **options: object) -> CfgNode:
-        pixels = PixelFormat(channels=names)
-        monkeypatch.setattr(type(deep_images()), "pixel_format", lambda self, cfg: pixels)
         count = len(names) or 3
-        values = {"MODEL.PIXEL_MEAN": MEANS[:count], "MODEL.PIXEL_STD": STDS[:count], **options}
+        values = {
+            "INPUT.CHANNELS": list(names) or None,
+            "MODEL.PIXEL_MEAN": MEANS[:count],
+            "MODEL.PIXEL_STD": STDS[:count],
+            **options,
+        }
         return with_values(tiny_config(), values)
 
     return config

@@ -14,7 +14,7 @@ from trees import refused
 
 from projects.LargeData.looks_on_device import looks_on_device
 from projects.Pixels.channel_looks import ChannelLook, draw_channels
-from projects.Pixels.grey_levels import GreyLevels
+from projects.Pixels.reading import Pixels
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.loading import loader as loader_module
 from revisit.data.loading.loader import ResumableLoader
@@ -50,7 +50,7 @@ def drawn(pixels: PixelFormat, seed: int, dropout: float = 0.3) -> ChannelLook:
 @pytest.fixture
 def of_bands(monkeypatch):
     """Configs whose images have BANDS."""
-    monkeypatch.setattr(GreyLevels, "pixel_format", lambda self, cfg: BANDS)
+    monkeypatch.setattr(Pixels, "format_of", lambda self, values: BANDS)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 5, 13, 40])
@@ -148,7 +148,7 @@ def test_a_look_of_colours_decides_itself_to_channels(policy, caplog):
 
 @pytest.mark.parametrize("pixels", [PHOTOGRAPHS, PixelFormat(12), PixelFormat(channels=("Red", "g", "blue"))])
 def test_red_green_and_blue_keep_the_look_of_the_config(pixels, monkeypatch):
-    monkeypatch.setattr(GreyLevels, "pixel_format", lambda self, cfg: pixels)
+    monkeypatch.setattr(Pixels, "format_of", lambda self, values: pixels)
     assert look_of_images(tiny_config(), Facts("VIEWS.POLICY")) is None
     assert isinstance(ViewMapper.from_config(tiny_config()).anchor_look(np.random.default_rng(0)), StandardLook)
 
