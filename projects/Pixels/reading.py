@@ -7,11 +7,12 @@ import numpy as np
 from PIL import Image
 
 from projects.Pixels.channels import NAMED, flags_of_format, format_of_values, measured_ranges
-from projects.Pixels.grey_levels import decode_deep, find_bits, read_values
+from projects.Pixels.grey_levels import decode_deep, find_bits
 from projects.Pixels.levels import samples_of, to_levels
+from projects.Pixels.sample_files import size_of
 from projects.Pixels.statistics import levels_of, principal_components
 from projects.Pixels.survey import survey
-from revisit.data.images.deep_images import DEEP_IMAGES_REGISTRY, DeepImages, open_deep
+from revisit.data.images.deep_images import DEEP_IMAGES_REGISTRY, DeepImages
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.sources.records import Records
 
@@ -44,7 +45,7 @@ class Pixels(DeepImages):
         return to_levels(samples_of(data, record, pixels), pixels)
 
     def size(self, data: bytes) -> tuple[int, int]:
-        return read_values(data, open_deep(data)).shape[:2]
+        return size_of(data)
 
     def decode(self, data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
         return decode_deep(data, image, pixels)

@@ -23,7 +23,7 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
     trained_network,
 )
-from revisit.data.images.deep_images import format_flags, pixel_format
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.catalog import register
 from revisit.data.sources.inspection import num_classes
 from revisit.engine.command import in_shell
@@ -126,8 +126,9 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         keep_freed_memory(cfg.MODEL.DEVICE)
         torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and trains
         seed_all_rng(cfg.SEED + comm.get_rank())
-        said = "".join(f", {key} {value}" for key, value in format_flags(pixel_format(cfg)).items())
-        logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{said}")
+        logger.info(
+            ", ".join(filter(None, (f"SEED {cfg.SEED}", f"{cfg.SOLVER.MAX_ITER} iterations", str(pixel_format(cfg)))))
+        )
         if owns_folder:
             held.enter_context(copies_kept(cfg, resume=args.resume))
         yield cfg

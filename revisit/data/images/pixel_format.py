@@ -33,6 +33,12 @@ class PixelFormat:
     fill: tuple[int, ...] = ()
     shown: tuple[tuple[float, ...], ...] = ()
 
+    def __str__(self) -> str:
+        """In a word of a log, "" of photographs of 8 bits."""
+        if self.channels:
+            return f"INPUT.CHANNELS {' '.join(self.channels)}"
+        return f"INPUT.BIT_DEPTH {self.bits}" if self.bits else ""
+
     @property
     def is_of_photographs(self) -> bool:
         """Whether the core reads such images: by their own colours, and at most by ``bits``."""
