@@ -17,9 +17,14 @@ FILES = "files"
 FIELD = "channel_files"  # of a record
 
 
+def words_in(text: str) -> tuple[str, ...]:
+    """What stands between blanks or commas."""
+    return tuple(filter(None, re.split(r"[,\s]+", text)))
+
+
 def patterns_of(text: str | Sequence[str]) -> tuple[str, ...]:
     """Of words between blanks or commas, or of a list. Raises UserError for one that names no file beside another."""
-    patterns = tuple(re.split(r"[,\s]+", text.strip())) if isinstance(text, str) else tuple(text)
+    patterns = words_in(text) if isinstance(text, str) else tuple(text)
     for pattern in patterns:
         leaves = os.path.isabs(pattern) or ".." in pattern.split("/")
         sound = pattern.count("{}") == 1 and not leaves

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from projects.Pixels.channel_files import FILES, patterns_of, with_files
+from projects.Pixels.channel_files import FILES, patterns_of, with_files, words_in
 from projects.Pixels.survey import Survey, survey
 from revisit.checkpoint.start import start
 from revisit.data.images.deep_images import pixel_format
@@ -55,13 +55,13 @@ def words_of(value: object) -> tuple[str, ...]:
     """Names of channels, from words between blanks or a list; () of auto and None."""
     if value in (None, "auto"):
         return ()
-    return tuple(value.split()) if isinstance(value, str) else tuple(map(str, value))
+    return words_in(value) if isinstance(value, str) else tuple(map(str, value))
 
 
 def pairs_of(value: object) -> tuple[tuple[float, float], ...] | None:
     """Of a pair or a list of pairs, perhaps as numbers between blanks; None of a word, and of what is no range."""
     try:
-        numbers = np.array(value.split() if isinstance(value, str) else value, np.float64)
+        numbers = np.array(words_in(value) if isinstance(value, str) else value, np.float64)
     except (TypeError, ValueError):
         return None
     if numbers.size == 0 or numbers.size % 2 or not np.isfinite(numbers).all():
@@ -74,7 +74,7 @@ def _mix(value: object, channels: Sequence[str]) -> tuple[tuple[float, ...], ...
     """``PixelFormat.shown`` of the names of three channels, or of its own numbers."""
     if value in (None, "auto") or not channels:
         return ()
-    shown = value.split() if isinstance(value, str) else value
+    shown = words_in(value) if isinstance(value, str) else value
     if not all(isinstance(each, str) for each in shown):
         return tuple(tuple(map(float, row)) for row in shown)
     unknown = [name for name in shown if name not in channels]
@@ -141,6 +141,7 @@ def range_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
         return Decision(flags[RANGE], f"as {cfg.MODEL.WEIGHTS} was trained", kept=True)
     ranges = measured_ranges(seen, asked or "auto")
     logger.info(f"values of {seen.images} images:\n{table_of_ranges(seen, ranges)}")
+    warn_of_marks(seen)
     tails = "the lowest and the highest" if asked == "minmax" else "the percentiles {:g} and {:g}".format(*TAILS)
     why = "of 8 bits" if seen.is_of_bytes and asked is None else f"{tails} of their values"
     return Decision(_lists(ranges), why, kept=True, level=logging.DEBUG)
@@ -166,6 +167,16 @@ def table_of_ranges(seen: Survey, ranges: Sequence[Sequence[float]]) -> str:
             filled = f"99 % of the values of channel {name} lie from {low:g} to {high:g}"
             logger.warning(f"{filled}, in less than a tenth of its range {black:g} to {white:g}: nearly one grey level")
     return "\n".join(rows)
+
+
+def warn_of_marks(seen: Survey) -> None:
+    """Of a value at the end of a channel that so many pixels have, so far from all others, that it may mean no data."""
+    for name, values in zip(seen.channels, seen.values.T, strict=True):
+        for end, others_end in ((values.max(), 99), (values.min(), 1)):
+            others = values[values != end]
+            if len(others) and abs(float(end) - np.percentile(others, others_end)) > (1 - NARROW) * np.ptp(seen.values):
+                share = f"{100 * np.mean(values == end):.2g} % of the values of channel {name} are {end:g}"
+                logger.warning(f"{share}, far from all others: if that is a mark for no data, set {NODATA} {end:g}")
 
 
 def _lists(pairs: Sequence[Sequence[float]]) -> list[list[float]]:

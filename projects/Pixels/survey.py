@@ -15,7 +15,7 @@ from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.sources.records import ask_each, sample
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +84,11 @@ def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
     if not records or (can_be and not any(ask_each(_may_hold_more, records))):
         return None
     look = functools.partial(_look, pixels=pixels)
-    found = list(filter(None, ask_each(look, records, "looking at channels and values")))
-    if not found or (can_be and all(each.is_plain for each in found)):
+    looked = ask_each(look, records, "looking at channels and values")
+    found = [each for each in looked if isinstance(each, Found)]
+    if can_be and all(each.is_plain for each in found):
         return None
+    expect(found, f"none of {len(looked)} images that were looked at can be read, such as {looked[0]}")
     first = found[0]
     for other in found:
         if len(other.channels) != len(first.channels):
@@ -116,13 +118,13 @@ def _may_hold_more(record: dict) -> bool:
     return FIELD in record or head.startswith((*TIFF_MAGICS, *_ARRAYS)) or head[128:] == _DICOM
 
 
-def _look(record: dict, pixels: PixelFormat) -> Found | None:
-    """None of an image that cannot be read, which another check counts."""
+def _look(record: dict, pixels: PixelFormat) -> Found | str:
+    """What is wrong with an image that cannot be read; another check counts these."""
     try:
         data = read_bytes(record)
         samples = samples_of(data, record, pixels) if pixels.channels else all_samples_of(data, record, pixels)
-    except Exception:  # damaged files raise whatever their bytes trip
-        return None
+    except Exception as error:  # damaged files raise whatever their bytes trip
+        return f"{record['file_name']}: {first_line(error)}"
     count = samples.values.shape[2]
     is_colour = samples.is_colour or count == 1
     has_marks = samples.missing is not None and samples.values.dtype != np.uint8

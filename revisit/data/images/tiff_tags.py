@@ -37,5 +37,5 @@ def check_bands(data: bytes) -> None:
         expected = "1 band, or RGB with photometric tag 2: write the bands to see so, or each as a file"
         raise DeepImageError(f"a TIFF of {bands} bands, which no tag calls colours: expected {expected}")
     if further > 0:
-        message = f"TIFFs of {bands} bands: the {further} after the colours, such as infrared, are not read"
+        message = f"TIFFs of {bands} bands: the {further} after the colours, such as infrared, are read where INPUT.CHANNELS names all {bands}"
         log_first_n(logging.WARNING, message, name=__name__)
