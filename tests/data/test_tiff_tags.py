@@ -67,7 +67,7 @@ def test_a_band_beside_colours_is_said_once_unless_it_is_transparency(tmp_path, 
     with caplog.at_level(logging.WARNING):
         seen = [read_image(path) for _ in range(2)]
     assert seen[0].tolist() == values[..., :3].tolist()
-    assert caplog.text.count("the 1 after the colours, such as infrared, are not read") == warns
+    assert caplog.text.count("the 1 after the colours, such as infrared, are read where INPUT.CHANNELS") == warns
 
 
 @pytest.mark.parametrize(("mark", "warns"), [(65535, True), (2999, False)])
