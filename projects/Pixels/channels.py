@@ -98,7 +98,7 @@ def flags_of_format(pixels: PixelFormat) -> dict[str, Any]:
 def files_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     """As a list; of a data set that has them in its name."""
     if cfg.INPUT.CHANNEL_FILES:
-        return Decision(list(patterns_of(cfg.INPUT.CHANNEL_FILES)), "each channel has a file", kept=True)
+        return Decision(list(patterns_of(cfg.INPUT.CHANNEL_FILES)), "each channel has a file")
     name = next((name for name in cfg.DATASETS.TRAIN if name.startswith(f"{FILES}:")), "")
     return Decision(list(patterns_of(name.rpartition(":")[2])), f"as {name} says", kept=True) if name else None
 
@@ -114,7 +114,7 @@ def channels_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     """As they are named, or as the weights were trained, or as the images have them; None of photographs."""
     pixels = pixel_format(cfg)
     if pixels.channels:
-        return Decision(list(pixels.channels), "as named", kept=True)
+        return Decision(list(pixels.channels), "as named")
     if trained := start(cfg.MODEL.WEIGHTS).flags.get(CHANNELS):
         return Decision(list(trained), f"as {cfg.MODEL.WEIGHTS} was trained", kept=True)
     seen = survey(facts.records, pixels) if facts.records else None
@@ -131,7 +131,7 @@ def range_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
         if seen is not None:
             ranges = pixels.ranges * len(seen.channels) if len(pixels.ranges) == 1 else pixels.ranges
             logger.info(f"values of {seen.images} images:\n{table_of_ranges(seen, ranges)}")
-        return Decision(_lists(pixels.ranges), "as stated", kept=True)
+        return Decision(_lists(pixels.ranges), "as stated")
     by_bits = pixels.bits is not None and asked is None
     seen = None if by_bits or not facts.records else survey(facts.records, pixels)
     if seen is None:
