@@ -321,7 +321,7 @@ def test_damaged_files_are_read_or_refused_and_never_hang():
 @pytest.mark.real_data
 @pytest.mark.skipif(not NOT_RGB.is_dir(), reason=f"no images in {NOT_RGB}: set REVISIT_REAL_DATA")
 def test_real_files_that_are_no_photographs():
-    """Of rasterio's tests, of a microscope and of an aeroplane; means are what GDAL has written into the files."""
+    """Of rasterio's tests, of a microscope and of an aeroplane; means are those that GDAL wrote into the files."""
     found = {path.name: read_samples(path.read_bytes()) for path in sorted(NOT_RGB.glob("*/*.[TtPp][IiNn][FfGg]"))}
     shapes = {
         "RGB.byte.tif": (718, 791, 3), "rgb_lzw.tif": (718, 791, 3), "RGBA.uint16.tif": (411, 634, 3),
@@ -351,11 +351,8 @@ def test_real_files_that_are_no_photographs():
     assert found["all-nodata.tif"].names == ("blue", "green", "red", "nir")
     assert np.unique(found["RGBA.uint16.tif"].alpha).tolist()[0] == 0 and found["cogeo.tif"].alpha is None
     assert found["float.tif"].values.max() == np.float32(1.41) and found["float.tif"].values.min() == np.float32(-1.88)
-    for name in (
-        "alpha.tif",
-        "cogeo.tif",
-        *(name for name in shapes if name.startswith("01_") or name == "rotated.tif"),
-    ):
-        by_pil = np.atleast_3d(np.asarray(Image.open(next(NOT_RGB.glob(f"*/{name}")))))
+    for name in ("alpha.tif", "cogeo.tif", "rotated.tif", *(name for name in shapes if name.startswith("01_"))):
+        data = next(NOT_RGB.glob(f"*/{name}")).read_bytes()
+        by_pil = np.atleast_3d(np.asarray(Image.open(io.BytesIO(data))))
         count = found[name].values.shape[2]
         assert np.abs(found[name].values.astype(int) - by_pil[..., :count]).max() <= 2 * (count > 1), name
