@@ -9,6 +9,7 @@ from PIL import Image
 from projects.Pixels.channels import NAMED, flags_of_format, format_of_values, measured_ranges
 from projects.Pixels.grey_levels import decode_deep, find_bits
 from projects.Pixels.levels import samples_of, to_levels
+from projects.Pixels.listing import images_among
 from projects.Pixels.sample_files import size_of
 from projects.Pixels.statistics import levels_of, principal_components
 from projects.Pixels.survey import survey
@@ -43,6 +44,9 @@ class Pixels(DeepImages):
 
     def read(self, data: bytes, record: dict, pixels: PixelFormat) -> np.ndarray:
         return to_levels(samples_of(data, record, pixels), pixels)
+
+    def images_among(self, files: Mapping[str, list[str]], alone: bool) -> dict[str, list[str]]:
+        return images_among(files, alone)
 
     def size(self, data: bytes) -> tuple[int, int]:
         return size_of(data)

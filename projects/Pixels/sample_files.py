@@ -3,6 +3,7 @@
 from PIL import UnidentifiedImageError
 
 from projects.Pixels.arrays import NPY_MAGIC, NPZ_MAGIC, numpy_size, read_numpy
+from projects.Pixels.dicom import dicom_size, is_dicom, read_dicom
 from projects.Pixels.photographs import read_photograph
 from projects.Pixels.samples import Samples
 from projects.Pixels.tiff import read_tiff, tiff_size
@@ -18,6 +19,8 @@ def read_samples(data: bytes, name: str = "") -> Samples:
         DeepImageError: a whole file, and nothing gives its samples a meaning; or what reads such is not installed.
         Exception: whatever damaged bytes trip; Picture.decode gives it the file's name.
     """
+    if is_dicom(data):  # before it a file may have what others begin with
+        return read_dicom(data)
     if data.startswith(TIFF_MAGICS):
         return read_tiff(data, name)
     if data.startswith((NPY_MAGIC, NPZ_MAGIC)):
@@ -27,6 +30,8 @@ def read_samples(data: bytes, name: str = "") -> Samples:
 
 def size_of(data: bytes) -> tuple[int, int]:
     """(height, width) in px, upright, of a file that PIL cannot open, from its head. Raises as read_samples."""
+    if is_dicom(data):
+        return dicom_size(data)
     if data.startswith(TIFF_MAGICS):
         return tiff_size(data)
     if data.startswith((NPY_MAGIC, NPZ_MAGIC)):

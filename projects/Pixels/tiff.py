@@ -18,6 +18,7 @@ from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError
 from revisit.data.images.opening import check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import LYING, turned
+from revisit.data.images.tiff_tags import HEIGHT, WIDTH, tags_of
 
 from detectron2.utils.logger import log_first_n
 
@@ -59,8 +60,8 @@ def read_tiff(data: bytes, name: str = "") -> Samples:
     """
     with opened(data) as file:
         pages = list(islice(file.pages, MOST_PAGES + 1))
-        if len(pages) > MOST_PAGES:
-            raise DeepImageError(f"a TIFF of more than {MOST_PAGES} pages: expected at most as many")
+        if not 0 < len(pages) <= MOST_PAGES:
+            raise DeepImageError(f"a TIFF of {len(pages) or 'no'} pages: expected one to {MOST_PAGES}")
         whole = [page for page in pages if not page.subfiletype & (_REDUCED | _MASK)] or pages[:1]
         planes = _planes_of_image(whole, name)
         channels = [whole[place] for place in planes.places]
@@ -71,12 +72,10 @@ def read_tiff(data: bytes, name: str = "") -> Samples:
 
 
 def tiff_size(data: bytes) -> tuple[int, int]:
-    """(height, width) in px, upright, of the image that read_tiff gives, by its tags alone."""
-    with opened(data) as file:
-        pages = list(islice(file.pages, MOST_PAGES))
-        page = next((page for page in pages if not page.subfiletype & (_REDUCED | _MASK)), pages[0])
-        height, width = page.imagelength, page.imagewidth
-        return (width, height) if _orientation(page) in LYING else (height, width)
+    """(height, width) in px, upright, by the tags of its first page, for which tifffile need not be installed."""
+    tags = tags_of(data)
+    height, width = int(tags[HEIGHT]), int(tags[WIDTH])
+    return (width, height) if tags.get(ORIENTATION) in LYING else (height, width)
 
 
 @contextmanager

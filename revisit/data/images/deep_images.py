@@ -49,6 +49,10 @@ class DeepImages:
         """What a sample of the images asks for. Raises UserError where no format fits them."""
         return PHOTOGRAPHS
 
+    def images_among(self, files: Mapping[str, list[str]], alone: bool) -> dict[str, list[str]]:
+        """By suffix, what this reads of files that the core does not; ``alone``: a folder has no images beside them."""
+        return {}
+
     def read(self, data: bytes, record: dict, pixels: PixelFormat) -> np.ndarray:
         """(H, W, C) uint8 of a record whose format is not ``of_photographs``; ``data`` are the bytes of its file.
 

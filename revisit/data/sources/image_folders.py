@@ -7,8 +7,10 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
+from revisit.data.images.deep_images import deep_images
 from revisit.data.images.image_bytes import first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
 from revisit.data.sources.file_names import other_spellings
@@ -28,7 +30,8 @@ _UNREAD = """
 """
 UNREAD_SUFFIXES = frozenset(_UNREAD.split())
 CONVERT = (
-    "which are not read: convert or rename them, or install pillow-heif for .heic and Pillow from 11.3 on for .avif"
+    "which are not read: convert or rename them, or install pillow-heif for .heic, Pillow from 11.3 on for .avif "
+    "and revisit-detectron2[dicom] for .dcm"
 )
 NO_SUFFIX = "without a suffix"
 # Folders, in small letters, of a Mac's archives; of Synology's and QNAP's disks, where two have thumbnails; of Windows
@@ -48,7 +51,7 @@ def load_folder(path: Path) -> Records:
         UserError: no folder, or no image in it.
     """
     expect(path.is_dir(), f"folder of images {path} not found")
-    files, unread, visited, others = [], Counter(), set(), {}
+    files, visited, others = [], set(), {}
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
         if real in visited:  # a loop of links
@@ -61,11 +64,11 @@ def load_folder(path: Path) -> Records:
             suffix = os.path.splitext(name)[1].lower()
             if suffix in SUFFIXES:
                 files.append(os.path.join(folder, name))
-            elif suffix in UNREAD_SUFFIXES:
-                unread[suffix] += 1
             else:
                 others.setdefault(suffix, []).append(os.path.join(folder, name))
-    unread.update(_images_under_other_suffixes(others))
+    further = deep_images().images_among(others, alone=not files)
+    files += chain.from_iterable(further.values())
+    unread = _unread({suffix: paths for suffix, paths in others.items() if suffix not in further})
     counts = " and ".join(f"{count:,} {suffix}" for suffix, count in sorted(unread.items()))
     left_out = f": left out {counts}, {CONVERT}" if unread else ""
     expect(files, f"no images in {path}, files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
@@ -74,13 +77,17 @@ def load_folder(path: Path) -> Records:
     return [{"file_name": file} for file in sorted(files)]
 
 
-def _images_under_other_suffixes(files: dict[str, list[str]]) -> dict[str, int]:
-    """By suffix, the number of files, where one of a few of them begins as an image does."""
+def _unread(files: dict[str, list[str]]) -> dict[str, int]:
+    """By suffix, the number of files, where it is one of images, or one of a few of them begins as an image does."""
 
     def is_image(path: str) -> bool:
         return first_bytes(path).startswith((JPEG_MAGIC, PNG_MAGIC, *TIFF_MAGICS))
 
-    return {suffix or NO_SUFFIX: len(paths) for suffix, paths in files.items() if any(map(is_image, sample(paths, 8)))}
+    return {
+        suffix or NO_SUFFIX: len(paths)
+        for suffix, paths in files.items()
+        if suffix in UNREAD_SUFFIXES or any(map(is_image, sample(paths, 8)))
+    }
 
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
