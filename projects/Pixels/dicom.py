@@ -142,10 +142,20 @@ def _check(file: "Dataset") -> None:
     kind, syntax = file.PhotometricInterpretation, file.file_meta.TransferSyntaxUID
     if not kind.startswith("MONOCHROME") and kind not in (*_COLOURS, "PALETTE COLOR"):
         raise DeepImageError("a DICOM file of other colours than MONOCHROME1, MONOCHROME2, RGB, YBR and PALETTE COLOR")
-    if not pixels.get_decoder(syntax).is_available:
+    if not _is_decoded(syntax):
         raise DeepImageError(f"a DICOM file compressed as {syntax.name}: convert it, such as by gdcmconv --raw")
     bytes_a_pixel = max(int(file.BitsAllocated) // 8, 1) * int(file.SamplesPerPixel)
-    check_pixel_count(int(file.Rows), int(file.Columns), 8 + _COPIES * bytes_a_pixel)
+    try:
+        check_pixel_count(int(file.Rows), int(file.Columns), 8 + _COPIES * bytes_a_pixel)
+    except ValueError as error:
+        raise UnreadableImageError(str(error)) from None
+
+
+def _is_decoded(syntax: str) -> bool:
+    try:
+        return pixels.get_decoder(syntax).is_available
+    except NotImplementedError:  # of videos
+        return False
 
 
 def _rescaled(file: "Dataset", stored: np.ndarray) -> np.ndarray:

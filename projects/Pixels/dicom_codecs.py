@@ -8,6 +8,8 @@ from pydicom import uid
 from pydicom.pixels import get_decoder
 from pydicom.pixels.decoders.base import DecodeRunner
 
+from projects.Pixels.jpeg_header import jpeg_size
+
 LABEL = "imagecodecs"
 _DECODERS = {
     uid.JPEGExtended12Bit: imagecodecs.jpeg_decode,
@@ -35,22 +37,9 @@ def register() -> None:
 def decode_frame(frame: bytes, runner: DecodeRunner) -> bytes:
     """The samples of a frame, those of a pixel together. Raises ValueError: of another size than the file says."""
     expected = (runner.rows, runner.columns)
-    if (stated := _size_of_frame(frame)) != expected:
+    if (stated := jpeg_size(frame)) != expected:
         raise ValueError(f"a frame of {stated} pixels in a file of {expected}")
     values = _DECODERS[runner.transfer_syntax](frame)
     runner.set_option("bits_allocated", 8 * values.itemsize)
     runner.set_option("planar_configuration", 0)
     return values.tobytes()
-
-
-def _size_of_frame(frame: bytes) -> tuple[int, int]:
-    """(height, width) by the header of a JPEG of any kind, before anything is made as large."""
-    position = 2
-    while position + 9 < len(frame):
-        marker = frame[position + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) or marker == 0xF7:
-            return int.from_bytes(frame[position + 5 : position + 7]), int.from_bytes(
-                frame[position + 7 : position + 9]
-            )
-        position += 2 + int.from_bytes(frame[position + 2 : position + 4])
-    return 0, 0

@@ -1,5 +1,8 @@
 """The one door from the bytes of a file to its samples, by what the bytes begin with."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from PIL import UnidentifiedImageError
 
 from projects.Pixels.arrays import NPY_MAGIC, NPZ_MAGIC, numpy_size, read_numpy
@@ -7,7 +10,9 @@ from projects.Pixels.dicom import dicom_size, is_dicom, read_dicom
 from projects.Pixels.photographs import read_photograph
 from projects.Pixels.samples import Samples
 from projects.Pixels.tiff import read_tiff, tiff_size
+from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import TIFF_MAGICS
+from revisit.errors import UserError, first_line
 
 
 def read_samples(data: bytes, name: str = "") -> Samples:
@@ -17,23 +22,38 @@ def read_samples(data: bytes, name: str = "") -> Samples:
 
     Raises:
         DeepImageError: a whole file, and nothing gives its samples a meaning; or what reads such is not installed.
-        Exception: whatever damaged bytes trip; Picture.decode gives it the file's name.
+        UnreadableImageError: damaged, too large, or of another format. Picture.decode gives it the file's name.
     """
-    if is_dicom(data):  # before it a file may have what others begin with
-        return read_dicom(data)
-    if data.startswith(TIFF_MAGICS):
-        return read_tiff(data, name)
-    if data.startswith((NPY_MAGIC, NPZ_MAGIC)):
-        return read_numpy(data)
-    return read_photograph(data)
+    with _damage():
+        if is_dicom(data):  # before it a file may have what others begin with
+            return read_dicom(data)
+        if data.startswith(TIFF_MAGICS):
+            return read_tiff(data, name)
+        if data.startswith((NPY_MAGIC, NPZ_MAGIC)):
+            return read_numpy(data)
+        return read_photograph(data)
 
 
 def size_of(data: bytes) -> tuple[int, int]:
     """(height, width) in px, upright, of a file that PIL cannot open, from its head. Raises as read_samples."""
-    if is_dicom(data):
-        return dicom_size(data)
-    if data.startswith(TIFF_MAGICS):
-        return tiff_size(data)
-    if data.startswith((NPY_MAGIC, NPZ_MAGIC)):
-        return numpy_size(data)
-    raise UnidentifiedImageError("neither PIL nor a plug-in can decode it")
+    with _damage():
+        if is_dicom(data):
+            return dicom_size(data)
+        if data.startswith(TIFF_MAGICS):
+            return tiff_size(data)
+        if data.startswith((NPY_MAGIC, NPZ_MAGIC)):
+            return numpy_size(data)
+        raise UnidentifiedImageError("neither PIL nor a plug-in can decode it")
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Libraries raise whatever damaged bytes trip, a KeyError too, whose words alone say little."""
+    try:
+        yield
+    except UnreadableImageError:
+        raise
+    except (UserError, ValueError, OSError) as error:
+        raise UnreadableImageError(first_line(error)) from error
+    except Exception as error:
+        raise UnreadableImageError(f"damaged ({type(error).__name__}: {first_line(error)})") from error

@@ -12,9 +12,10 @@ from itertools import islice
 
 import numpy as np
 
+from projects.Pixels.jpeg_header import jpeg_size
 from projects.Pixels.samples import Samples, with_missing
 from projects.Pixels.tiff_descriptions import Planes, names_of_bands, stated_planes
-from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError
+from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError
 from revisit.data.images.opening import check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import LYING, turned
@@ -135,6 +136,12 @@ def _check_page(page: "TiffPage", data: bytes, count: int = 1) -> None:
         raise TruncatedImageError(f"a TIFF with {len(segments)} of {math.prod(page.chunked)} strips or tiles")
     if any(min(start, size) < 0 or start + size > len(data) for start, size in segments):
         raise TruncatedImageError("a TIFF without its end")
+    if page.compression == _JPEG:
+        sizes = [jpeg_size(data[start : start + size]) for start, size in segments if size]
+        if any(height > page.chunks[0] or width > page.chunks[1] for height, width in sizes):
+            raise UnreadableImageError(
+                f"a TIFF with JPEGs of up to {max(sizes)} in strips or tiles of {page.chunks[:2]}"
+            )
 
 
 def _samples(pages: list["TiffPage"], names: tuple[str, ...]) -> Samples:

@@ -13,7 +13,7 @@ from PIL import Image
 from trees import spoil_bytes
 
 from projects.Pixels.sample_files import read_samples, size_of
-from revisit.data.images.image_bytes import DeepImageError
+from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError
 from revisit.data.images.opening import MAX_MEMORY
 
 CASES = int(os.environ.get("FUZZ_CASES", 300))
@@ -80,7 +80,7 @@ def test_where_an_array_has_no_number_a_pixel_is_missing():
         (np.zeros((5, 40, 56)), "numpy.moveaxis(array, 0, -1)"),
         (np.zeros(7), "(7,): expected (H, W), or (H, W, C)"),
         (np.zeros((1, 4, 5, 6)), "(1, 4, 5, 6)"),
-        (np.zeros((4, 5), complex), "complex128"),
+        (np.zeros((4, 5), complex), "an array of complex128 with 2 axes: expected numbers"),
         (np.array([["a", "b"]]), "expected integers or floats"),
         (np.zeros((0, 5)), "expected a pixel at least"),
         (np.zeros((4, 5), np.longdouble), "up to 64 bits"),
@@ -88,18 +88,16 @@ def test_where_an_array_has_no_number_a_pixel_is_missing():
     ids=str,
 )
 def test_other_arrays_are_refused(array, said):
-    try:
-        data = written(np.save, array)
-        assert said in refusal(data)
-    except ValueError as error:
-        assert "expected numbers" in str(error) and array.dtype.kind == "c"
+    with pytest.raises(UnreadableImageError) as error:
+        read_samples(written(np.save, array))
+    assert said in str(error.value)
 
 
 def test_of_several_arrays_or_objects_none_is_read():
     assert "2 arrays: expected one" in refusal(written(np.savez, a=np.zeros((4, 5)), b=np.zeros(3)))
     assert "0 arrays" in refusal(b"PK\x03\x04" + b"\0" * 26 + written(lambda file: zipfile.ZipFile(file, "w").close()))
     for save in (np.save, np.savez):
-        with pytest.raises(ValueError, match="array of object"):
+        with pytest.raises(UnreadableImageError, match="array of object"):
             read_samples(written(save, np.array([[{}]])))
 
 
@@ -109,11 +107,11 @@ def test_a_head_that_lies_is_not_believed():
     for shape in (f"({side}, {side})", "(40, 57)", "(-40, -56)"):
         lying = data.replace(b"(40, 56), }".ljust(25), f"{shape}, }}".encode().ljust(25))
         assert lying != data and len(lying) == len(data)
-        with pytest.raises(ValueError, match="in 17920 bytes"):
+        with pytest.raises(UnreadableImageError, match="in 17920 bytes"):
             read_samples(lying)
     bomb = written(np.savez_compressed, np.zeros((side, side), np.uint8))
     assert len(bomb) < MAX_MEMORY // 900
-    with pytest.raises(ValueError, match="pixels, and such a file may have"):
+    with pytest.raises(UnreadableImageError, match="pixels, and such a file may have"):
         read_samples(bomb)
 
 
@@ -153,7 +151,7 @@ def test_16_bits_stay_numbers_and_their_fourth_channel_is_transparency():
     samples = read_samples(png16(values))
     assert (samples.values == values[..., :3]).all() and (samples.alpha == values[..., 3]).all()
     assert (samples.missing == (values[..., 3] == 0)).all()
-    with pytest.raises(OSError):
+    with pytest.raises(UnreadableImageError):
         read_samples(png16(values)[:-3000])
 
 
@@ -181,7 +179,7 @@ def test_damaged_files_are_read_or_refused():
     for case in range(CASES):
         try:
             samples = read_samples(spoil_bytes(whole[case % len(whole)], rng))
-        except Exception:  # Picture.decode names the file
+        except UnreadableImageError:
             continue
         read += 1
         assert samples.values.ndim == 3 and samples.values.size <= 12 * 16 * 4

@@ -1,5 +1,6 @@
 """DICOM files as samples, each against pydicom's own functions or numbers written here; and which files are listed."""
 
+import hashlib
 import io
 import logging
 import os
@@ -155,18 +156,17 @@ def test_what_has_several_frames_or_other_colours_is_refused():
     frames = said(dicom(numbers(0, 9, shape=(40, 30)), Rows=20, NumberOfFrames=2))
     assert "2 frames: expected one a file" in frames
     assert "other colours" in said(dicom(numbers(0, 9), PhotometricInterpretation="HSV"))
-    floats = dicom(numbers(0, 9, "uint32"), PhotometricInterpretation="MONOCHROME1", BitsAllocated=32)
-    assert read_samples(floats).values.dtype == np.uint32
-    compressed = dicom(numbers(0, 9)).replace(
-        uid.ExplicitVRLittleEndian.encode() + b"\0", b"1.2.840.10008.1.2.4.2\0"[:20]
-    )
-    with pytest.raises(UnreadableImageError):
-        read_samples(compressed)
+    for syntax in (uid.HTJ2K, uid.MPEG2MPML):
+        file, data = dcmread(io.BytesIO(dicom(numbers(0, 9)))), io.BytesIO()
+        file.file_meta.TransferSyntaxUID = syntax
+        file.PixelData = pydicom.encaps.encapsulate([b"\0" * 40])
+        file.save_as(data)
+        assert f"compressed as {syntax.name}: convert it" in said(data.getvalue())
 
 
 def test_too_many_pixels_are_refused_before_they_are_decoded():
     side = min(65535, int(MAX_MEMORY**0.5) + 1)
-    with pytest.raises(UnreadableImageError):
+    with pytest.raises(UnreadableImageError, match=f"{side} x {side} pixels"):
         read_samples(dicom(numbers(0, 9), Rows=side, Columns=side))
 
 
@@ -191,9 +191,8 @@ def test_the_files_of_pydicoms_own_tests_are_right_or_refused_in_one_line():
         data = Path(path).read_bytes()
         try:
             values = read_samples(data).values
-        except Exception as error:
-            assert "\n" not in str(error) or data[128:132] != b"DICM", path
-            assert isinstance(error, UnreadableImageError) or data[128:132] != b"DICM", path
+        except UnreadableImageError as error:
+            assert "\n" not in str(error), path
             refused += 1
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -211,7 +210,7 @@ def test_the_files_of_pydicoms_own_tests_are_right_or_refused_in_one_line():
 
 def test_a_patient_is_a_digest_and_no_name_is_said():
     one, other = dicom(numbers(0, 9)), dicom(numbers(5, 9), PatientID="P-18")
-    assert patient_of(one) == "6b4b4e59fbbcc0a5" or len(patient_of(one)) == 16
+    assert patient_of(one) == hashlib.sha256(b"P-17").hexdigest()[:16]
     assert patient_of(one) == patient_of(dicom(numbers(5, 9))) != patient_of(other)
     with pytest.raises(DeepImageError, match="without a PatientID"):
         patient_of(dicom(numbers(0, 9), PatientID=""))
@@ -233,8 +232,6 @@ def test_damaged_files_are_read_or_refused_without_a_name_of_a_person(caplog, ca
             read += 1
         except UnreadableImageError as error:
             assert "Doe" not in str(error)
-        except Exception:  # no longer a DICOM file
-            assert data[128:132] != b"DICM"
     assert read > CASES // 20
     assert "Doe" not in caplog.text and "Doe" not in "".join(capfd.readouterr())
 
