@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from projects.Pixels.dicom import patient_of
+from revisit.data.images.image_bytes import UnreadableImageError, first_bytes
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import Records, ask_each
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator
 from revisit.errors import UserError, expect, first_few, translated
 from revisit.keys import is_read
@@ -22,6 +24,8 @@ from detectron2.config import CfgNode
 
 KEY = "NEIGHBORS.GROUPS"
 OWN = "self"  # each image is a group
+PATIENT = "patient"  # of DICOM files
+_HEAD = 2**20  # bytes, in which a DICOM file names its patient
 NO_GROUP = -1  # of the queue's random rows
 
 logger = logging.getLogger(__name__)
@@ -80,7 +84,8 @@ def numbered_groups(path: str, records: Records) -> list[int]:
 
 
 def groups_of(path: str, records: Records) -> tuple[list[str], list[str]]:
-    """The group of each record's image, as a CSV file calls it; and the names in the file that no record has.
+    """The group of each record's image, as a CSV file or a digest of a DICOM file's patient calls it; and the names in
+    the file that no record has.
 
     A name is the data set's own, or one from the CSV file's folder.
 
@@ -88,6 +93,8 @@ def groups_of(path: str, records: Records) -> tuple[list[str], list[str]]:
         UserError: see read_groups; an image has no group, or no file of its own.
     """
     expect_file_names(records, f"{KEY} {path}", f"{OWN}, or a folder of images")
+    if path == PATIENT:
+        return ask_each(_patient, records, "reading whose images they are"), []
     groups = read_groups(path)
     name_of = names_by_place(path, groups)
     files = [os.path.abspath(record["file_name"]) for record in records]
@@ -99,6 +106,14 @@ def groups_of(path: str, records: Records) -> tuple[list[str], list[str]]:
     used = [name_of[file] for file in files]
     unused = groups.keys() - set(used)
     return [groups[name] for name in used], sorted(unused)
+
+
+def _patient(record: dict) -> str:
+    file_name = record["file_name"]
+    try:
+        return patient_of(first_bytes(file_name, _HEAD))
+    except UnreadableImageError as error:
+        raise UserError(f"{KEY} {PATIENT}: {file_name}: {error}") from error
 
 
 def names_by_place(path: str, names: Iterable[str]) -> dict[str, str]:
@@ -118,7 +133,10 @@ def read_groups(path: str) -> dict[str, str]:
     Raises:
         UserError: no such file; a column is missing; a line lacks a value; an image has two groups.
     """
-    expect(os.path.isfile(path), f"{KEY} {path} is no file: expected a CSV file with file_name,group, or {OWN}")
+    expect(
+        os.path.isfile(path),
+        f"{KEY} {path} is no file: expected a CSV file with file_name,group, or {OWN} or {PATIENT}",
+    )
     groups: dict[str, str] = {}
     with translated(f"{KEY} {path}", content=True), open(path, newline="", encoding="utf-8-sig") as file:
         lines = CsvDicts(file)

@@ -40,7 +40,7 @@ _DIGITS = 16  # of a patient's digest
 DIRECTORIES = "directories"
 # By what a file's class begins with, and a dot.
 _KINDS = {"1.2.840.10008.5.1.4.1.1.7.": "secondary captures", "1.2.840.10008.1.3.10.": DIRECTORIES}
-_AFTER_KINDS = 0x00080008  # the tag of ImageType
+_KIND, _PATIENT = 0x00080008, 0x00100020  # tags of ImageType and PatientID
 
 
 def can_read() -> bool:
@@ -83,13 +83,15 @@ def dicom_size(data: bytes) -> tuple[int, int]:
 
 
 def patient_of(data: bytes) -> str:
-    """The first 16 hexadecimal digits of the PatientID's SHA-256, by which images of one patient are a group.
+    """The first 16 hexadecimal digits of the PatientID's SHA-256, by which images of one patient are a group. Of
+    ``data`` the first bytes are enough.
 
     Raises:
         DeepImageError: none is given. And as read_dicom.
     """
     with _reading():
-        patient = str(_opened(data, stop_before_pixels=True, specific_tags=["PatientID"]).get("PatientID") or "")
+        file = pydicom.filereader.read_partial(io.BytesIO(data), stop_when=_is_after_patient, specific_tags=[_PATIENT])
+        patient = str(file.get("PatientID") or "")
     if not patient.strip():
         raise DeepImageError("a DICOM file without a PatientID: expected one, or a CSV file of groups")
     return hashlib.sha256(patient.encode()).hexdigest()[:_DIGITS]
@@ -105,8 +107,12 @@ def kind_of(head: bytes) -> str:
         return next((word for start, word in _KINDS.items() if stored.startswith(start)), "")
 
 
+def _is_after_patient(tag: int, vr: str | None, length: int) -> bool:
+    return tag > _PATIENT
+
+
 def _is_after_kinds(tag: int, vr: str | None, length: int) -> bool:
-    return tag > _AFTER_KINDS
+    return tag > _KIND
 
 
 @contextmanager

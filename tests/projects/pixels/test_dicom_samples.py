@@ -16,6 +16,7 @@ from pydicom import Dataset, dcmread, pixels, uid
 from pydicom.data import get_testdata_files
 from trees import refusal, spoil_bytes
 
+from projects.Objectives.image_groups import numbered_groups
 from projects.Pixels.dicom import kind_of, patient_of
 from projects.Pixels.sample_files import read_samples, size_of
 from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError
@@ -298,3 +299,13 @@ def test_without_pydicom_files_are_counted_and_one_line_says_what_to_install(tmp
     monkeypatch.setattr("projects.Pixels.tiff.tifffile", None)
     with pytest.raises(DeepImageError, match=r"pip install 'revisit-detectron2\[tiff\]'"):
         read_samples(b"II*\0")
+
+
+def test_images_of_a_patient_are_a_group(tmp_path):
+    for name, patient in (("a", "P-17"), ("b", "P-18"), ("c", "P-17")):
+        write(tmp_path / f"{name}.dcm", dicom(numbers(0, 9), PatientID=patient))
+    one, other, again = numbered_groups("patient", load_folder(tmp_path))
+    assert one == again != other
+    path = write(tmp_path / "d.dcm", dicom(numbers(0, 9), PatientID=""))
+    said = refusal(numbered_groups, "patient", load_folder(tmp_path))
+    assert f"NEIGHBORS.GROUPS patient: {path}: a DICOM file without a PatientID" in said
