@@ -11,6 +11,7 @@ from projects.Paper.cells import JobBuilder
 from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
 from projects.Reports.collect import short_names
 from projects.Weights.zoo_options import zoo_options
+from revisit.checkpoint.flags import without_pixels_of_photographs
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.run_folder import FINAL
 from revisit.checkpoint.start import start
@@ -124,12 +125,12 @@ def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
         images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))
         if kind == "pretrain":
             return Start(OnTheseImages(str(file), images))
-        return Start(OnTheseImages(continuing, (*_weights(file), *images), start=str(file)))
+        return Start(OnTheseImages(continuing, (*_weights(file, cfg), *images), start=str(file)))
     return Start(GivenBackbone(str(file)), zoo_options(file, cfg) if kind == "zoo" else ())
 
 
-def _weights(file: Path) -> tuple[str, ...]:
+def _weights(file: Path, cfg: CfgNode) -> tuple[str, ...]:
     """KEY VALUE pairs of a pretraining from a converted backbone."""
-    keys = start(str(file)).keys
+    keys = without_pixels_of_photographs(start(str(file)).keys, cfg)
     expect(keys, f"--weights continue:{file}: expected a converted backbone, with its flags next to it")
     return (*(str(word) for pair in keys.items() for word in pair), "MODEL.WEIGHTS", str(file))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from revisit.checkpoint.flags import without_pixels_of_photographs
 from revisit.checkpoint.start import start
 from revisit.errors import expect
 from revisit.files import is_url
@@ -21,7 +22,7 @@ def network_of_weights(cfg: CfgNode, facts: Facts) -> Decision | None:
     weights = cfg.MODEL.WEIGHTS
     if not cfg.CONTINUE.NETWORK_OF_WEIGHTS or not (is_url(weights) or Path(weights).is_file()):
         return None
-    keys = start(weights).keys
+    keys = without_pixels_of_photographs(start(weights).keys, cfg)
     expect(keys, f"{KEY}: no flags lie next to {weights}; convert the weights (tools/convert_to_d2.py)")
     return Decision(True, f"as the flags of {weights} say", others=keys)
 
@@ -33,5 +34,5 @@ declare(
     "a file that is based on this key's says.",
     SWITCH,
     resolve=network_of_weights,
-    after="MODEL.WEIGHTS",
+    after=("MODEL.WEIGHTS", "INPUT.CHANNELS"),
 )

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from revisit.config import add_revisit_config
-from revisit.data.images.deep_images import format_flags, format_keys, pixel_format
+from revisit.data.images.deep_images import format_flags, format_keys, format_of, pixel_format
 from revisit.errors import UserError, expect, first_few, without_secrets
 from revisit.files import file_digest, is_url, local_copy, read_yaml, write_whole
 from revisit.keys import NETWORK, declaration, value_of
@@ -28,12 +28,15 @@ IMAGENET: Flags = {
     "INPUT.FORMAT": "RGB",
 }
 
-CHANNELS = "INPUT.CHANNELS"  # names, in the order in which a network sees them; not in the flags of photographs
-
 
 def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
     """Config keys that weights depend on: the pixels', after those of the backbone's description."""
     return (*(description.FLAG_KEYS if description else ()), *IMAGENET)
+
+
+def pixel_keys() -> tuple[str, ...]:
+    """Config keys of images, in the flags of weights of every family."""
+    return (*format_keys(), *IMAGENET)
 
 
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
@@ -120,7 +123,7 @@ def _is_flag(key: object) -> bool:
 def _all_flag_keys() -> set[str]:
     """Of every family that is known."""
     every = [{*flag_keys(family), *family.FOLDED} for family in families()]
-    return {*format_keys(), *IMAGENET}.union(*every)
+    return {*pixel_keys()}.union(*every)
 
 
 def network_flags(flags: Flags) -> Flags:
@@ -161,9 +164,9 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
     _check_family(flags, cfg, description, weights)
     check_channels(flags, cfg, weights)
     folded = [key for key in flags if description and key in description.FOLDED]
-    ours = {**flags_of(cfg, description), **{key: value_of(cfg, key) for key in folded}}
-    if is_for_photographs_alone(flags, cfg):  # whose pixels MODEL.STEM_FROM maps
-        flags = {key: value for key, value in flags.items() if key not in flags_of(cfg, None)}
+    ours = {key: _plain(value_of(cfg, key)) for key in (*flag_keys(description), *folded)}
+    ours |= format_flags(pixel_format(cfg).seen)
+    flags = without_pixels_of_photographs(flags, cfg)
     wrong = {key: value for key, value in ours.items() if flags.get(key, value) != value}
     if wrong:
         listed = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
@@ -176,14 +179,21 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
 
 def is_for_photographs_alone(flags: Flags, cfg: CfgNode) -> bool:
     """Whether weights see photographs, and the images of a config have channels: their first convolution is mapped."""
-    return bool(pixel_format(cfg).channels) and not flags.get(CHANNELS)
+    return bool(pixel_format(cfg).channels) and not format_of(flags, ()).channels
+
+
+def without_pixels_of_photographs(flags: Flags, cfg: CfgNode) -> Flags:
+    """Flags that a config whose images have channels must agree with: MODEL.STEM_FROM maps weights of photographs."""
+    if not is_for_photographs_alone(flags, cfg):
+        return flags
+    return {key: value for key, value in flags.items() if key not in pixel_keys()}
 
 
 def check_channels(flags: Flags, cfg: CfgNode, weights: str) -> None:
     """Raise UserError for weights of channels where the images of a config have others, another order, or none."""
-    theirs, ours = tuple(flags.get(CHANNELS) or ()), pixel_format(cfg).channels
+    theirs, ours = format_of(flags, ()).channels, pixel_format(cfg).channels
     here = f"the images have {' '.join(ours)}" if ours else "the images are photographs, seen as RGB"
-    way_out = f'set {CHANNELS} "{" ".join(theirs)}" for such images, or start from other weights'
+    way_out = f'set INPUT.CHANNELS "{" ".join(theirs)}" for such images, or start from other weights'
     expect(theirs in ((), ours), f"{weights} sees the channels {' '.join(theirs)}, and {here}: {way_out}")
 
 

@@ -4,7 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from revisit.checkpoint import RANDOM
-from revisit.checkpoint.flags import expect_flags, flag_keys, network_flags, read_flags
+from revisit.checkpoint.flags import (
+    expect_flags,
+    flag_keys,
+    network_flags,
+    read_flags,
+    without_pixels_of_photographs,
+)
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.run_folder import peek
 from revisit.files import is_url
@@ -39,7 +45,8 @@ class Start:
         """Those with which ``cfg``, perhaps of a detector, does so; {} where it has no place for such a backbone."""
         family = family_of(self.flags)
         keys = family.keys_to_build(self.flags, cfg) if family else {}
-        return {**keys, **{key: self.flags[key] for key in flag_keys(family) if key in self.flags}} if keys else {}
+        flags = {key: self.flags[key] for key in flag_keys(family) if key in self.flags}
+        return keys | without_pixels_of_photographs(flags, cfg) if keys else {}
 
 
 def start(weights: str) -> Start:

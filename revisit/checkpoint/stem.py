@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from revisit.data.images.pixel_format import COLOURS
 from revisit.errors import UserError, expect
 from revisit.keys import TRAINING, Rule, declare, with_values
 from revisit.modeling.backbone.description import BackboneDescription, Tensors
 
 from detectron2.config import CfgNode
 
-COLOURS = "rgb"
-MEAN, ZERO = "mean", "zero"
-WORDS = (*COLOURS, MEAN, ZERO)
+RGB, MEAN, ZERO = "rgb", "mean", "zero"
+WORDS = (*RGB, MEAN, ZERO)
 
 _RULE = Rule(
     f"a word for each of INPUT.CHANNELS, of {', '.join(WORDS)}, with spaces between them, or ''",
@@ -31,13 +31,10 @@ declare(
 
 
 def stem_words(channels: Sequence[str], stated: str = "") -> tuple[str, ...]:
-    """A word for each of the named channels, as ``stated`` or by their names.
-
-    Raises:
-        UserError: as many words as there are no channels.
-    """
+    """A word for each of the named channels, as ``stated`` or by their names. Raises UserError for another number of
+    words."""
     if not stated:
-        by_name = {"red": "r", "green": "g", "blue": "b", **dict(zip(COLOURS, COLOURS, strict=True))}
+        by_name = dict(zip((*COLOURS, *RGB), RGB * 2, strict=True))
         return tuple(by_name.get(name.lower(), MEAN) for name in channels)
     words = tuple(stated.split())
     found = f"MODEL.STEM_FROM {stated} has {len(words)} words"
@@ -52,8 +49,8 @@ def stem_for(weight: Tensor, words: Sequence[str]) -> Tensor:
     their sum where no channel is a colour, so that a grey photograph in all channels has the maps that it has as RGB.
     The mean of an image is 0 after normalisation: channels that have but their mean change no map.
     """
-    colours = dict(zip(COLOURS, weight.unbind(1), strict=True))
-    shared = weight.mean(1) if set(words) & set(COLOURS) else weight.sum(1)
+    colours = dict(zip(RGB, weight.unbind(1), strict=True))
+    shared = weight.mean(1) if set(words) & set(RGB) else weight.sum(1)
     sources = {**colours, MEAN: shared, ZERO: torch.zeros_like(shared)}
     return torch.stack([sources[word] / words.count(word) for word in words], dim=1)
 
@@ -78,7 +75,7 @@ def change_stem(
         raise UserError(f"{title} is not among the tensors: convert them with tools/convert_to_d2.py")
     for key, value in stems.items():
         found = f"{title}, {key}, is {tuple(value.shape)}"
-        expect(value.dim() == 4 and value.shape[1] == len(COLOURS), f"{found}: expected (out, 3, height, width)")
+        expect(value.dim() == 4 and value.shape[1] == len(RGB), f"{found}: expected (out, 3, height, width)")
     return {**tensors, **{key: change(value) for key, value in stems.items()}}
 
 

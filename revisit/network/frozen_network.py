@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from revisit.checkpoint.backbone_file import load_backbone
-from revisit.checkpoint.convert import as_rgb
+from revisit.checkpoint.convert import as_rgb, for_channels
+from revisit.checkpoint.flags import check_channels
 from revisit.checkpoint.sources import source_layouts
-from revisit.data.images.deep_images import format_flags, format_keys, pixel_format
+from revisit.data.images.deep_images import format_flags, format_of, pixel_format
 from revisit.errors import UserError, expect
 from revisit.keys import value_of
 from revisit.modeling.losses.queue_scores import at_least_float32
@@ -23,15 +24,17 @@ logger = logging.getLogger(__name__)
 
 
 def load_frozen(cfg: CfgNode, key: str) -> Network:
-    """Of the weights that a key names. Raises UserError for a file without a whole backbone, or of another depth."""
+    """Of the weights that a key names. Raises UserError for a file without a whole backbone, or for other images than
+    the run's."""
     name = value_of(cfg, key)
     with torch.device("cpu"):  # also in a dry run, which builds all else without values
         weights = load_backbone(name)
-        ours = format_flags(pixel_format(cfg))
-        wrong = [each for each in format_keys() if weights.flags.get(each) not in (None, ours.get(each, 8))]
-        for each in wrong[:1]:
-            raise UserError(f"{key} wants {each} {weights.flags[each]}, and images have {ours.get(each, 8)}")
-        network = Network.of(as_rgb(weights)).requires_grad_(False)
+        check_channels(weights.flags, cfg, f"{key} {name}")
+        weights = for_channels(as_rgb(weights), cfg)
+        ours, theirs = (format_flags(each.seen) for each in (pixel_format(cfg), format_of(weights.flags, ())))
+        for each in [each for each in theirs if theirs[each] != ours.get(each, 8)][:1]:
+            raise UserError(f"{key} wants {each} {theirs[each]}, and images have {ours.get(each, 8)}")
+        network = Network.of(weights).requires_grad_(False)
     mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (network.mean, network.std))
     logger.info(f"{key}, frozen, {name}: {network.title}; less {mean}, over {std}; {weights.origin}")
     layout = source_layouts().get(weights.source)

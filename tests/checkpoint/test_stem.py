@@ -1,7 +1,6 @@
 """Weights of photographs for images of other channels: the map of the first convolution, and who refuses what."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,21 +65,12 @@ RGBN = ("red", "green", "blue", "nir")
 MEANS, STDS = [123.675, 116.28, 103.53, 90.0, 50.0], [58.395, 57.12, 57.375, 40.0, 30.0]
 
 
-@pytest.fixture
-def channels() -> Callable[..., CfgNode]:
-    """A config whose images have these channels."""
-
-    def config(*names: str, **options: object) -> CfgNode:
-        count = len(names) or 3
-        values = {
-            "INPUT.CHANNELS": list(names) or None,
-            "MODEL.PIXEL_MEAN": MEANS[:count],
-            "MODEL.PIXEL_STD": STDS[:count],
-            **options,
-        }
-        return with_values(tiny_config(), values)
-
-    return config
+def channels(*names: str, **options: object) -> CfgNode:
+    """A config whose images have these channels; without names photographs."""
+    count = len(names) or 3
+    values = {"INPUT.CHANNELS": list(names) or None, "INPUT.RANGE": [[0.0, 255.0]] * len(names) or None}
+    statistics = {"MODEL.PIXEL_MEAN": MEANS[:count], "MODEL.PIXEL_STD": STDS[:count]}
+    return with_values(tiny_config(), {**values, **statistics, **options})
 
 
 @pytest.fixture
@@ -95,9 +85,7 @@ def loaded(cfg: CfgNode, weights: Path, kind: type = RevisitCheckpointer) -> tor
     return model
 
 
-def test_a_run_on_further_channels_begins_with_the_very_maps_of_its_weights_of_photographs(
-    channels, photographs, caplog
-):
+def test_a_run_on_further_channels_begins_with_the_very_maps_of_its_weights_of_photographs(photographs, caplog):
     caplog.set_level(logging.INFO)
     rgb = load_network(str(photographs)).double()
     model = loaded(channels(*RGBN), photographs).double()
@@ -111,7 +99,7 @@ def test_a_run_on_further_channels_begins_with_the_very_maps_of_its_weights_of_p
         assert (moved - maps).abs().max() > 1e-3
 
 
-def test_the_stated_map_counts_and_has_a_word_for_each_channel(channels, photographs):
+def test_the_stated_map_counts_and_has_a_word_for_each_channel(photographs):
     model = loaded(channels(*RGBN, **{"MODEL.STEM_FROM": "b mean zero r"}), photographs)
     theirs = load_backbone(photographs).tensors["stem.conv1.weight"]
     ours = model.backbone.stem.conv1.weight
@@ -128,7 +116,7 @@ def with_flags(weights: Path, **flags: object) -> Path:
     return path
 
 
-def test_weights_for_bgr_over_no_deviation_become_those_for_rgb_over_imagenets(channels, photographs):
+def test_weights_for_bgr_over_no_deviation_become_those_for_rgb_over_imagenets(photographs):
     bgr = {"INPUT.FORMAT": "BGR", "MODEL.PIXEL_STD": [1.0, 1.0, 1.0]}
     theirs = load_backbone(photographs).tensors["stem.conv1.weight"]
     ours = loaded(channels(*RGBN), with_flags(photographs, **bgr)).backbone.stem.conv1.weight
@@ -138,12 +126,12 @@ def test_weights_for_bgr_over_no_deviation_become_those_for_rgb_over_imagenets(c
     assert torch.equal(loaded(raw, with_flags(photographs, **bgr)).backbone.stem.conv1.weight[:, :3], theirs.flip(1))
 
 
-def test_a_network_that_predicts_does_not_start_from_photographs(channels, photographs):
+def test_a_network_that_predicts_does_not_start_from_photographs(photographs):
     with pytest.raises(UserError, match="sees photographs, and the images have channels: expected weights that were"):
         loaded(channels(*RGBN), photographs, WholeModelCheckpointer)
 
 
-def test_weights_that_see_other_channels_are_refused_by_name(channels, photographs):
+def test_weights_that_see_other_channels_are_refused_by_name(photographs):
     flags = {**load_backbone(photographs).flags, "MODEL.PIXEL_MEAN": MEANS[:4], "MODEL.PIXEL_STD": STDS[:4]}
     flags |= {"INPUT.CHANNELS": list(RGBN)}
     family = family_of(flags)
@@ -164,7 +152,7 @@ TIMM = {
 
 
 @pytest.mark.parametrize("name", TIMM)
-def test_a_network_of_timms_for_four_channels_has_the_very_maps_of_its_weights_of_photographs(channels, name):
+def test_a_network_of_timms_for_four_channels_has_the_very_maps_of_its_weights_of_photographs(name):
     keys = {"MODEL.TIMM.NAME": name, "MODEL.TIMM.OPTIONS": TIMM[name], "MODEL.TIMM.FINAL_NORM": False}
     flags = {**keys, **IMAGENET}
     family = family_of(flags)

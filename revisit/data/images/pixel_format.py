@@ -1,6 +1,7 @@
 """What the samples of images mean: one value, decided once, through which every image is read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -48,6 +49,11 @@ class PixelFormat:
     def count(self) -> int:
         """Of the channels that networks see."""
         return len(self.channels) or len(COLOURS)
+
+    @property
+    def seen(self) -> Self:
+        """What a network depends on: not where a set of images has its channels, what it marks, and what is shown."""
+        return replace(self, files=(), nodata=None, fill=(), shown=())
 
     @property
     def colours(self) -> tuple[int, ...]:
