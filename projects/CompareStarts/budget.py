@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle
+from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle, standard_error
 from projects.CompareStarts.starts import RANDOM, Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
@@ -296,6 +296,8 @@ class Budget:
             return f"{text}). One seed says nothing of chance: a second one takes {minutes:.0f} minutes.", False
         gains = [self._task.sign * (each.scores[best] - each.scores[other]) for each in finals]
         is_sure = self._test.look(gains, len(gains) + seeds_left)
+        if math.isinf(standard_error(gains)):
+            return f"{text}; the difference is the same with every seed, which says nothing of chance).", False
         limit = self._test.limit(gains)
         text = f"{text}; the difference is {statistics.fmean(gains):.2f}, chance alone reaches {limit:.2f})"
         if is_sure:

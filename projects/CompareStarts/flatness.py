@@ -13,7 +13,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import studentized_range
+from scipy.stats import norm, studentized_range
+
+from projects.CompareStarts.sequential_test import ROUNDING
 
 ALPHA = 0.05  # probability that one of several equal starts is called different
 RATES = (1.0, 1 / 3, 3.0)  # times the recipe's; of equal scores the first one is taken
@@ -68,7 +70,7 @@ class Rule(NamedTuple):
 
 class Verdict(NamedTuple):
     """``best`` has the highest ``mean``; ``gains`` are this less the means of the others. A gain up to ``limit`` is
-    chance; NaN: of a single seed nothing says so."""
+    chance; NaN, of a single seed, and infinite, of the same differences with every seed: nothing says so."""
 
     best: str
     mean: float
@@ -78,7 +80,7 @@ class Verdict(NamedTuple):
     @property
     def equal(self) -> list[str]:
         """Starts that are not worse than the best by more than chance."""
-        return [name for name, gain in self.gains.items() if gain <= self.limit]
+        return [name for name, gain in self.gains.items() if math.isfinite(gain) and gain <= self.limit]
 
 
 def compare_ends(goodness: Mapping[str, Sequence[float]]) -> Verdict:
@@ -107,7 +109,8 @@ def tukey_difference(rows: Sequence[Sequence[float]]) -> float:
     """The largest difference of two means of K rows over n seeds that equal starts have in 95 % of all cases.
 
     q s / sqrt(n), q the quantile of the studentised range of K means with (K - 1) (n - 1) degrees of freedom, s the
-    root of the mean square of what start and seed do not explain. NaN for a single seed.
+    root of the mean square of what start and seed do not explain. NaN for a single seed; infinite where starts differ
+    alike with every seed, which shows no chance to measure them by.
     """
     count = len(rows)
     seeds = len(rows[0])
@@ -119,7 +122,20 @@ def tukey_difference(rows: Sequence[Sequence[float]]) -> float:
     of_seeds = table.mean(axis=0, keepdims=True)
     residuals = table - of_starts - of_seeds + table.mean()
     spread = math.sqrt((residuals**2).sum() / freedom)
+    if spread < ROUNDING * np.ptp(of_starts):
+        return math.inf
     return _quantile(count, freedom) * spread / math.sqrt(seeds)
+
+
+def overlap_factor(count: int, images: int) -> float:
+    """How much wider the intervals of ``count`` starts have to be, each 95 % of the bootstrap over so many images, for
+    those of equal starts to overlap with one another in 95 % of all cases; at least 1.
+
+    The ends of two overlap up to 2 x 1.96 standard errors; means of equal starts differ by up to q of the studentised
+    range. A bootstrap's standard error is too small by sqrt(1 - 1 / images).
+    """
+    wanted = _quantile(count, images - 1) / math.sqrt(1 - 1 / images)
+    return max(1.0, wanted / (2 * norm.ppf(1 - ALPHA / 2)))
 
 
 @cache

@@ -13,7 +13,6 @@ from projects.CompareStarts.flatness import ALPHA
 from projects.CompareStarts.sequential_test import standard_error
 from revisit.markdown import deviation
 
-ROUNDING = 1e-9  # of differences, as a share
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference"
 
 
@@ -74,8 +73,7 @@ def _chance(scores: Sequence[float], others: Sequence[float]) -> float:
     mean = abs(statistics.fmean(differences))
     if len(differences) == 1:
         return float(mean == 0)
-    error = standard_error(differences)
-    return float(2 * t.sf(mean / error, len(differences) - 1)) if error > ROUNDING * mean else 1.0
+    return float(2 * t.sf(mean / standard_error(differences), len(differences) - 1))
 
 
 def _holm(chances: Mapping[int, float]) -> set[int]:

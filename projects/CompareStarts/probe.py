@@ -9,7 +9,7 @@ training moves the features.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from projects.CompareStarts.flatness import overlap_factor
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
@@ -89,7 +90,8 @@ def check_regions(task: Task, labels: int) -> None:
 
 
 def probe_starts(task: Task, starts: Mapping[str, Start], labels: int, seed: int, root: Path) -> list[Probe]:
-    """The starts, best first, by ``labels`` labelled images at most; progress goes to stdout.
+    """The starts, best first, by ``labels`` labelled images at most; progress goes to stdout. The intervals of their
+    mean scores are as wide as it takes to compare so many starts by so few images.
 
     ``root`` has what continues some of them, and in probe/cache/ what was computed before: the same weights, network,
     images and labels are probed once.
@@ -110,7 +112,15 @@ def probe_starts(task: Task, starts: Mapping[str, Start], labels: int, seed: int
         print(f"{place}: {probes[-1].score.value:.4g} ({how})", flush=True)
         if not known:
             _write(file, probes[-1])
+    factor = overlap_factor(len(starts), len(records))
+    probes = [probe._replace(score=probe.score.widened(factor)) for probe in probes]
     return sorted(probes, key=lambda probe: probe.score.value, reverse="depth" not in probes[0].scores)
+
+
+def equal_to_best(probes: Sequence[Probe]) -> list[str]:
+    """The first start, and those whose intervals overlap with its own."""
+    best = probes[0].score
+    return [each.start for each in probes if each.score.low <= best.high and best.low <= each.score.high]
 
 
 def _records(task: Task, labels: int, seed: int) -> Records:

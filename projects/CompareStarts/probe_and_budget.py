@@ -6,7 +6,7 @@ from pathlib import Path
 from projects.CompareStarts.budget import Budget, Round
 from projects.CompareStarts.comparison import preparation
 from projects.CompareStarts.label_curves import LabelCurve
-from projects.CompareStarts.probe import Probe, check_regions, probe_starts
+from projects.CompareStarts.probe import Probe, check_regions, equal_to_best, probe_starts
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
@@ -25,7 +25,8 @@ WHOLE = (
 )
 CANNOT_KNOW = (
     "A probe sees frozen features: not how far training moves them, nor what an RPN has learned. It orders starts "
-    "roughly: --time and --how until-flat decide. In brackets: 95 % of the bootstrap over images."
+    "roughly: --time and --how until-flat decide. In brackets: 95 % of the bootstrap over images; of the mean with "
+    "room for few images and many starts, so that those of equal starts overlap in 95 of 100 probes."
 )
 
 
@@ -50,7 +51,7 @@ def probe(
         run_claimed(before, parallel)
     probes = probe_starts(task, starts, labels, seed, root)
     unit, digits = ("rmse, m", 3) if "depth" in probes[0].scores else ("balanced accuracy, %", 1)
-    alike = [each.start for each in probes if overlap(each.score, probes[0].score)]
+    alike = equal_to_best(probes)
     best = probes[0].start if len(alike) == 1 else None
     sentence = f"Best: {best}." if best else f"No difference between {', '.join(alike)}: their intervals overlap."
     whole = ", ".join(each.start for each in probes if each.features != BACKBONE)
@@ -82,10 +83,6 @@ def _interval_text(interval: Interval, digits: int) -> str:
 
 def _scores_by_name(probe: Probe) -> dict[str, dict[str, float]]:
     return {name: score._asdict() for name, score in {"mean": probe.score, **probe.scores}.items()}
-
-
-def overlap(one: Interval, other: Interval) -> bool:
-    return one.low <= other.high and other.low <= one.high
 
 
 def choose(

@@ -17,6 +17,7 @@ from scipy.stats import nct, t
 ALPHA = 0.045  # probability that equal starts are called different, over all looks together: at most 5 %, with a margin
 POWER = 0.8
 MOST_SEEDS = 100  # beyond which nothing is predicted
+ROUNDING = 1e-9  # of differences, as a share
 
 
 class SequentialTest:
@@ -59,8 +60,12 @@ def critical_value(alpha: float, count: int) -> float:
 
 
 def standard_error(differences: Sequence[float]) -> float:
-    """Of the mean of at least two differences."""
-    return statistics.stdev(differences) / math.sqrt(len(differences))
+    """Of the mean of at least two differences; infinite where all are the same, as those of coarse scores often are:
+    they show no chance to measure them by."""
+    spread = statistics.stdev(differences)
+    if spread <= ROUNDING * abs(statistics.fmean(differences)):
+        return math.inf
+    return spread / math.sqrt(len(differences))
 
 
 def seeds_to_settle(differences: Sequence[float]) -> int | None:
@@ -68,7 +73,8 @@ def seeds_to_settle(differences: Sequence[float]) -> int | None:
 
     None: more than MOST_SEEDS.
     """
-    mean, spread, count = abs(statistics.fmean(differences)), statistics.stdev(differences), len(differences)
+    count = len(differences)
+    mean, spread = abs(statistics.fmean(differences)), standard_error(differences) * math.sqrt(count)
     for total in range(count + 1, MOST_SEEDS + 1):
         alpha = ALPHA * (total - count) / total
         if mean > critical_value(alpha, total) * spread / math.sqrt(total):

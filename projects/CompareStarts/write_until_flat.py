@@ -165,7 +165,10 @@ class FlatReport(NamedTuple):
         limit = f"{verdict.limit:.{self._digits}f}"
         if verdict.equal:
             others = ", ".join(f"{name} ({shown[name]})" for name in verdict.equal)
-            return f"{best}; equal to it: {others}, as chance alone makes differences up to {limit}"
+            why = f"chance alone makes differences up to {limit}"
+            if math.isinf(verdict.limit):
+                why = "the same differences with every seed say nothing of chance"
+            return f"{best}; equal to it: {others}, as {why}"
         gain = min(verdict.gains.values())
         if gain == math.inf:
             return f"{best}: no other start has one"

@@ -22,6 +22,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def widened(self, factor: float) -> "Interval":
+        """Both ends so many times as far from the value."""
+        low, high = (self.value + factor * (end - self.value) for end in (self.low, self.high))
+        return Interval(self.value, low, high)
+
 
 def _by_image(images: Tensor) -> Iterator[Tensor]:
     """Masks (M,) of the rows of each image."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from projects.CompareStarts.flatness import RATES, Rule, compare_ends, tukey_difference
+from projects.CompareStarts.flatness import RATES, Rule, compare_ends, overlap_factor, tukey_difference
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,35 @@ def test_equal_starts_are_called_equal_in_95_percent(starts, seeds):
     rng = np.random.default_rng(0)
     verdicts = [compare_ends({str(n): simulated_ends(rng, seeds, 50) for n in range(starts)}) for _ in range(1500)]
     assert np.mean([len(verdict.equal) == starts - 1 for verdict in verdicts]) > 0.94
+
+
+@pytest.mark.parametrize("starts", [2, 5])
+def test_equal_starts_of_few_different_scores_are_called_equal_in_95_percent(starts):
+    """Of two seeds: their differences are often the same, which shows no chance to measure them by."""
+    rng = np.random.default_rng(0)
+    draws = 1500
+    named = 0
+    for _ in range(draws):
+        scores = np.round(rng.normal(size=(starts, 2))) * 0.1 + 0.3  # whose differences are inexact
+        named += len(compare_ends(dict(enumerate(scores.tolist()))).equal) < starts - 1
+    assert named / draws < 0.06
+
+
+def test_the_same_difference_with_every_seed_is_no_difference_and_no_score_at_all_is_one():
+    verdict = compare_ends({"a": [0.3, 0.4, 0.6], "b": [0.2, 0.3, 0.5], "c": [math.nan, -math.inf, 0.5]})
+    assert verdict.equal == ["b"] and math.isinf(verdict.limit)
+
+
+@pytest.mark.parametrize("images", [4, 30])
+@pytest.mark.parametrize("starts", [2, 10])
+def test_intervals_of_equal_starts_overlap_in_95_percent(starts, images):
+    """Of the bootstrap over images, whose standard error for means is theirs without the sample's correction."""
+    rng = np.random.default_rng([starts, images])
+    draws, half = 2000, 1.959964 * overlap_factor(starts, images) / math.sqrt(images)
+    values = rng.normal(size=(draws, starts, images))
+    means, ends = values.mean(axis=2), half * values.std(axis=2)
+    overlaps = (means + ends).min(axis=1) >= (means - ends).max(axis=1)
+    assert overlaps.mean() > 0.94
 
 
 def test_a_start_that_ends_higher_is_called_better():

@@ -10,10 +10,19 @@ from commands import run
 from torch import nn
 from trees import refused
 
-from projects.CompareStarts.probe import _boxes, check_regions, probe_starts, regions_of, score_regions
+from projects.CompareStarts.probe import (
+    Probe,
+    _boxes,
+    check_regions,
+    equal_to_best,
+    probe_starts,
+    regions_of,
+    score_regions,
+)
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.task import read_task
 from projects.Paper.paper_tables import GivenBackbone
+from projects.Rows.leave_image_out import Interval
 from projects.Rows.own_features import Features, of_maps, own_features
 from revisit.data.sources.catalog import get_records
 
@@ -22,6 +31,13 @@ from detectron2.structures import BoxMode
 
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 TINY = f"{NARROW} MODEL.ROI_BOX_HEAD.FC_DIM 8 INPUT.MIN_SIZE_TEST 64"
+
+
+def test_starts_whose_intervals_overlap_are_no_difference():
+    intervals = {"a": Interval(68.9, 66.3, 71.3), "b": Interval(68.1, 65.8, 70.3), "c": Interval(60.1, 58.8, 66.2)}
+    probes = [Probe(name, {}, interval, 1.0) for name, interval in intervals.items()]
+    assert equal_to_best(probes) == ["a", "b"]
+    assert equal_to_best([each._replace(score=each.score.widened(1.1)) for each in probes]) == ["a", "b", "c"]
 
 
 def record_of(*boxes: tuple) -> dict:

@@ -29,6 +29,14 @@ def test_equal_starts_are_called_different_in_at_most_five_percent(first, most):
     assert share_called_different(first, most, mean=0.0) <= ALPHA + 3 * sampling_error
 
 
+@pytest.mark.parametrize(("first", "most"), [(2, 2), (2, 4), (3, 3), (5, 10)])
+def test_equal_starts_of_few_different_scores_are_called_different_in_at_most_five_percent(first, most):
+    rng = np.random.default_rng([first, most])
+    scores = np.round(rng.normal(size=(DRAWS, 2, most))) * 0.1
+    called = np.mean([calls_different(one - other, first) for one, other in scores])
+    assert called <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / DRAWS)
+
+
 def test_unequal_starts_are_found_more_often_with_more_seeds():
     few, many = share_called_different(3, 3, mean=2.0), share_called_different(3, 10, mean=2.0)
     assert few < 0.5 < 0.9 < many
