@@ -123,6 +123,12 @@ def channels_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     return Decision(list(seen.channels), f"as {seen.images} images that were looked at have them", kept=True)
 
 
+def order_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """RGB of channels, whose order is theirs, whatever Detectron2's default turns round."""
+    is_turned = cfg.INPUT.FORMAT == "BGR" and bool(pixel_format(cfg).channels)
+    return Decision("RGB", f"channels come in the order of {CHANNELS}", kept=True) if is_turned else None
+
+
 def range_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     """As stated, or as the weights were trained, or by the values of the images; None where BIT_DEPTH says it."""
     pixels, asked = pixel_format(cfg), cfg.INPUT.RANGE
@@ -202,6 +208,7 @@ declare(
     resolve=channels_of_run,
     after=("MODEL.WEIGHTS", CHANNEL_FILES),
 )
+of_detectron2("INPUT.FORMAT", resolve=order_of_run, after=CHANNELS)
 declare(
     CHANNEL_FILES,
     None,

@@ -31,6 +31,18 @@ def too_thin(record: dict, longest: int) -> str:
     return f"{record['file_name']}: {width} x {height} px are too thin: with {longest} px on the long side none is left"
 
 
+class ChannelsInput(T.AugInput):
+    """What Detectron2 transforms of an (H, W, C) uint8 image, each channel as if it were alone.
+
+    Its resizing is PIL's, which refuses most numbers of channels, and of four takes the last for transparency.
+    """
+
+    def transform(self, tfm: T.Transform) -> None:
+        self.image, *others = np.ascontiguousarray(self.image.transpose(2, 0, 1))
+        super().transform(tfm)
+        self.image = np.stack([self.image, *map(tfm.apply_image, others)], axis=-1)
+
+
 class DetectionMapper(DatasetMapper):
     """DatasetMapper with our reader; its ``__call__`` names the function that reads, so the steps are repeated here.
 
@@ -45,7 +57,7 @@ class DetectionMapper(DatasetMapper):
         self._longest = longest_side(cfg, is_train)
 
     def read(self, record: dict) -> np.ndarray:
-        """The (H, W, 3) uint8 RGB pixels of a record's image."""
+        """The (H, W, C) uint8 pixels of a record's image."""
         if self.is_train:
             return read_record(record, self._pixels, like_pil=True, complete=True)
         return require_record(record, self._pixels, like_pil=True)
@@ -63,8 +75,7 @@ class DetectionMapper(DatasetMapper):
         labels = None  # of panoptic segmentation
         if "sem_seg_file_name" in record:
             labels = read_ids(record.pop("sem_seg_file_name"))
-        image = utils.convert_PIL_to_numpy(Image.fromarray(pixels), self.image_format)
-        seen = T.AugInput(image, sem_seg=labels)
+        seen = self._seen(pixels, labels)
         transforms = self.augmentations(seen)
         size = seen.image.shape[:2]
         record["image"] = torch.as_tensor(np.ascontiguousarray(seen.image.transpose(2, 0, 1)))
@@ -77,3 +88,8 @@ class DetectionMapper(DatasetMapper):
             record["annotations"] = annotations
             self._transform_annotations(record, transforms, size)
         return record
+
+    def _seen(self, pixels: np.ndarray, labels: np.ndarray | None) -> T.AugInput:
+        if self._pixels.channels:
+            return ChannelsInput(pixels, sem_seg=labels)
+        return T.AugInput(utils.convert_PIL_to_numpy(Image.fromarray(pixels), self.image_format), sem_seg=labels)
