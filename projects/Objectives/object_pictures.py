@@ -68,7 +68,8 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     on_device = [to_device(each, model.device) for each in (anchors, boxes)]
     features, _ = model.object_features(model.backbone, model.roi_heads, *on_device)
     rows = unit_rows(features)  # (n, O, C)
-    crops = _cut_out(anchors, boxes)
+    pictures = pixel_format(cfg).picture(pixels_of(anchors))
+    crops = _cut_out(pictures, boxes)
     sheet = []
     for query in evenly_spread(len(crops), NUM_QUERIES):
         own = framed(crops[query], BLACK, NEIGHBOR)
@@ -78,7 +79,7 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
 
 
 def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tensor]:
-    """Anchors of the first epoch (n, 3, H, W) uint8, and the boxes of their objects (n, O, 4) px."""
+    """Anchors of the first epoch (n, C, H, W) uint8, and the boxes of their objects (n, O, 4) px."""
     mapper = ViewMapper.from_config(cfg)
     records = get_records(name)
     keys = [(0, index) for index in evenly_spread(len(records), num_images)]
@@ -86,12 +87,12 @@ def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tenso
     return batch["anchor"], batch["anchor_objects"]
 
 
-def _cut_out(images: Tensor, boxes: Tensor) -> list[np.ndarray]:
-    """The pixels of every box."""
+def _cut_out(pictures: np.ndarray, boxes: Tensor) -> list[np.ndarray]:
+    """The pixels of every box of (n, H, W, 3) pictures."""
     crops = []
-    for image, corners in zip(pixels_of(images), boxes.int().tolist(), strict=True):
+    for picture, corners in zip(pictures, boxes.int().tolist(), strict=True):
         for x0, y0, x1, y1 in corners:
-            crop = image[y0 : y1 + 1, x0 : x1 + 1]
+            crop = picture[y0 : y1 + 1, x0 : x1 + 1]
             crops.append(crop.copy())
     return crops
 

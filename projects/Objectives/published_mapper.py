@@ -15,6 +15,7 @@ from revisit.data.finetuning.pixel_mapper import (
     Placement,
     check_input,
 )
+from revisit.data.views.resampling import each_alone
 from revisit.errors import expect
 from revisit.keys import NETWORK, PIXELS, PIXELWISE, declare, list_of, number, one_of, optional
 
@@ -151,14 +152,17 @@ def _resized_by_opencv(pixels: torch.Tensor, placement: PublishedPlacement, how:
     Flipped first, since their centre, (W / 2, H / 2) where pixels count from their middles, is not that of the mirrored
     image.
     """
-    array = pixels.permute(1, 2, 0).numpy()
-    height, width = array.shape[:2]
-    array = cv2.flip(array, 1) if placement.flip else array
-    # Counter-clockwise, where Placement's angle is clockwise.
-    turn = cv2.getRotationMatrix2D((width / 2, height / 2), -placement.angle, placement.zoom)
-    array = cv2.warpAffine(array, turn, (width, height), flags=how)
-    array = cv2.resize(array, placement.scaled_size[::-1], interpolation=how)
-    return torch.from_numpy(array).reshape(*placement.scaled_size, -1).permute(2, 0, 1)
+
+    def changed(array: np.ndarray, _: None) -> np.ndarray:
+        height, width = array.shape[:2]
+        array = cv2.flip(array, 1) if placement.flip else array
+        # Counter-clockwise, where Placement's angle is clockwise.
+        turn = cv2.getRotationMatrix2D((width / 2, height / 2), -placement.angle, placement.zoom)
+        array = cv2.warpAffine(array, turn, (width, height), flags=how)
+        return cv2.resize(array, placement.scaled_size[::-1], interpolation=how)
+
+    array = each_alone(changed, pixels.permute(1, 2, 0).numpy())
+    return torch.from_numpy(array).permute(2, 0, 1)
 
 
 def _turn(pixels: torch.Tensor, placement: PublishedPlacement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch import nn
 from projects.Pictures.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, outline, save_sheet
 from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import UnreadableImageError, open_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper, Views, training_mapper
@@ -50,6 +51,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
         UserError: none of the chosen images can be read.
     """
     name = cfg.DATASETS.TRAIN[0]
+    pixels = pixel_format(cfg)
     mapper = training_mapper(cfg)
     records = get_records(name)
     chosen = evenly_spread(len(records), num_images)
@@ -57,11 +59,12 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     errors = []
     for index in chosen:
         try:
-            picture = open_record(records[index], pixel_format(cfg))
+            picture = open_record(records[index], pixels)
             views = finished(mapper, mapper.of_picture(picture, 0, index))
-            tiles = view_tiles(views)
+            tiles = view_tiles(views, pixels)
             mapper.annotator.draw(tiles, views)
-            rows.append(SheetRow([draw_boxes(picture.decode(), views), *tiles]))
+            image = pixels.picture(picture.decode())
+            rows.append(SheetRow([draw_boxes(image, views), *tiles]))
         except UnreadableImageError as error:
             errors.append(error)
     if not rows:
@@ -80,16 +83,17 @@ def finished(mapper: ViewMapper, views: Views) -> dict:
 
 
 @BATCH_PICTURE_REGISTRY.register()
-def save_batch_sheets(batch: dict | list[dict], stem: Path) -> list[Path]:
+def save_batch_sheets(batch: dict | list[dict], stem: Path, pixels: PixelFormat) -> list[Path]:
     """Write a batch as STEM_1.png and so on, BATCH_ROWS images each.
 
-    Of a ViewBatch a row shows the views of an image; of Detectron2's list of dicts, its (3, H, W) ``image`` alone.
+    Of a ViewBatch a row shows the views of an image; of Detectron2's list of dicts, its (C, H, W) ``image`` alone.
     """
     if isinstance(batch, list):
-        rows = [SheetRow([fit(pixels_of(record["image"]), TILE)]) for record in batch]
+        rows = [SheetRow([fit(pixels.picture(pixels_of(record["image"])), TILE)]) for record in batch]
     else:
-        views = {name: pixels_of(entry) for name, entry in batch.items() if are_pixels(entry)}
-        rows = [SheetRow(view_tiles({name: views[name][n] for name in views})) for n in range(len(views["anchor"]))]
+        views = {name: pixels_of(entry) for name, entry in batch.items() if are_pixels(entry, pixels)}
+        images = range(len(views["anchor"]))
+        rows = [SheetRow(view_tiles({name: views[name][n] for name in views}, pixels)) for n in images]
     paths = []
     for page, first in enumerate(range(0, len(rows), BATCH_ROWS), start=1):
         paths.append(stem.with_name(f"{stem.name}_{page}.png"))
@@ -97,12 +101,13 @@ def save_batch_sheets(batch: dict | list[dict], stem: Path) -> list[Path]:
     return paths
 
 
-def view_tiles(views: Mapping) -> list[np.ndarray]:
+def view_tiles(views: Mapping, pixels: PixelFormat) -> list[np.ndarray]:
     """The views of an image, arrays by name, each in a frame of its colour; other entries are left out."""
     tiles = []
-    for name, pixels in views.items():
-        if isinstance(pixels, np.ndarray):
-            tiles += [framed(view, color_of(name)) for view in pixels.reshape(-1, *pixels.shape[-3:])]
+    for name, entry in views.items():
+        if isinstance(entry, np.ndarray):
+            pictures = map(pixels.picture, entry.reshape(-1, *entry.shape[-3:]))
+            tiles += [framed(picture, color_of(name)) for picture in pictures]
     return tiles
 
 
@@ -121,13 +126,13 @@ def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
     return tile
 
 
-def are_pixels(entry: object) -> bool:
+def are_pixels(entry: object, pixels: PixelFormat) -> bool:
     """Whether an entry of a ViewBatch is views."""
-    return isinstance(entry, torch.Tensor) and entry.dtype == torch.uint8 and entry.shape[-3:-2] == (3,)
+    return isinstance(entry, torch.Tensor) and entry.dtype == torch.uint8 and entry.shape[-3:-2] == (pixels.count,)
 
 
 def pixels_of(images: torch.Tensor) -> np.ndarray:
-    """(..., 3, H, W) uint8 -> (..., H, W, 3)."""
+    """(..., C, H, W) uint8 -> (..., H, W, C)."""
     return np.ascontiguousarray(images.movedim(-3, -1).cpu().numpy())
 
 
@@ -154,14 +159,15 @@ def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, n
     """Write a picture: images of the first of DATASETS.TEST, each next to its nearest images of KNN_EVAL.BANK by the
     features of both: in green where the label is the query's, else in red. One that cannot be written is logged."""
     names = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK)
-    how = (cfg.KNN_EVAL.IMAGE_SIZE, pixel_format(cfg))
+    pixels = pixel_format(cfg)
+    how = (cfg.KNN_EVAL.IMAGE_SIZE, pixels)
     images, others = (CenterCropDataset(get_records(name), *how) for name in names)
     rows = []
     queries = evenly_spread(len(images), num_queries)
     for query, places in zip(queries, nearest(test.rows[queries], bank.rows, 8).places.tolist(), strict=True):
         colors = [GREEN if bank.labels[n] == test.labels[query] else RED for n in places]
-        neighbors = [_tile(others[n], color) for n, color in zip(places, colors, strict=True)]
-        rows.append(SheetRow([_tile(images[query], BLACK), *neighbors], legend=LEGEND))
+        neighbors = [_tile(others[n], color, pixels) for n, color in zip(places, colors, strict=True)]
+        rows.append(SheetRow([_tile(images[query], BLACK, pixels), *neighbors], legend=LEGEND))
     save_gallery(path, rows, f"{names[0]}: nearest images of {names[1]}")
 
 
@@ -180,5 +186,5 @@ def save_gallery(path: Path, rows: list[SheetRow], title: str) -> None:
         logger.error(f"{path} cannot be written ({error.strerror}): this gallery will be missing")
 
 
-def _tile(record: dict, color: Color) -> np.ndarray:
-    return framed(record["image"].permute(1, 2, 0).numpy(), color, NEIGHBOR)
+def _tile(record: dict, color: Color, pixels: PixelFormat) -> np.ndarray:
+    return framed(pixels.picture(pixels_of(record["image"])), color, NEIGHBOR)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.randomness import Stream, seed_global_generators
 from revisit.errors import UserError, on_one_line
 from revisit.files import write_whole
@@ -24,7 +25,8 @@ from fvcore.common.registry import Registry
 
 BATCH_PICTURE_REGISTRY = Registry("BATCH_PICTURE")
 BATCH_PICTURE_REGISTRY.__doc__ = """
-Pictures of the batch of a loss that is not finite: functions of the batch and of a path STEM, which write STEM_*.png.
+Pictures of the batch of a loss that is not finite: functions of the batch, of a path STEM and of the images'
+PixelFormat, which write STEM_*.png.
 """
 
 declare(
@@ -181,7 +183,9 @@ def split_batch(batch: dict | list, parts: int) -> list:
     return [{name: chunk[n] for name, chunk in chunks.items()} for n in range(parts)]
 
 
-def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | list, images: list[str]) -> UserError:
+def report_non_finite(
+    error: NonFiniteLossError, output: Path, batch: dict | list, images: list[str], pixels: PixelFormat
+) -> UserError:
     """Write the inputs of the processes whose loss it was, and return what all processes raise.
 
     Files: OUTPUT_DIR/non_finite/iteration_N_process_R.txt, the images; and their pictures, where a plug-in draws them.
@@ -194,7 +198,7 @@ def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | lis
             stem = f"iteration_{error.iteration:07d}_process_{comm.get_rank()}"
             write_whole(folder / f"{stem}.txt", "".join(f"{on_one_line(name)}\n" for name in images))
             for _, draw in BATCH_PICTURE_REGISTRY:
-                draw(batch, folder / stem)
+                draw(batch, folder / stem, pixels)
     comm.synchronize()
     losses = ", ".join(f"{name} {' '.join(f'{value:g}' for value in values)}" for name, values in error.losses.items())
     return UserError(

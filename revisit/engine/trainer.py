@@ -14,6 +14,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.compat.private_names import processes_wait, schedule_of
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY, PATIENCE
 from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, Checkpoints, EndOfRunError
@@ -239,7 +240,8 @@ class RevisitTrainer(DefaultTrainer):
         try:
             yield
         except NonFiniteLossError as error:
-            raise report_non_finite(error, self.folder, *self.inputs_of(error.iteration)) from None
+            inputs = self.inputs_of(error.iteration)
+            raise report_non_finite(error, self.folder, *inputs, pixel_format(self.cfg)) from None
         except UnreadableImageError as error:
             raise UserError(told_by_worker(error, "UnreadableImageError")) from error
         except FloatingPointError as error:

@@ -16,6 +16,7 @@ from trees import refused
 from true_steps import sgd, take_steps
 
 import revisit.engine.train_step as train_step_module
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite, split_batch
 from revisit.errors import UserError
@@ -227,6 +228,6 @@ def test_inputs_of_finetuning_are_shown_too(tmp_path):
     images = [torch.full((3, 20, 40), 90, dtype=torch.uint8), torch.full((3, 50, 30), 200, dtype=torch.uint8)]
     batch = [{"image": image, "file_name": f"{n}.jpg"} for n, image in enumerate(images)]
     error = NonFiniteLossError(12, {"loss_sem_seg": [float("inf")]})
-    said = report_non_finite(error, tmp_path, batch, ["0.jpg", "1.jpg"])
+    said = report_non_finite(error, tmp_path, batch, ["0.jpg", "1.jpg"], PHOTOGRAPHS)
     assert "loss_sem_seg inf" in str(said)
     assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (2 * 170 + 22, 192, 3)

@@ -43,7 +43,7 @@ def crop_and_reduce(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarr
     the halvings do not divide are left out on both sides alike. What is left is bilinear without antialiasing.
     """
     x0, y0, x1, y1 = box.tolist()
-    return _each_alone(partial(_reduced, size=size), image[y0:y1, x0:x1], out)
+    return each_alone(partial(_reduced, size=size), image[y0:y1, x0:x1], out)
 
 
 def _reduced(crop: np.ndarray, out: np.ndarray | None, size: int) -> np.ndarray:
@@ -65,16 +65,16 @@ def _reduced(crop: np.ndarray, out: np.ndarray | None, size: int) -> np.ndarray:
 
 def resize(image: np.ndarray, size: tuple[int, int], interpolation: int) -> np.ndarray:
     """An (H, W, C) uint8 image in (width, height) px, by OpenCV's INTER_AREA or INTER_LINEAR."""
-    return _each_alone(lambda part, out: cv2.resize(part, size, out, interpolation=interpolation), image)
+    return each_alone(lambda part, out: cv2.resize(part, size, out, interpolation=interpolation), image)
 
 
-def _each_alone(
+def each_alone(
     change: Callable[[np.ndarray, np.ndarray | None], np.ndarray], image: np.ndarray, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """What ``change`` makes of each channel alone, (h, w, C).
+    """What ``change``, a function of (image, out) that calls OpenCV, makes of each channel alone, (h, w, C).
 
-    Of 3 and 4 channels OpenCV makes the same. Of 2 or more than 4 it rounds the means of 2 x 2 pixels otherwise, and
-    raises where INTER_AREA has a ratio that is not whole.
+    OpenCV 5.0 resizes 3 and 4 channels by INTER_AREA and INTER_LINEAR to the same. Of 2, and of more than 4, it rounds
+    the means of 2 x 2 pixels otherwise; of more than 4 warpAffine moves pixels elsewhere, and some methods raise.
     """
     if image.shape[2] in (3, 4):
         return change(image, out)

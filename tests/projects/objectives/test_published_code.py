@@ -2,8 +2,10 @@
 
 from functools import partial
 
+import cv2
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from pixel_records import make_mapper, pixels_of, write_record
 from trees import refusal
@@ -121,6 +123,16 @@ def test_by_opencv_images_are_flipped_turned_and_squashed_as_in_the_published_co
     assert sure.mean() > 0.5 and (zoom > 1 or (expected == 0).any())
     assert np.array_equal(np.rint(sample["depth"].double().numpy() * zoom)[sure], expected[sure])
     assert np.array_equal(sample["sem_seg"][sure], np.where(expected == 0, 0, expected % 5)[sure])
+
+
+@pytest.mark.parametrize("channels", [2, 5, 13])
+def test_by_opencv_each_channel_moves_as_it_does_alone(channels):
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (channels, 33, 47), dtype=np.uint8))
+    placement = published_mapper.PublishedPlacement(1.0, (40, 29), (0, 0), True, angle=7.0, zoom=1.2)
+    for how in (cv2.INTER_CUBIC, cv2.INTER_NEAREST):
+        moved = published_mapper._resized_by_opencv(image, placement, how)
+        alone = [published_mapper._resized_by_opencv(image[[n]], placement, how) for n in range(channels)]
+        assert moved.shape == (channels, 40, 29) and torch.equal(moved, torch.cat(alone))
 
 
 def test_angles_are_drawn_evenly_either_way(tmp_path, monkeypatch):

@@ -23,7 +23,9 @@ from projects.Pictures.pretraining_sheets import (
     view_tiles,
 )
 from projects.Pictures.tiles import GAP, LINE, MARGIN, PANEL, TILE, SheetRow, fit, framed, save_sheet
+from projects.Pixels.grey_levels import GreyLevels
 from revisit.checkpoint.metrics_file import read_metrics
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_image
 from revisit.data.views.crops import CropBoxes
 from revisit.data.views.mapper import ViewMapper, Views
@@ -118,10 +120,10 @@ def test_boxes_are_drawn_in_place_and_colour():
 
 def test_each_view_has_a_frame_of_its_colour():
     views = Views(anchor=np.full((8, 8, 3), 11, np.uint8), positive=np.full((8, 8, 3), 22, np.uint8))
-    assert len(view_tiles(views)) == 2
+    assert len(view_tiles(views, PHOTOGRAPHS)) == 2
     views["small"] = np.full((2, 4, 4, 3), 33, np.uint8)
     columns = [(11, ANCHOR), (22, POSITIVE), (33, SMALL), (33, SMALL)]
-    for tile, (level, color) in zip(view_tiles(views), columns, strict=True):
+    for tile, (level, color) in zip(view_tiles(views, PHOTOGRAPHS), columns, strict=True):
         assert tile.shape == (TILE, TILE, 3) and (tile[4:-4, 4:-4] == level).all()
         assert tuple(tile[0, TILE // 2]) == tuple(tile[TILE // 2, -1]) == color
 
@@ -166,10 +168,28 @@ def test_a_batch_is_written_in_pages(tmp_path, sheets, monkeypatch):
     monkeypatch.setattr(pretraining_sheets, "BATCH_ROWS", 2)
     views = random_views(3) | {"num_fallbacks": torch.zeros(3)}
     records = [{"image": views["anchor"][0]}, {"image": views["small"][0, 0]}]
-    assert pretraining_sheets.save_batch_sheets(views, tmp_path / "b") == [tmp_path / "b_1.png", tmp_path / "b_2.png"]
+    paths = [tmp_path / "b_1.png", tmp_path / "b_2.png"]
+    assert pretraining_sheets.save_batch_sheets(views, tmp_path / "b", PHOTOGRAPHS) == paths
     assert [[len(row.tiles) for row in rows] for rows in sheets] == [[6, 6], [6]]
-    pretraining_sheets.save_batch_sheets(records, tmp_path / "detector")
+    pretraining_sheets.save_batch_sheets(records, tmp_path / "detector", PHOTOGRAPHS)
     assert [len(row.tiles) for row in sheets[2]] == [1, 1] and (tmp_path / "detector_1.png").is_file()
+
+
+def test_sheets_of_channels_show_red_green_and_blue(tmp_path, sheets, monkeypatch):
+    pixels = PixelFormat(channels=("nir", "blue", "green", "red", "swir"))
+    monkeypatch.setattr(GreyLevels, "pixel_format", lambda self, cfg: pixels)
+    image = np.broadcast_to(np.array([9, 30, 60, 120, 250], np.uint8), (40, 50, 5)).copy()
+    monkeypatch.setattr(pretraining_sheets, "get_records", lambda name: [{"image": image}] * 3)
+    cfg = config(tmp_path)
+    cfg.VIEWS.POLICY = "channels"
+    pretraining_sheets.save_view_sheet(cfg, tmp_path / "views.png")
+    mapper = ViewMapper.from_config(cfg)
+    views = [mapper(image, 0, index) for index in range(3)]
+    batch = {name: torch.from_numpy(np.stack([each[name] for each in views])).movedim(-1, -3) for name in mapper.shapes}
+    pretraining_sheets.save_batch_sheets(batch, tmp_path / "batch", pixels)
+    assert (sheets[0][0].tiles[0][20, 5] == (120, 60, 30)).all()
+    for (row, *_), place in zip(sheets, (1, 0), strict=True):
+        assert (row.tiles[place][50, 60] == views[0]["anchor"][50, 60, [3, 2, 1]]).all()
 
 
 @pytest.fixture
