@@ -23,9 +23,9 @@ from projects.Pictures.pretraining_sheets import (
     view_tiles,
 )
 from projects.Pictures.tiles import GAP, LINE, MARGIN, PANEL, TILE, SheetRow, fit, framed, save_sheet
-from projects.Pixels.grey_levels import GreyLevels
 from revisit.checkpoint.metrics_file import read_metrics
-from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import read_image
 from revisit.data.views.crops import CropBoxes
 from revisit.data.views.mapper import ViewMapper, Views
@@ -176,17 +176,15 @@ def test_a_batch_is_written_in_pages(tmp_path, sheets, monkeypatch):
 
 
 def test_sheets_of_channels_show_red_green_and_blue(tmp_path, sheets, monkeypatch):
-    pixels = PixelFormat(channels=("nir", "blue", "green", "red", "swir"))
-    monkeypatch.setattr(GreyLevels, "pixel_format", lambda self, cfg: pixels)
     image = np.broadcast_to(np.array([9, 30, 60, 120, 250], np.uint8), (40, 50, 5)).copy()
     monkeypatch.setattr(pretraining_sheets, "get_records", lambda name: [{"image": image}] * 3)
     cfg = config(tmp_path)
-    cfg.VIEWS.POLICY = "channels"
+    cfg.VIEWS.POLICY, cfg.INPUT.CHANNELS = "channels", "nir blue green red swir"
     pretraining_sheets.save_view_sheet(cfg, tmp_path / "views.png")
     mapper = ViewMapper.from_config(cfg)
     views = [mapper(image, 0, index) for index in range(3)]
     batch = {name: torch.from_numpy(np.stack([each[name] for each in views])).movedim(-1, -3) for name in mapper.shapes}
-    pretraining_sheets.save_batch_sheets(batch, tmp_path / "batch", pixels)
+    pretraining_sheets.save_batch_sheets(batch, tmp_path / "batch", pixel_format(cfg))
     assert (sheets[0][0].tiles[0][20, 5] == (120, 60, 30)).all()
     for (row, *_), place in zip(sheets, (1, 0), strict=True):
         assert (row.tiles[place][50, 60] == views[0]["anchor"][50, 60, [3, 2, 1]]).all()

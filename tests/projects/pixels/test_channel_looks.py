@@ -14,8 +14,8 @@ from trees import refused
 
 from projects.LargeData.looks_on_device import looks_on_device
 from projects.Pixels.channel_looks import ChannelLook, draw_channels
-from projects.Pixels.reading import Pixels
-from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
+from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.loading import loader as loader_module
 from revisit.data.loading.loader import ResumableLoader
 from revisit.data.randomness import Stream, counter_rng
@@ -31,7 +31,8 @@ from revisit.data.views.operations import gaussian_blur
 from revisit.keys import Facts, resolve_auto_values
 
 NOTHING = StandardLook(jitter=(), grey=False, blur_sigma=0.0, flip=False)
-BANDS = PixelFormat(channels=("nir", "blue", "green", "red", "swir"), fill=(10, 20, 30, 40, 50))
+OF_BANDS = ("INPUT.CHANNELS", "nir blue green red swir", "MODEL.PIXEL_MEAN", [10, 20, 30, 40, 50])
+BANDS = pixel_format(tiny_config(*OF_BANDS))
 SIZE = 24
 
 
@@ -45,12 +46,6 @@ def noise(channels: int, size: int = SIZE) -> np.ndarray:
 
 def drawn(pixels: PixelFormat, seed: int, dropout: float = 0.3) -> ChannelLook:
     return draw_channels(np.random.default_rng(seed), pixels, grey=0.3, blur=0.5, dropout=dropout)
-
-
-@pytest.fixture
-def of_bands(monkeypatch):
-    """Configs whose images have BANDS."""
-    monkeypatch.setattr(Pixels, "format_of", lambda self, values: BANDS)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 5, 13, 40])
@@ -131,10 +126,9 @@ def test_a_turned_and_flipped_view_shows_its_source_points():
     assert len(seen) == 8
 
 
-@pytest.mark.usefixtures("of_bands")
 @pytest.mark.parametrize("policy", ["standard", "autoaugment", "standard_or_autoaugment", "channels"])
 def test_a_look_of_colours_decides_itself_to_channels(policy, caplog):
-    cfg = tiny_config("VIEWS.POLICY", policy, "VIEWS.CHANNEL_DROPOUT", 0.2)
+    cfg = tiny_config(*OF_BANDS, "VIEWS.POLICY", policy)
     with caplog.at_level("INFO"):
         resolve_auto_values(cfg, Facts())
     assert cfg.VIEWS.POLICY == "channels"
@@ -146,16 +140,15 @@ def test_a_look_of_colours_decides_itself_to_channels(policy, caplog):
     assert mapper.shapes == {"anchor": (32, 32, 5), "positive": (32, 32, 5), "small": (4, 16, 16, 5)}
 
 
-@pytest.mark.parametrize("pixels", [PHOTOGRAPHS, PixelFormat(12), PixelFormat(channels=("Red", "g", "blue"))])
-def test_red_green_and_blue_keep_the_look_of_the_config(pixels, monkeypatch):
-    monkeypatch.setattr(Pixels, "format_of", lambda self, values: pixels)
-    assert look_of_images(tiny_config(), Facts("VIEWS.POLICY")) is None
-    assert isinstance(ViewMapper.from_config(tiny_config()).anchor_look(np.random.default_rng(0)), StandardLook)
+@pytest.mark.parametrize("options", [(), ("INPUT.BIT_DEPTH", 12), ("INPUT.CHANNELS", "Red g blue")])
+def test_red_green_and_blue_keep_the_look_of_the_config(options):
+    cfg = tiny_config(*options)
+    assert look_of_images(cfg, Facts("VIEWS.POLICY")) is None
+    assert isinstance(ViewMapper.from_config(cfg).anchor_look(np.random.default_rng(0)), StandardLook)
 
 
-@pytest.mark.usefixtures("of_bands")
 def test_a_network_that_draws_no_look_keeps_the_word():
-    cfg = tiny_config("MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
+    cfg = tiny_config(*OF_BANDS, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
     assert look_of_images(cfg, Facts("VIEWS.POLICY")) is None
 
 
@@ -186,13 +179,12 @@ def test_rgb_draws_are_number_for_number_the_documented_ones(turns):
             assert look == (TurnedLook(number, expected) if turns else expected)
 
 
-@pytest.mark.usefixtures("of_bands")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_training_has_batches_of_all_channels(num_workers, monkeypatch, tmp_path):
     records = [{"image": noise(5, 40 + n), "file_name": str(n)} for n in range(6)]
     monkeypatch.setattr(loader_module, "get_records", lambda name: records)
     options = ("SOLVER.IMS_PER_BATCH", 4, "VIEWS.POLICY", "channels", "VIEWS.QUARTER_TURNS", True)
-    cfg = tiny_config(*options, "DATALOADER.NUM_WORKERS", num_workers, "DATASETS.TRAIN", ("bands",))
+    cfg = tiny_config(*OF_BANDS, *options, "DATALOADER.NUM_WORKERS", num_workers, "DATASETS.TRAIN", ("bands",))
     mapper = ViewMapper.from_config(cfg)
     loader = ResumableLoader(cfg)
     for iteration, batch in enumerate(islice(loader, 2)):
