@@ -22,13 +22,14 @@ from revisit.data.views.looks import (
     draw_standard,
     flipped_points,
 )
-from revisit.data.views.operations import brightness, flip, gamma, gaussian_blur
+from revisit.data.views.operations import flip, gaussian_blur, levels
 from revisit.keys import SHARE, declare
 
 from detectron2.config import CfgNode
 
 OWN = (0.8, 1.2)  # factors of one channel, times those of all
 GAMMA = (0.7, 1.4)
+UNCHANGED = (1.0, 1.0, 1.0)
 
 declare(
     "VIEWS.CHANNEL_DROPOUT",
@@ -46,7 +47,7 @@ class ChannelLook(Look):
 
     places: tuple[int, ...]  # of red, green and blue; (): none
     colours: StandardLook  # of these three, without blur and flip
-    levels: tuple[tuple[float, float, float], ...]  # brightness, contrast and gamma of each channel
+    factors: tuple[tuple[float, float, float], ...]  # brightness, contrast and gamma of each channel
     blur_sigma: float  # px; 0 is no blur
     flip: bool
     dropped: tuple[tuple[int, int], ...]  # places of channels, with the grey levels that they have instead
@@ -57,17 +58,15 @@ class ChannelLook(Look):
             places = list(self.places)
             photograph = np.ascontiguousarray(image[..., places])
             planes[places] = self.colours.apply(photograph).transpose(2, 0, 1)
-        changed = [self._changed(plane, *levels) for plane, levels in zip(planes, self.levels, strict=True)]
+        changed = [self._changed(plane, factors) for plane, factors in zip(planes, self.factors, strict=True)]
         view = np.stack(changed, axis=-1)
         for place, level in self.dropped:
             view[..., place] = level
         return view
 
-    def _changed(self, plane: np.ndarray, light: float, contrast: float, curve: float) -> np.ndarray:
-        """A channel (S, S), its contrast around its own mean."""
-        plane = brightness(plane, light)
-        plane = brightness(plane, contrast, round(plane.mean()))
-        plane = gamma(plane, curve)
+    def _changed(self, plane: np.ndarray, factors: tuple[float, float, float]) -> np.ndarray:
+        """A channel (S, S)."""
+        plane = plane if factors == UNCHANGED else levels(plane, *factors)
         plane = gaussian_blur(plane, self.blur_sigma) if self.blur_sigma else plane
         return flip(plane) if self.flip else plane
 
@@ -89,20 +88,20 @@ def draw_channels(
     """A look of images of this format; a channel is dropped with probability ``dropout``."""
     standard = draw_standard(rng, grey, blur)
     own = rng.uniform(*OWN, size=(pixels.count, 2))
-    curve = float(rng.uniform(*GAMMA))
+    gamma = float(rng.uniform(*GAMMA))
     chances = rng.random(pixels.count)
-    factors = dict(standard.jitter)
-    levels = ((1.0, 1.0, 1.0),) * pixels.count
-    if factors:
-        joint = np.array([factors[BRIGHTNESS], factors[CONTRAST]])
-        levels = tuple((light, contrast, curve) for light, contrast in (joint * own).tolist())
+    of_all = dict(standard.jitter)
+    factors = (UNCHANGED,) * pixels.count
+    if of_all:
+        joint = np.array([of_all[BRIGHTNESS], of_all[CONTRAST]])
+        factors = tuple((light, contrast, gamma) for light, contrast in (joint * own).tolist())
     of_colours = tuple(each for each in standard.jitter if each[0] in (SATURATION, HUE))
     missing = np.flatnonzero((chances < dropout) & (chances < chances.max())).tolist()
     fill = pixels.fill or (0,) * pixels.count
     return ChannelLook(
         places=pixels.colours,
         colours=replace(standard, jitter=of_colours, blur_sigma=0.0, flip=False),
-        levels=levels,
+        factors=factors,
         blur_sigma=standard.blur_sigma,
         flip=standard.flip,
         dropped=tuple((place, fill[place]) for place in missing),

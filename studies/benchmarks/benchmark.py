@@ -3,6 +3,7 @@
 
     python studies/benchmarks/benchmark.py input
     python studies/benchmarks/benchmark.py input --height 3000 --images 16
+    python studies/benchmarks/benchmark.py channels --channels 13
     python studies/benchmarks/benchmark.py --repeats 9 head --batch 64
     python studies/benchmarks/benchmark.py step SOLVER.AMP.ENABLED False MODEL.CHANNELS_LAST False
     python studies/benchmarks/benchmark.py --repeats 3 end2end --files folder:/data/photos DATALOADER.NUM_WORKERS 16
@@ -19,12 +20,13 @@ from revisit.command.options import DEFAULT, add, parse
 from revisit.engine.command import natural, run_command
 from revisit.engine.setup import make_config
 from revisit.files import make_folder, output_path
-from studies.benchmarks.input_pipeline import measure_input, measure_shards
+from studies.benchmarks.input_pipeline import measure_channels, measure_input, measure_shards
 from studies.benchmarks.training_speed import measure_end_to_end, measure_head, measure_step
 
 PARTS = {
     "shards": (measure_shards, "images read and decoded from shards, against loose files"),
     "input": (measure_input, "from image files to batches of views, against torchvision and PIL"),
+    "channels": (measure_channels, "from TIFFs of n channels to batches of views, against RGB PNGs"),
     "head": (measure_head, "losses and their gradient, against all logits in memory"),
     "step": (measure_step, "training steps on views in memory, against the textbook's"),
     "end2end": (measure_end_to_end, "training from files, against a plain pipeline and the textbook's step"),
@@ -32,6 +34,7 @@ PARTS = {
 OPTIONS = {
     "files": {"metavar": "NAME", "help": "a data set of loose files; input and end2end make up photographs without it"},
     "height": {"type": natural, "metavar": "PX", "help": f"of the made-up photographs, which are 4 : 3 {DEFAULT}"},
+    "channels": {"type": natural, "metavar": "N", "help": f"of the made-up TIFFs {DEFAULT}"},
     "shards": {"metavar": "DIR", "help": "the same images, by tools/make_shards.py"},
     "images": {"type": natural, "metavar": "N", "help": f"per repeat; for end2end how many to make up {DEFAULT}"},
     "steps": {"type": natural, "metavar": "N", "help": f"per repeat {DEFAULT}"},

@@ -47,6 +47,10 @@ def test_input_and_training_from_files_are_compared(tmp_path):
     figures_of(f"end2end --images 8 {SMALL} DATALOADER.NUM_WORKERS 1", tmp_path, "ours", "plain")
 
 
+def test_input_of_channels_is_compared_with_pngs(tmp_path):
+    figures_of("channels --channels 5 --height 90 --images 3", tmp_path, "channels", "decoding", "png")
+
+
 def test_images_that_the_reference_cannot_read_are_one_line(tmp_path):
     photo, broken = write_photographs(tmp_path, 2, height=60, width=80)
     broken.write_bytes(photo.read_bytes()[:500])

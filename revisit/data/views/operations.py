@@ -69,10 +69,13 @@ def brightness(image: np.ndarray, factor: float, base: float = 0.0) -> np.ndarra
     return cv2.LUT(image, table.astype(np.uint8))
 
 
-def gamma(image: np.ndarray, exponent: float) -> np.ndarray:
-    """Values from 0 to 1 to the power of ``exponent`` > 0, by a table, rounded."""
-    table = 255 * (_LEVELS / 255) ** exponent
-    return cv2.LUT(image, table.round().astype(np.uint8))
+def levels(channel: np.ndarray, light: float, contrast: float, gamma: float) -> np.ndarray:
+    """One channel (H, W): values times ``light``, their distances from the mean times ``contrast``, then as shares of
+    255 to the power of ``gamma``; by one table, rounded once."""
+    mean = channel.mean()
+    table = light * (mean + contrast * (_LEVELS - mean))
+    table = 255 * (table.clip(0, 255) / 255) ** gamma
+    return cv2.LUT(channel, table.round().astype(np.uint8))
 
 
 JITTER = (brightness, contrast, saturation, hue)  # of the standard look, in the order of their numbers
