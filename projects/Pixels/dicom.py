@@ -26,7 +26,7 @@ try:
 
     from projects.Pixels import dicom_codecs
 
-    dicom_codecs.register()
+    dicom_codecs.offer_to_pydicom()
 except ImportError:  # said where a file is to be read
     pydicom = None
 

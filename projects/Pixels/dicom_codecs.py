@@ -26,7 +26,7 @@ def is_available(syntax: str) -> bool:
     return syntax in _DECODERS
 
 
-def register() -> None:
+def offer_to_pydicom() -> None:
     """Have pydicom use these decoders after its own."""
     for syntax in _DECODERS:
         decoder = get_decoder(syntax)

@@ -121,7 +121,7 @@ def _check(pages: list["TiffPage"], data: bytes) -> None:
 
 
 def _check_page(page: "TiffPage", data: bytes, count: int = 1) -> None:
-    """One of so many; and of its strips or tiles."""
+    """One of so many."""
     if page.dtype is None or isinstance(page.bitspersample, tuple) or page.imagedepth != 1:
         bits, depth = page.bitspersample, page.imagedepth
         raise DeepImageError(f"a TIFF of {bits} bits a sample, {depth} deep: expected one number of bits, and depth 1")
@@ -131,6 +131,11 @@ def _check_page(page: "TiffPage", data: bytes, count: int = 1) -> None:
     of_pixel = count * page.samplesperpixel * page.dtype.itemsize
     check_pixel_count(page.imagelength, page.imagewidth, 4 + _COPIES * of_pixel)
     check_pixel_count(math.prod(page.chunks), 1, _COPIES * page.dtype.itemsize)
+    _check_segments(page, data)
+
+
+def _check_segments(page: "TiffPage", data: bytes) -> None:
+    """Its strips or tiles are there, and JPEGs no larger than these."""
     segments = list(zip(page.dataoffsets, page.databytecounts, strict=True))
     if len(segments) != math.prod(page.chunked):
         raise TruncatedImageError(f"a TIFF with {len(segments)} of {math.prod(page.chunked)} strips or tiles")

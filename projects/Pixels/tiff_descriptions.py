@@ -66,21 +66,28 @@ def _of_ome(root: ElementTree.Element, count: int) -> Planes:
     """Of the first image; OME counts samples of a page as channels too, and may say which page is which plane."""
     images = root.findall("Image")
     pixels = images[0].find("Pixels")
-    channels = pixels.findall("Channel")
-    samples = [int(channel.get("SamplesPerPixel", 1)) for channel in channels]
-    names = tuple(channel.get("Name", "") for channel in channels) if max(samples, default=1) == 1 else ()
     sizes = {axis: int(pixels.get(f"Size{axis}")) for axis in "CZT"}
-    sizes["C"] = len(samples) if sum(samples) == sizes["C"] else sizes["C"]
+    sizes["C"], names = _channels_of_ome(pixels, sizes["C"])
     axes = pixels.get("DimensionOrder")[:1:-1]
     shape = [sizes[axis] for axis in axes]
     total = math.prod(shape)
-    planes = _planes(axes, shape, total if len(images) > 1 and total <= count else count, names if all(names) else ())
+    planes = _planes(axes, shape, total if len(images) > 1 and total <= count else count, names)
     page_of = _pages_of_planes(pixels, axes, shape)
     places = tuple(page_of.get(place, place) for place in planes.places)
-    if max(places) >= count:
+    if min(places) < 0 or max(places) >= count:
         raise DeepImageError(f"a TIFF whose OME names page {max(places)} of {count}: expected all in one file")
     further = ("images",) if len(images) > 1 else ()
     return planes._replace(places=places, left_out=planes.left_out + further)
+
+
+def _channels_of_ome(pixels: ElementTree.Element, count: int) -> tuple[int, tuple[str, ...]]:
+    """On how many pages ``count`` channels lie, and their names where each has a page and a name."""
+    channels = pixels.findall("Channel")
+    samples = [int(channel.get("SamplesPerPixel", 1)) for channel in channels]
+    if sum(samples) != count:
+        return count, ()
+    names = tuple(channel.get("Name", "") for channel in channels)
+    return len(samples), names if len(samples) == count and all(names) else ()
 
 
 def _pages_of_planes(pixels: ElementTree.Element, axes: str, shape: Sequence[int]) -> dict[int, int]:
