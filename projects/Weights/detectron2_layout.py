@@ -3,7 +3,7 @@
 import torch
 
 from revisit.checkpoint.detectors import PREFIXES, find_backbone, no_backbone, refuse_group_norm, with_family
-from revisit.checkpoint.flags import IMAGENET, flag_keys, flags_of, flags_to_config, is_folded
+from revisit.checkpoint.flags import IMAGENET, flags_of, flags_to_config, is_folded, stated_for
 from revisit.checkpoint.reading import tensors_of
 from revisit.checkpoint.source_layout import SOURCE_LAYOUT_REGISTRY, FoundBackbone, SourceLayout
 from revisit.errors import UserError
@@ -34,7 +34,7 @@ class Detectron2Layout(SourceLayout):
         if backbone is None:
             raise no_backbone(content)
         tensors, description = backbone
-        stated = {key: value for key, value in stated.items() if key in flag_keys(description)}
+        stated = stated_for(description, stated)
         if stated:  # a config is over Detectron2's defaults
             flags = flags_of(flags_to_config(stated), description)
         else:

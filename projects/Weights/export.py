@@ -7,9 +7,10 @@ from pathlib import Path
 from projects.Weights.resnet import in_libraries
 from revisit.checkpoint.convert import BackboneWeights
 from revisit.checkpoint.sources import source_layouts
+from revisit.data.images.deep_images import format_of
 from revisit.errors import expect
 from revisit.files import file_digest
-from revisit.modeling.backbone.description import Tensors
+from revisit.modeling.backbone.description import Flags, Tensors
 
 SUFFIXES = (".pth", ".safetensors")
 
@@ -43,7 +44,8 @@ def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
     its network would compute something else."""
     description = in_libraries(weights.description)
     snippets = description.card(weights.flags).snippets
-    expect(library in snippets, f"{library} is not known to have a {weights.title}: expected {' or '.join(snippets)}")
+    which = f"a {weights.title} for {' '.join(_channels(weights.flags))}"
+    expect(library in snippets, f"{library} is not known to have {which}: expected {' or '.join(snippets)}")
     bgr = f"INPUT.FORMAT is BGR in the backbone and RGB in {library}: convert it with --format rgb first"
     expect(weights.flags["INPUT.FORMAT"] == "RGB", bgr)
     names = description.library_names(weights.flags)
@@ -65,7 +67,8 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         "count": len(backbone.tensors),
         "millions": sum(value.numel() for value in parameters) / 1e6,
         "origin": backbone.origin or "by an unknown source",
-        "channels": flags["INPUT.FORMAT"],
+        "channels": ", ".join(_channels(flags)),
+        "inputs": len(flags["MODEL.PIXEL_MEAN"]),
         "digest": file_digest(weights),
         "licence": _licence_in_words(backbone),
         "network": card.network,
@@ -77,6 +80,16 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
     }
     snippets = "\n".join(card.snippets[name].format(**facts) for name in libraries)
     return _CARD.format(snippets=snippets, **facts)
+
+
+def _channels(flags: Flags) -> list[str]:
+    """Names in the order in which the network sees them, each with the values that become 0 and 1."""
+    pixels = format_of(flags, ())
+    if not pixels.channels:
+        return [str(flags["INPUT.FORMAT"])]
+    ranges = pixels.ranges or ((0, 255),)
+    each = ranges * pixels.count if len(ranges) == 1 else ranges
+    return [f"{name} ({low:g} to {high:g})" for name, (low, high) in zip(pixels.channels, each, strict=True)]
 
 
 def _loading(weights: Path) -> dict[str, str]:

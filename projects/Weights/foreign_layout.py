@@ -11,7 +11,7 @@ from typing import NamedTuple
 from projects.Weights.choosing import FEWEST, average_or_weights, kinds, named_tensors, with_tensors
 from projects.Weights.foreign_names import in_library_names
 from projects.Weights.resnet import library_families
-from revisit.checkpoint.flags import IMAGENET, flag_keys
+from revisit.checkpoint.flags import IMAGENET, stated_for
 from revisit.checkpoint.reading import clipped, tensors_of, unwrapped
 from revisit.checkpoint.source_layout import FoundBackbone, SourceLayout, contents_of
 from revisit.errors import UserError, expect
@@ -66,7 +66,7 @@ class ForeignLayout(SourceLayout):
             notes.append(f"the backbone lies under {prefix}; left out: {kinds(left)}")
         elif left:
             notes.append(f"left out: {kinds(left)}")
-        stated = {key: value for key, value in stated.items() if key in flag_keys(description)}
+        stated = stated_for(description, stated)
         pixels, whose = self._pixels(description, stated)
         flags = {**pixels, **stated, **description.flags_of_tensors(backbone, stated)}
         notes.append(f"pixel statistics: {whose}")

@@ -33,8 +33,8 @@ import torch
 {import_more}
 model = timm.create_model("resnet{depth}", num_classes=0{timm_options})
 model.load_state_dict({load})
-mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
-features = model.eval()((torch.rand(1, 3, 224, 224) - mean) / std)
+mean, std = torch.tensor({mean_list}).view(-1, 1, 1), torch.tensor({std_list}).view(-1, 1, 1)
+features = model.eval()((torch.rand(1, {inputs}, 224, 224) - mean) / std)
 assert features.shape == (1, {features})
 ```
 """
@@ -68,12 +68,16 @@ class LibraryResNet(ResNetDescription):
             title = f"{title} of {groups} groups of width {width}"
             facts["torchvision_options"] = f"groups={groups}, width_per_group={width}"
             facts["timm_options"] = f", cardinality={groups}, base_width={width}"
+        snippets = {"torchvision": _TORCHVISION, "timm": _TIMM}
+        if (inputs := len(flags["MODEL.PIXEL_MEAN"])) != 3:
+            del snippets["torchvision"]
+            facts["timm_options"] += f", in_chans={inputs}"
         strides = "" if is_basic else "; strides in the 3x3 convolutions"
         return Card(
             f"{title}, stem of one 7x7 convolution and pooling{strides}",
             f"no classifier\n(`fc`). An image becomes {features} numbers, the mean of the last map of stride 32.",
             facts,
-            {"torchvision": _TORCHVISION, "timm": _TIMM},
+            snippets,
         )
 
     def _require_same(self, flags: Flags, theirs: Flags) -> None:

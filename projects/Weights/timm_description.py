@@ -21,8 +21,8 @@ import torch
 model = timm.create_model({timm_name!r}, **{kwargs})
 index = model.prune_intermediate_layers([{index}], prune_norm={prune_norm})
 model.load_state_dict({load})
-mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
-images = (torch.rand(1, 3, 224, 224) - mean) / std
+mean, std = torch.tensor({mean_list}).view(-1, 1, 1), torch.tensor({std_list}).view(-1, 1, 1)
+images = (torch.rand(1, {inputs}, 224, 224) - mean) / std
 options = {{"norm": {norm}, "output_fmt": "NCHW", "intermediates_only": True}}
 features = model.eval().forward_intermediates(images, indices=index, **options)[-1].mean((2, 3))
 assert features.shape == (1, {features})
@@ -76,7 +76,8 @@ class TimmDescription(BackboneDescription):
         name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
         form = form_of(name, hashable(options), final_norm)
         last = list(form.stages.values())[-1]
-        facts = {"timm_name": name, "kwargs": form.kwargs, "index": last.index, "features": last.channels}
+        inputs = {"in_chans": count} if (count := len(flags["MODEL.PIXEL_MEAN"])) != 3 else {}
+        facts = {"timm_name": name, "kwargs": form.kwargs | inputs, "index": last.index, "features": last.channels}
         facts |= {"norm": final_norm, "prune_norm": not final_norm}
         norm = "its last norm" if final_norm else "no norm after its last block"
         return Card(

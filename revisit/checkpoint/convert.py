@@ -136,6 +136,9 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
     except Exception as error:  # flags come from a file, and its author may have written anything
         reason = first_line(error)
         raise UserError(f"the checkpoint's flags describe no {description.NAME} ({reason}): {flags}") from error
+    count, pixels = len(cfg.MODEL.PIXEL_MEAN), pixel_format(cfg)
+    unnamed = f"the weights' MODEL.PIXEL_MEAN has {count} values, for {pixels.count} channels"
+    expect(count == pixels.count, f"{unnamed}: state INPUT.CHANNELS, in a file that --config-file names")
     network = f"a {description.title(flags_of(cfg, description))}"
     expected = model.state_dict()
     for key, value in tensors.items():

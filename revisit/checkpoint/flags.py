@@ -39,6 +39,12 @@ def pixel_keys() -> tuple[str, ...]:
     return (*format_keys(), *IMAGENET)
 
 
+def stated_for(description: BackboneDescription, stated: Flags) -> Flags:
+    """Those of the values that a user or a config states on which weights of the family depend."""
+    known = {*flag_keys(description), *format_keys()}
+    return {key: value for key, value in stated.items() if key in known and value is not None}
+
+
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
     flags = {key: _plain(value_of(cfg, key)) for key in flag_keys(description)}

@@ -21,14 +21,17 @@ from detectron2.layers import ShapeSpec
 from detectron2.modeling import build_backbone
 from detectron2.structures import ImageList
 
+_WAY_OUT = "expected weights that were trained on such images, such as those of a pretraining"
+
 
 class Network(nn.Module):
-    """A backbone in evaluation mode: (N, 3, H, W) uint8 RGB -> maps by name, (N, C, h, w) float32, the finest first.
+    """A backbone in evaluation mode: (N, n, H, W) uint8, RGB or channels -> maps by name,
+    (N, C, h, w) float32, the finest first.
 
     ``flags`` are the config values that its weights are valid under, ``title`` says which network it is.
 
     Args:
-        network: one of Detectron2's backbones, for RGB; it may have a pyramid.
+        network: one of Detectron2's backbones, for RGB or for channels; it may have a pyramid.
         maps: names of those that are wanted, all by default.
     """
 
@@ -86,11 +89,13 @@ class Network(nn.Module):
         return self.output_shape()[self.last]
 
     def normalized(self, images: Tensor) -> Tensor:
-        """Images (..., 3, H, W) RGB, 0 to 255, less the mean and over the deviation, on the network's device."""
+        """Images (..., n, H, W), 0 to 255, less the mean and over the deviation, on the network's device."""
+        ours, theirs = len(self.mean), images.shape[-3]
+        expect(ours == theirs, f"the network sees {ours} channels, and images have {theirs}: {_WAY_OUT}")
         return (images.to(self.mean.device).type_as(self.mean) - self.mean) / self.std
 
     def padded(self, image: Tensor) -> Tensor:
-        """(1, 3, H, W): an image (3, h, w), normalised, and then padded as a detector pads it for this backbone."""
+        """(1, n, H, W): an image (n, h, w), normalised, and then padded as a detector pads it for this backbone."""
         return ImageList.from_tensors([self.normalized(image)], self.network.size_divisibility).tensor
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
@@ -98,12 +103,12 @@ class Network(nn.Module):
         return {name: maps[name] for name in self._maps or maps}
 
     def last_map(self, images: Tensor) -> Tensor:
-        """(N, C, h, w) of the images (N, 3, H, W)."""
+        """(N, C, h, w) of the images (N, n, H, W)."""
         *_, last = self(images).values()
         return at_least_float32(last)
 
     def map_of(self, image: np.ndarray) -> Tensor:
-        """(C, h, w): the last map of one (H, W, 3) image."""
+        """(C, h, w): the last map of one (H, W, n) image."""
         return self.last_map(torch.from_numpy(image).permute(2, 0, 1)[None])[0]
 
     def pooled(self, images: Tensor) -> Tensor:
@@ -121,7 +126,7 @@ class Network(nn.Module):
 
 def load_network(weights: str) -> Network:
     """Of a converted file, of a run's checkpoint, of anything that tools/convert_to_d2.py reads, or of a name such as
-    ``imagenet:efficientnet_lite0``; for RGB.
+    ``imagenet:efficientnet_lite0``; for RGB, or for the channels that it was trained on.
 
     Raises:
         UserError: no backbone in the file, or no flag file next to it.

@@ -5,19 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from checkpoints import run_checkpoint, write_converted
 from tiny import tiny_config
 from torch.nn import functional as F
 
 from revisit.checkpoint.backbone_file import load_backbone, write_backbone
 from revisit.checkpoint.checkpointer import RevisitCheckpointer, WholeModelCheckpointer
-from revisit.checkpoint.convert import BackboneWeights, for_channels
-from revisit.checkpoint.flags import IMAGENET, check_flags, flags_to_config
+from revisit.checkpoint.convert import BackboneWeights, as_rgb, convert, for_channels
+from revisit.checkpoint.flags import IMAGENET, check_flags, flags_of, flags_to_config
 from revisit.checkpoint.stem import stem_for, stem_words
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.keys import with_values
-from revisit.modeling.backbone.description import family_of
-from revisit.network.network import load_network
+from revisit.modeling.backbone.description import describe, family_of
+from revisit.network.network import Network, load_network
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
@@ -166,3 +168,45 @@ def test_a_network_of_timms_for_four_channels_has_the_very_maps_of_its_weights_o
     (theirs,) = rgb.double()(images).values()
     (ours,) = network.double()(F.pad(images, (0, 0, 0, 0, 0, 1))).values()
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * theirs.abs().max().item())
+
+
+RECIPES = ("detection", "faster_rcnn_fpn", "mask_rcnn_fpn", "retinanet_fpn", "segmentation_voc", "segmentation_nyud")
+RECIPES += ("depth", "convnext_detection", "vit_detection")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@torch.no_grad()
+def test_networks_of_all_tasks_see_one_four_or_thirteen_channels_and_start_from_their_like_for_rgb(recipe, tmp_path):
+    cfg = make_config(f"configs/toy/{recipe}.yaml", ["MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", "", "SEED", "1"])
+    cfg = with_values(cfg, {"INPUT.FORMAT": "RGB"})
+    rgb = build_model(cfg)
+    path = tmp_path / "rgb.pth"
+    torch.save({"model": rgb.state_dict(), "flags": flags_of(cfg, describe(rgb))}, path)
+    for names in (("thermal",), RGBN, THIRTEEN):
+        statistics = {"MODEL.PIXEL_MEAN": [100.0] * len(names), "MODEL.PIXEL_STD": [50.0] * len(names)}
+        model = loaded(with_values(cfg, {"INPUT.CHANNELS": list(names), **statistics}), path)
+        stems = [(rgb.get_parameter(key), value) for key, value in model.named_parameters() if value.dim() == 4]
+        (theirs, ours), *others = [pair for pair in stems if pair[0].shape != pair[1].shape]
+        torch.testing.assert_close(ours, stem_for(theirs, stem_words(names)))
+        assert not others
+        image = torch.randint(0, 256, (len(names), 64, 96), dtype=torch.uint8)
+        (found,) = model([{"image": image, "height": 64, "width": 96}])
+        assert found
+
+
+FIVE = {"MODEL.PIXEL_MEAN": MEANS, "MODEL.PIXEL_STD": STDS, "INPUT.CHANNELS": [*RGBN, "swir"]}
+
+
+def test_weights_of_other_projects_for_channels_need_their_names():
+    tensors = torchvision.models.resnet18().state_dict()
+    tensors["conv1.weight"] = torch.randn(64, 5, 7, 7)
+    with pytest.raises(UserError, match=r"stem.conv1.weight is \(64, 5, 7, 7\), expected \(64, 3, 7, 7\)"):
+        convert(tensors)
+    with pytest.raises(UserError, match="PIXEL_MEAN has 5 values, for 3 channels: state INPUT.CHANNELS"):
+        convert(tensors, stated={**FIVE, "INPUT.CHANNELS": None})
+    weights = convert(tensors, stated=FIVE)
+    assert weights.flags.items() >= FIVE.items() and as_rgb(weights) is weights
+    network = Network.of(weights)
+    assert network.pooled(torch.zeros(2, 5, 64, 64, dtype=torch.uint8)).shape == (2, 512)
+    with pytest.raises(UserError, match="the network sees 5 channels, and images have 3: expected weights that were"):
+        network.pooled(torch.zeros(2, 3, 64, 64, dtype=torch.uint8))

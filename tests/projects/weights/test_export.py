@@ -264,3 +264,29 @@ def test_mistakes_are_reported_in_one_line(output, tmp_path):
     line = one_line_error(command, tmp_path)
     assert "no backbone recognised in the checkpoint (it holds decoder.weight)" in line
     assert not (tmp_path / "out.pth").exists() and not (tmp_path / "out.md").exists()
+
+
+def test_weights_of_channels_are_exported_to_timm_alone_with_their_names_and_ranges(tmp_path, monkeypatch):
+    names, ranges = ["green", "nir", "swir", "red"], [[0.0, 3000.0], [0.0, 4000.0], [-5.0, 5.0], [0.0, 255.0]]
+    pixels = {"MODEL.PIXEL_MEAN": [90.0, 80.0, 70.0, 60.0], "MODEL.PIXEL_STD": [50.0, 40.0, 30.0, 20.0]}
+    flags = {**RESNET18_FLAGS, **pixels, "INPUT.CHANNELS": names, "INPUT.RANGE": ranges}
+    torch.manual_seed(0)
+    network = ResNetDescription().build(flags_to_config(flags)).eval()
+    backbone = BackboneWeights(network.state_dict(), flags, ResNetDescription(), "revisit: a.pth")
+    refused(
+        r"torchvision is not known to have a ResNet-18 for green \(0 to 3000\) nir",
+        library_tensors,
+        backbone,
+        LIBRARIES[0],
+    )
+    weights = tmp_path / "exported.pth"
+    write_tensors(library_tensors(backbone, "timm"), weights)
+    card = model_card(backbone, weights, "timm")
+    assert "green (0 to 3000), nir (0 to 4000), swir (-5 to 5), red (0 to 255) in this order" in card
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    found: dict[str, object] = {}
+    exec(code, found)
+    x = torch.randn(1, 4, 64, 64)
+    expected = network(x)["res5"].mean((2, 3))
+    assert (found["model"](x) - expected).abs().max() <= 1e-4 * expected.abs().max()

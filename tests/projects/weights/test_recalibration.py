@@ -1,11 +1,13 @@
 """A folded batch norm with the statistics of images: the same network, which can be trained."""
 
+import numpy as np
 import torch
 from checkpoints import run_checkpoint
 
-from projects.Weights.recalibration import recalibrated
+from projects.Weights.recalibration import recalibrate, recalibrated
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.flags import flags_to_config
+from revisit.network.network import Network
 
 DETECTOR = (
     "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.BACKBONE.NAME", "build_dilated_c5_backbone",
@@ -35,3 +37,20 @@ def test_recalibrated_weights_compute_the_same_and_their_statistics_are_those_of
     assert is_close(after(seen)["res5"], before(seen)["res5"])
     assert is_close(after.train()(seen)["res5"], before(seen)["res5"])  # the batch has the very statistics
     assert not is_close(before.train()(seen)["res5"], before.eval()(seen)["res5"])
+
+
+@torch.no_grad()
+def test_weights_of_channels_are_recalibrated_on_images_of_these_channels(tmp_path):
+    names = ("red", "nir", "swir", "depth", "thermal")
+    pixels = ("INPUT.CHANNELS", list(names), "MODEL.PIXEL_MEAN", [90.0] * 5, "MODEL.PIXEL_STD", [50.0] * 5)
+    weights = convert(run_checkpoint(*pixels))
+    weights = weights._replace(flags={**weights.flags, **weights.description.FOLDED})
+    for number in range(4):
+        values = np.random.default_rng(number).integers(0, 256, (70, 80, 5)).astype(np.uint8)
+        np.save(tmp_path / f"{number}.npy", values)
+    (tmp_path / "list.txt").write_text("\n".join(str(tmp_path / f"{number}.npy") for number in range(4)))
+    found = recalibrate(weights, f"list:{tmp_path / 'list.txt'}")
+    before, after = Network.of(weights), Network.of(found)
+    image = torch.randint(0, 256, (1, 5, 224, 224), dtype=torch.uint8)
+    assert found.tensors["stem.conv1.norm.running_var"].std() > 0
+    assert is_close(after.last_map(image), before.last_map(image))
