@@ -33,6 +33,10 @@ class UserError(Exception):
         super().__init__(printable(without_secrets(told_by_worker(message, type(self).__name__))))
 
 
+class MissingImportError(UserError, ImportError):
+    """A package that the work needs, and that does not import here."""
+
+
 def expect(condition: bool, message: str) -> None:
     """Raise UserError with the message unless the condition holds."""
     if not condition:

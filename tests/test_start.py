@@ -60,6 +60,30 @@ def test_a_python_without_the_environment_is_told_so_in_one_line_by_every_tool_t
             assert done.returncode == 2 and re.fullmatch(lacks, done.stderr), (script, done.stderr)
 
 
+WITHOUT_DETECTRON2 = """
+import sys
+from importlib.machinery import PathFinder
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] == "detectron2" else PathFinder.find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+from revisit.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "words", ["embed --weights random --data folder:. --output out", "train --config-file own_images/pretrain.yaml"]
+)
+def test_a_verb_of_a_wheel_without_detectron2_says_in_one_line_how_to_get_it(words, tmp_path):
+    command = [sys.executable, "-c", WITHOUT_DETECTRON2, *words.split()]
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    remedy = "error: Detectron2 is not installed here: run `revisit install-detectron2`"
+    assert done.returncode == 2 and done.stderr.startswith(remedy) and done.stderr.count("\n") == 1, done.stderr
+
+
 CHILD = """
 import sys
 sys.path.pop(0)  # of python -c itself

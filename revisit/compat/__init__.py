@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from revisit.errors import MissingImportError
+
 INSTALL_PAGE = "https://detectron2.readthedocs.io/tutorials/install.html"
 OPERATORS = "detectron2._C"
 
@@ -34,16 +36,16 @@ def apply_before_detectron2() -> None:
 
 
 def apply() -> None:
-    """Do what is needed; a second call finds nothing left to do. ImportError says what is missing."""
+    """Do what is needed; a second call finds nothing left to do. MissingImportError says what is missing."""
     spec = importlib.util.find_spec("detectron2")
     if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
         remedy = f"run `revisit install-detectron2`, or build it by {INSTALL_PAGE}"
-        raise ImportError(f"Detectron2 is not installed here: {remedy}")
+        raise MissingImportError(f"Detectron2 is not installed here: {remedy}")
     try:
         importlib.import_module("cv2")
     except ImportError as error:
         remedy = "install the packages libgl1 and libglib2.0-0, or opencv-python-headless in opencv-python's place"
-        raise ImportError(f"OpenCV does not import ({error}). If libGL is missing, {remedy}") from error
+        raise MissingImportError(f"OpenCV does not import ({error}). If libGL is missing, {remedy}") from error
     if OPERATORS not in sys.modules and not has_compiled_operators():
         sys.modules[OPERATORS] = _stand_in()
     _restore_numpy_names()

@@ -242,6 +242,7 @@ IMPORTS = "--imports tests.checkpoint.conv_net"  # as it is called from the repo
 @pytest.fixture(autouse=True)
 def conv_net(monkeypatch):
     """The module, whose registrations end with the test."""
+    load_plugins()  # before the keys are copied: else those of plug-ins would end with the first test that loads them
     for registry in (BACKBONE_DESCRIPTIONS, BACKBONE_REGISTRY):
         monkeypatch.setattr(registry, "_obj_map", dict(registry._obj_map))
     declared = dict(keys.KEYS)

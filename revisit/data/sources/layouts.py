@@ -17,6 +17,7 @@ from revisit.files import is_url, local_copy
 from fvcore.common.registry import Registry
 
 LABEL_LAYOUT_REGISTRY = Registry("LABEL_LAYOUT")
+TWO_FOLDERS = "images and labels of two folders are voc_xml:, yolo: or masks:IMAGES:LABELS"
 
 # A part of a name between colons. Those of s3:// and http://host:80/ are its own, and that of a drive, C:/ or C:\.
 _BETWEEN_COLONS = re.compile(r"(?:[A-Za-z][\w+.-]*://[^/:]*(?::\d+(?=/))?|[A-Za-z]:(?=[/\\]))?[^:]*:?")
@@ -63,7 +64,8 @@ class LabelLayout:
         texts = split_parts(name.partition(":")[2], len(forms))
         required = len(forms) - self.form.count("[")
         is_complete = required <= len(texts) <= len(forms) and all(texts)
-        expect(is_complete, f"data set {name!r}: expected {self.kind}:{self.form}")
+        hint = f"; {TWO_FOLDERS}" if "SPLIT" in forms else ""
+        expect(is_complete, f"data set {name!r}: expected {self.kind}:{self.form}{hint}")
         return [_part(name, form, text, form in self.texts) for form, text in zip(forms, texts, strict=False)]
 
     def metadata_of(self, parts: list[str | Path]) -> dict:
@@ -79,9 +81,8 @@ def split_parts(rest: str, count: int) -> list[str]:
 
 def _part(name: str, form: str, text: str, is_text: bool) -> str | Path:
     if is_text:
-        two = "images and labels of two folders are voc_xml:, yolo: or masks:IMAGES:LABELS"
         is_place = form == "SPLIT" and text.startswith("/")
-        expect(not is_place, f"data set {name!r}: expected the name of a list in FOLDER, not {text}; {two}")
+        expect(not is_place, f"data set {name!r}: expected the name of a list in FOLDER, not {text}; {TWO_FOLDERS}")
         return text
     if form.islower():
         expect(text == form, f"data set {name!r} ends in {text}: expected {form}, or nothing")

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 from revisit.data.images.reader import size_if_known
 from revisit.data.sources.image_folders import require_files
-from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, TWO_FOLDERS, LabelLayout
 from revisit.data.sources.records import Records, sample
 from revisit.data.sources.split_files import read_split
-from revisit.errors import translated
+from revisit.errors import expect, translated
 
 from detectron2.data.datasets.pascal_voc import CLASS_NAMES
 from detectron2.structures import BoxMode
@@ -24,7 +24,9 @@ DIFFICULT = {"": False, "unspecified": False, "0": False, "false": False, "1": T
 def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:
     """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt: ``image_id`` is the name in the split."""
     records = []
-    for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
+    file = path / "ImageSets" / "Main" / f"{split}.txt"
+    expect(file.parent.is_dir() or not path.is_dir(), f"split file {file} not found; {TWO_FOLDERS}")
+    for name in read_split(file):
         image = path / "JPEGImages" / f"{name}.jpg"
         file = path / "Annotations" / f"{name}.xml"
         size, objects = read_voc_annotation(file, image, classes)

@@ -243,7 +243,9 @@ def test_a_folder_in_place_of_a_split_is_refused_with_the_kinds_that_have_two_fo
         line = one_line_error(voc_xml.replace("voc_xml", kind))
         assert "expected the name of a list in FOLDER, not /" in line and "two folders are voc_xml:" in line
     _, images, _ = voc_xml.split(":")
-    assert f"split file {images}/ImageSets/Main/xml.txt not found" in one_line_error(f"voc:{images}:xml")
+    line = one_line_error(f"voc:{images}:xml")
+    assert f"split file {images}/ImageSets/Main/xml.txt not found" in line and "two folders are voc_xml:" in line
+    assert "expected voc:FOLDER:SPLIT; images and labels of two folders are voc_xml:" in one_line_error(f"voc:{images}")
 
 
 def test_labels_are_found_whatever_an_archive_makes_of_their_accents(yolo, tmp_path):
