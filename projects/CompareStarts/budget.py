@@ -274,14 +274,18 @@ class Budget:
         last = self.rounds[self._begun - 1]
         return last._replace(starts=list(names), scores={name: last.scores[name] for name in names})
 
+    def _goodness(self, finals: Sequence[Round]) -> dict[str, float]:
+        """Of each start, the mean over seeds."""
+        better = self._task.goodness
+        return {name: statistics.fmean(better(each.scores[name]) for each in finals) for name in finals[0].starts}
+
     def _verdict(self, finals: Sequence[Round], seeds_left: int = 0) -> tuple[str, bool]:
         """Which start, how sure, what more minutes would settle; and whether it is sure.
 
         Args:
             seeds_left: for which there is time yet.
         """
-        better = self._task.goodness
-        goodness = {name: statistics.fmean(better(each.scores[name]) for each in finals) for name in finals[0].starts}
+        goodness = self._goodness(finals)
         best, other, *_ = sorted(goodness, key=lambda name: -goodness[name])
         score, seeds = self._task.score_name, f"{len(finals)} seed{'s' * (len(finals) > 1)}"
         how, value = f"{seeds}, {finals[0].iterations:,} iterations", self._task.sign * goodness[best]

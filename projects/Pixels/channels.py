@@ -131,26 +131,40 @@ def order_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 def range_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     """As stated, or as the weights were trained, or by the values of the images; None where BIT_DEPTH says it."""
-    pixels, asked = pixel_format(cfg), cfg.INPUT.RANGE
+    pixels = pixel_format(cfg)
+    seen = survey(facts.records, pixels) if facts.records else None
     if pixels.ranges:
-        seen = survey(facts.records, pixels) if facts.records else None
-        if seen is not None:
-            ranges = pixels.ranges * len(seen.channels) if len(pixels.ranges) == 1 else pixels.ranges
-            logger.info(f"values of {seen.images} images:\n{table_of_ranges(seen, ranges)}")
-        return Decision(_lists(pixels.ranges), "as stated")
-    by_bits = pixels.bits is not None and asked is None
-    seen = None if by_bits or not facts.records else survey(facts.records, pixels)
-    if seen is None:
+        decision = Decision(_lists(_each(pixels)), "as stated")
+    elif seen is None or (pixels.bits and cfg.INPUT.RANGE is None):
         return None
+    else:
+        decision = _range_of_weights(cfg, pixels) or _range_of_images(seen, cfg.INPUT.RANGE or "auto")
+    if seen is not None and len(seen.channels) == len(decision.value):
+        logger.info(f"values of {seen.images} images:\n{table_of_ranges(seen, decision.value)}")
+        warn_of_marks(seen)
+    return decision
+
+
+def _range_of_weights(cfg: CfgNode, pixels: PixelFormat) -> Decision | None:
+    """That of MODEL.WEIGHTS, if they were trained on such channels and no other range is asked for."""
     flags = start(cfg.MODEL.WEIGHTS).flags
-    if asked is None and flags.get(RANGE) and tuple(flags.get(CHANNELS, ())) == pixels.channels:
+    is_alike = tuple(flags.get(CHANNELS, ())) == pixels.channels
+    if cfg.INPUT.RANGE is None and is_alike and flags.get(RANGE):
         return Decision(flags[RANGE], f"as {cfg.MODEL.WEIGHTS} was trained", kept=True)
-    ranges = measured_ranges(seen, asked or "auto")
-    logger.info(f"values of {seen.images} images:\n{table_of_ranges(seen, ranges)}")
-    warn_of_marks(seen)
-    tails = "the lowest and the highest" if asked == "minmax" else "the percentiles {:g} and {:g}".format(*TAILS)
-    why = "of 8 bits" if seen.is_of_bytes and asked is None else f"{tails} of their values"
-    return Decision(_lists(ranges), why, kept=True, level=logging.DEBUG)
+    return None
+
+
+def _range_of_images(seen: Survey, how: str) -> Decision:
+    ranges = _lists(measured_ranges(seen, how))
+    return Decision(ranges, f"{how}, of {seen.images} images", kept=True, level=logging.DEBUG)
+
+
+def _each(pixels: PixelFormat) -> tuple[tuple[float, float], ...]:
+    """A range of each channel, where one is stated for all. Raises UserError for another number of ranges."""
+    ranges, count = pixels.ranges, len(pixels.channels)
+    fits = not count or len(ranges) in (1, count)
+    expect(fits, f"{RANGE} has {len(ranges)} pairs, and there are {count} channels: expected one, or one for each")
+    return ranges * count if count and len(ranges) == 1 else ranges
 
 
 def measured_ranges(seen: Survey, how: str) -> tuple[tuple[float, float], ...]:

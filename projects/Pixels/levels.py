@@ -9,7 +9,7 @@ from projects.Pixels.sample_files import read_samples
 from projects.Pixels.samples import Samples
 from revisit.data.images.image_bytes import DeepImageError, read_file
 from revisit.data.images.opening import strips
-from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.images.pixel_format import COLOURS, PixelFormat
 
 EIGHT_BITS = (0.0, 255.0)
 
@@ -54,18 +54,29 @@ def _joined(parts: list[Samples], files: Sequence[str]) -> Samples:
 
 def _places(samples: Samples, pixels: PixelFormat) -> tuple[int, ...]:
     """Of the channels of ``pixels`` among those of a file: by their names where it has all of these, else in order."""
-    count, wanted = samples.values.shape[2], pixels.channels
-    named = [name.lower() for name in samples.names]
-    if wanted and all(name.lower() in named for name in wanted):
-        return tuple(named.index(name.lower()) for name in wanted)
-    if not wanted and (count == 1 or samples.is_colour):
+    count, has_alpha = samples.values.shape[2], samples.alpha is not None
+    if not pixels.channels and (count == 1 or samples.is_colour):
         return tuple(range(min(count, 3)))
-    has_alpha = samples.alpha is not None
-    if wanted and len(wanted) in (count, count + has_alpha):
+    named = [name.lower() for name in samples.names or COLOURS * samples.is_colour]
+    wanted = [name.lower() for name in pixels.channels]
+    if wanted and set(wanted) <= set(named):
+        return tuple(map(named.index, wanted))
+    if len(wanted) in (count, count + has_alpha):
         return tuple(range(len(wanted)))
-    expected = f"{len(wanted)} ({', '.join(wanted)})" if wanted else "1, or red, green and blue (INPUT.CHANNELS)"
-    held = f"{count} channels" + f" ({', '.join(samples.names)})" * bool(samples.names) + " and alpha" * has_alpha
-    raise DeepImageError(f"{held}, expected {expected}")
+    raise DeepImageError(f"{_held(samples)}: expected {_expected(pixels)}")
+
+
+def _held(samples: Samples) -> str:
+    """The channels of a file, in words."""
+    names = f" ({' '.join(samples.names)})" if samples.names else ""
+    return f"{samples.values.shape[2]} channels{names}" + " and transparency" * (samples.alpha is not None)
+
+
+def _expected(pixels: PixelFormat) -> str:
+    """The channels of a format, in words."""
+    if not pixels.channels:
+        return "grey, or red, green and blue (INPUT.CHANNELS names others)"
+    return f"{len(pixels.channels)} ({' '.join(pixels.channels)})"
 
 
 def _with_alpha(samples: Samples) -> Samples:
@@ -74,14 +85,12 @@ def _with_alpha(samples: Samples) -> Samples:
 
 
 def _missing(samples: Samples, nodata: float | None) -> np.ndarray | None:
-    """(H, W) bool, where any channel has no data; None where all have."""
-    marks = [] if samples.missing is None else [samples.missing]
-    if nodata is not None:
-        marks.append((samples.values == nodata).any(axis=2))
-    if samples.values.dtype.kind == "f":
-        marks.append(np.isnan(samples.values).any(axis=2))
-    missing = np.logical_or.reduce(marks) if marks else None
-    return missing if missing is not None and missing.any() else None
+    """(H, W) bool, where the file marks that, or all channels are ``nodata``; None where that is nowhere."""
+    if nodata is None:
+        return samples.missing
+    marked = (samples.values == nodata).all(axis=2)
+    missing = marked if samples.missing is None else marked | samples.missing
+    return missing if missing.any() else None
 
 
 def to_levels(samples: Samples, pixels: PixelFormat) -> np.ndarray:

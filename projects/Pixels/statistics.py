@@ -46,11 +46,11 @@ def levels_of(records: Sequence[dict], pixels: PixelFormat) -> np.ndarray:
 def mean_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     """MODEL.PIXEL_MEAN and PIXEL_STD: of the weights that have these channels, else measured; None where they fit."""
     pixels = pixel_format(cfg)
-    is_of_colours = set(cfg.MODEL.PIXEL_MEAN) == set(IMAGENET[MEAN]) and MEAN not in facts.typed
-    fits = len(cfg.MODEL.PIXEL_MEAN) == pixels.count and (bool(pixels.colours) or not is_of_colours)
-    if fits:
+    flags, mean = start(cfg.MODEL.WEIGHTS).flags, cfg.MODEL.PIXEL_MEAN
+    of_photographs = (set(IMAGENET[MEAN]), set(() if flags.get(CHANNELS) else flags.get(MEAN, ())))
+    is_of_others = not pixels.colours and set(mean) in of_photographs and MEAN not in facts.typed
+    if len(mean) == pixels.count and not is_of_others:
         return None
-    flags = start(cfg.MODEL.WEIGHTS).flags
     if flags.get(CHANNELS) and pixels.channels:
         return Decision(flags[MEAN], f"as {cfg.MODEL.WEIGHTS} was trained", {STD: flags[STD]}, kept=True)
     if not facts.records:

@@ -14,6 +14,7 @@ from projects.Pixels.samples import Samples
 from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.images.tiff_tags import BITS, further_bands, tags_of
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError, expect, first_line
 
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 HEAD = 132  # bytes, by which formats are known
 PIXELS = 4096  # of an image, at most
 _ARRAYS = (b"\x93NUMPY", b"PK\x03\x04")  # starts of .npy and .npz
+_FORMAT = 339  # a tag of TIFFs: 1 of integers without a sign
 _DICOM = b"DICM"  # from byte 128 on
 _kept: dict[tuple, "Survey | None"] = {}  # of the last images that were asked for
 
@@ -89,15 +91,21 @@ def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
     if can_be and all(each.is_plain for each in found):
         return None
     expect(found, f"none of {len(looked)} images that were looked at can be read, such as {looked[0]}")
+    _expect_alike(found)
+    first = found[0]
+    values = np.concatenate([each.values for each in found])
+    expect(len(values), f"{first.file_name} and {len(found) - 1} other images: no pixel has data")
+    dtypes = tuple(sorted({each.dtype for each in found}))
+    return Survey(len(found), _names(first.channels, pixels), first.is_colour, dtypes, values)
+
+
+def _expect_alike(found: list[Found]) -> None:
+    """Raise UserError where images differ in how many channels they have."""
     first = found[0]
     for other in found:
         if len(other.channels) != len(first.channels):
             one, two = (f"{each.file_name} has {len(each.channels)} channels" for each in (first, other))
             raise UserError(f"{one}, {two}: expected images of one kind, or INPUT.CHANNELS that all of them have")
-    values = np.concatenate([each.values for each in found])
-    expect(len(values), f"{first.file_name} and {len(found) - 1} other images: no pixel has data")
-    dtypes = tuple(sorted({each.dtype for each in found}))
-    return Survey(len(found), _names(first.channels, pixels), first.is_colour, dtypes, values)
 
 
 def _names(own: tuple[str, ...], pixels: PixelFormat) -> tuple[str, ...]:
@@ -115,7 +123,18 @@ def _may_hold_more(record: dict) -> bool:
         head = read_bytes(record, HEAD)
     except (OSError, UnreadableImageError):
         return False
-    return FIELD in record or head.startswith((*TIFF_MAGICS, *_ARRAYS)) or head[128:] == _DICOM
+    if head.startswith(TIFF_MAGICS) and FIELD not in record:
+        return not _is_plain_tiff(read_bytes(record))
+    return FIELD in record or head.startswith(_ARRAYS) or head[128:] == _DICOM
+
+
+def _is_plain_tiff(data: bytes) -> bool:
+    """Whether a TIFF is RGB or grey with 8 bits a sample, by its tags."""
+    try:
+        tags = tags_of(data)
+        return further_bands(tags) <= 0 and max(tags.get(BITS, (1,))) <= 8 and set(tags.get(_FORMAT, (1,))) == {1}
+    except Exception:  # of a damaged file, which who reads it names
+        return False
 
 
 def _look(record: dict, pixels: PixelFormat) -> Found | str:
@@ -130,7 +149,14 @@ def _look(record: dict, pixels: PixelFormat) -> Found | str:
     has_marks = samples.missing is not None and samples.values.dtype != np.uint8
     is_plain = is_colour and not has_marks and _is_of_some_depth(data, samples)
     names = samples.names if len(samples.names) == count else ("",) * count
-    return Found(str(record["file_name"]), names, is_colour, is_plain, str(samples.values.dtype), _some_pixels(samples))
+    return Found(
+        str(record["file_name"]),
+        names,
+        is_colour,
+        is_plain,
+        str(samples.values.dtype),
+        _some_pixels(samples, pixels.nodata),
+    )
 
 
 def _is_of_some_depth(data: bytes, samples: Samples) -> bool:
@@ -140,10 +166,12 @@ def _is_of_some_depth(data: bytes, samples: Samples) -> bool:
     return data.startswith(TIFF_MAGICS) and fits
 
 
-def _some_pixels(samples: Samples) -> np.ndarray:
-    """(n, C) of at most PIXELS pixels that have data, spread evenly, finite."""
+def _some_pixels(samples: Samples, nodata: float | None) -> np.ndarray:
+    """(n, C) of at most PIXELS pixels that have data in all channels, spread evenly, finite."""
     flat = samples.values.reshape(-1, samples.values.shape[2])
     step = 1 + len(flat) // PIXELS | 1  # odd, so that it meets all columns
     kept = np.ones(len(flat[::step]), bool) if samples.missing is None else ~samples.missing.reshape(-1)[::step]
     values = flat[::step][kept]
+    if nodata is not None:
+        values = values[(values != nodata).all(axis=1)]
     return values[np.isfinite(values).all(axis=1)] if values.dtype.kind == "f" else values

@@ -207,9 +207,13 @@ def _fitted(key: str, value: object, default: object, where: str) -> object:
         return type(default)()  # which is open
     kinds = {list, tuple} if is_list else _OF_NONE if default is None else {type(default)}
     if type(decoded) not in kinds:
-        rule = declaration(key).rule
-        words = rule.expected if rule else _WORDS.get(type(default), "a list")
-        if isinstance(decoded, str) and is_list:
-            words += f'; did you mean "{_as_list(key, decoded)}"?'
-        raise UserError(f"{where}: {key} is {short_repr(decoded)}: expected {words}")
+        raise UserError(f"{where}: {key} is {short_repr(decoded)}: expected {_expected(key, decoded, default)}")
     return type(default)(decoded) if is_list else decoded
+
+
+def _expected(key: str, value: object, default: object) -> str:
+    """What a key takes, in words, where it has a value of another type."""
+    rule = declaration(key).rule
+    words = rule.expected if rule else _WORDS.get(type(default), "a list")
+    is_text = isinstance(value, str) and isinstance(default, list | tuple)
+    return f'{words}; did you mean "{_as_list(key, value)}"?' if is_text else words

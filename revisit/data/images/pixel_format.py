@@ -38,7 +38,8 @@ class PixelFormat:
         """In a word of a log, "" of photographs of 8 bits."""
         if self.channels:
             return f"INPUT.CHANNELS {' '.join(self.channels)}"
-        return f"INPUT.BIT_DEPTH {self.bits}" if self.bits else ""
+        ranges = " ".join(f"{low:g} {high:g}" for low, high in self.ranges)
+        return f"INPUT.RANGE {ranges}" * bool(ranges) or f"INPUT.BIT_DEPTH {self.bits}" * bool(self.bits)
 
     @property
     def is_of_photographs(self) -> bool:

@@ -24,6 +24,16 @@ def tags_of(data: bytes) -> ImageFileDirectory_v2:
     return tags
 
 
+def colours_of(tags: ImageFileDirectory_v2) -> int:
+    """How many bands the tags call colours; 1 is grey, or has no meaning."""
+    return _COLOURS.get(tags.get(PHOTOMETRIC), 1)
+
+
+def further_bands(tags: ImageFileDirectory_v2) -> int:
+    """How many bands a TIFF has besides its colours and transparency."""
+    return tags.get(SAMPLES, 1) - colours_of(tags) - sum(kind in _ALPHA for kind in tags.get(EXTRA, ()))
+
+
 def check_bands(data: bytes) -> None:
     """Warn once of bands of a TIFF that are read by nobody.
 
@@ -31,11 +41,11 @@ def check_bands(data: bytes) -> None:
         DeepImageError: several bands, and no tag says that they are colours.
     """
     tags = tags_of(data)
-    bands, colours = tags.get(SAMPLES, 1), _COLOURS.get(tags.get(PHOTOMETRIC), 1)
-    further = bands - colours - sum(kind in _ALPHA for kind in tags.get(EXTRA, ()))
-    if further > 0 and colours == 1:
+    bands, further = tags.get(SAMPLES, 1), further_bands(tags)
+    if further > 0 and colours_of(tags) == 1:
         expected = "1 band, or RGB with photometric tag 2: write the bands to see so, or each as a file"
         raise DeepImageError(f"a TIFF of {bands} bands, which no tag calls colours: expected {expected}")
     if further > 0:
-        message = f"TIFFs of {bands} bands: the {further} after the colours, such as infrared, are read where INPUT.CHANNELS names all {bands}"
+        read = f"are read where INPUT.CHANNELS names all {bands}"
+        message = f"TIFFs of {bands} bands: the {further} after the colours, such as infrared, {read}"
         log_first_n(logging.WARNING, message, name=__name__)

@@ -61,7 +61,7 @@ def test_what_is_stated_counts(tmp_path):
     name = write_arrays(tmp_path / "a")
     cfg = decided(name, "INPUT.CHANNELS", "b g r nir swir", "INPUT.RANGE", "0 4096", output=tmp_path)
     pixels = pixel_format(cfg)
-    assert pixels.channels == ("b", "g", "r", "nir", "swir") and pixels.ranges == ((0.0, 4096.0),)
+    assert pixels.channels == ("b", "g", "r", "nir", "swir") and pixels.ranges == ((0.0, 4096.0),) * 5
     assert pixels.colours == (2, 1, 0) and pixels.shown == ()
     record = {"file_name": str(tmp_path / "a" / "0.npy")}
     np.testing.assert_array_equal(read_record(record, pixels), np.load(record["file_name"]) >> 4)
@@ -97,7 +97,7 @@ def test_pixels_without_data_become_the_mean_and_count_nowhere(tmp_path):
     name = write_arrays(tmp_path / "a", low=1000, high=3000)
     file = tmp_path / "a" / "0.npy"
     values = np.load(file)
-    values[:5, :, 2] = 65535
+    values[:5] = 65535
     np.save(file, values)
     cfg = decided(name, "INPUT.NODATA", "65535", output=tmp_path)
     assert np.max(cfg.INPUT.RANGE) <= 3000
@@ -125,6 +125,7 @@ def test_values_in_a_tenth_of_their_range_are_worth_a_warning(tmp_path):
         ("INPUT.CHANNELS", "a a b"),
         ("INPUT.RANGE", "3 1"),
         ("INPUT.RANGE", "wide"),
+        ("INPUT.RANGE", "0 1 0 2", "INPUT.CHANNELS", "a b c d e"),
         ("INPUT.NODATA", "none"),
         ("INPUT.CHANNEL_FILES", "../{}.tif"),
         ("INPUT.CHANNEL_FILES", "/etc/{}.tif"),
