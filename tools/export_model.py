@@ -38,8 +38,8 @@ def main() -> None:
     records = [{"file_name": str(source.path)} for source in sources if not source.is_video]
     if records:
         resolve_auto_values(cfg, Facts(records=records))
-    images = model_export.network_images(cfg, records, COMPARED) or model_export.noise_images()
     network = model_export.load_network(cfg)
+    images = model_export.network_images(cfg, records, COMPARED) or model_export.noise_images(network.channels)
     make_folder(args.output.parent, "the folder of --output")
     model_export.card_of(args.output).unlink(missing_ok=True)  # of an earlier network
     model_export.export(network, args.output)

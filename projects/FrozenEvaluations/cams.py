@@ -124,7 +124,7 @@ def draw(record: dict, pixels: PixelFormat, networks: list[Classifier], names: l
         return names[label] if label < len(names) else f"class {label}"
 
     image, label = require_record(record, pixels), class_of(record)
-    tiles, captions, taken = [fit(image)], [name_of(label)], []
+    tiles, captions, taken = [fit(pixels.picture(image))], [name_of(label)], []
     for network in networks:
         view = TRANSFORMS[network.transform](image, network.image_size)
         features = network.backbone.map_of(view).cpu()
@@ -134,7 +134,7 @@ def draw(record: dict, pixels: PixelFormat, networks: list[Classifier], names: l
         cam = activation_map(features, network.weight[label]).numpy()
         shown = image if network.transform == "square" else view
         over = enlarge_map(cam, view.shape[:2], network.backbone.shape.stride, shown.shape[:2])
-        tiles.append(fit(overlay(shown, over)))
+        tiles.append(fit(overlay(pixels.picture(shown), over)))
     prediction = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
     return SheetRow(tiles, captions), prediction
 

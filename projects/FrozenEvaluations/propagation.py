@@ -110,9 +110,9 @@ def follow(backbone: Network, cfg: CfgNode, sequence: davis.Sequence, first_mask
     masks_folder, overlays_folder = output / "masks" / sequence.name, output / "overlays"
     for folder in (masks_folder, overlays_folder):
         folder.mkdir(parents=True, exist_ok=True)
-    masks, pictures, propagation = [], [], None
+    masks, pictures, propagation, pixels = [], [], None, pixel_format(cfg)
     for path in progress(sequence.name, "frame", sequence.frames):
-        frame = require_record({"file_name": path}, pixel_format(cfg))
+        frame = require_record({"file_name": path}, pixels)
         check_size(sequence.masks[0], first_mask, path, frame.shape[:2])
         mask = first_mask
         if options.METHOD == "propagate":
@@ -125,7 +125,7 @@ def follow(backbone: Network, cfg: CfgNode, sequence: davis.Sequence, first_mask
         with written_whole(masks_folder / f"{path.stem}.png") as temporary:
             palette_image(mask).save(temporary, format="PNG")
         masks.append(mask)
-        pictures.append(davis.paint_objects(frame, mask))
+        pictures.append(davis.paint_objects(pixels.picture(frame), mask))
     davis.save_animation(overlays_folder / f"{sequence.name}.gif", pictures, options.FRAMES_PER_SECOND)
     return np.stack(masks)
 

@@ -31,7 +31,7 @@ from projects.Pictures.tiles import TILE, SheetRow, evenly_spread, fit, save_she
 from revisit.command.evaluation_config import only_dataset, write_results
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.reader import require_record
+from revisit.data.images.reader import picture_of, require_record
 from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.labels import VOID, check_size, read_labels
 from revisit.errors import expect
@@ -316,9 +316,9 @@ def _show(data: Described, index: int, names: list[str], pixels: PixelFormat) ->
     """The tile of a region, and its name."""
     owner, number = data.places[index]
     (label,) = majority_labels(data.pixels[[index], :-1])
-    image = require_record(data.records[owner], pixels)
-    ids = enlarge(data.regions[owner].ids, image.shape[:2])
-    tile = draw_region(image, ids == number)
+    picture = picture_of(data.records[owner], pixels)
+    ids = enlarge(data.regions[owner].ids, picture.shape[:2])
+    tile = draw_region(picture, ids == number)
     return tile, "void" if label == VOID else names[label]
 
 

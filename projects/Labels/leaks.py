@@ -3,6 +3,7 @@
 import logging
 
 from projects.Labels.near_copies import alike_images
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, warn_of_shared
 from revisit.data.sources.records import Records, sample, shared_images
@@ -23,7 +24,7 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
             tested = get_records(test)
         except MissingDataError:  # of a dry run
             continue
-        alike, compared = alike_images(records, tested)
+        alike, compared = alike_images(records, tested, pixel_format(cfg))
         effect = "their score says nothing of new images; expected others"
         warn_of_shared(records, f"DATASETS.TRAIN {name}", tested, test, effect)
         # Files are read again only where something is alike: of the images that alike_images compares.

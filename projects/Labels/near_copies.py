@@ -6,43 +6,48 @@ import cv2
 import numpy as np
 
 from revisit.data.images.image_bytes import UnreadableImageError
-from revisit.data.images.pixel_format import PHOTOGRAPHS
-from revisit.data.images.reader import open_record
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
+from revisit.data.images.reader import open_record, read_record
 from revisit.data.sources.records import Records, ask_each, sample
+from revisit.data.views.resampling import resize
 
 SIDE = 24  # px
 LARGE = 8 * SIDE  # px of the shorter side
-UNREADABLE = np.zeros((1, 1, 3), np.uint8)
 ALIKE = 0.98  # correlation of two small pictures; see docs/results/curation.md for what it finds
 
 
-def alike_images(one: Records, other: Records) -> tuple[int, int]:
+def alike_images(one: Records, other: Records, pixels: PixelFormat) -> tuple[int, int]:
     """How many images of ``other`` nearly equal one of ``one``, and how many were compared: at most SAMPLED of each.
 
-    Two do where their pictures of SIDE x SIDE px, less the mean of each colour, have a correlation of ALIKE.
+    Two do where their pictures of SIDE x SIDE px, less the mean of each channel, have a correlation of ALIKE.
     """
     compared = sample(other)
-    pictures = partial(ask_each, _small_picture, title="looking for copies")
+    pictures = partial(ask_each, partial(_small_picture, pixels=pixels), title="looking for copies")
     ours, theirs = (np.stack(pictures(records)) for records in (sample(one), compared))
     return int((theirs @ ours.T > ALIKE).any(axis=1).sum()), len(compared)
 
 
-def _small_picture(record: dict) -> np.ndarray:
-    """(SIDE x SIDE x 3,) float32 of length 1; zeros of one colour alone, and of an image that cannot be read."""
-    small = cv2.resize(_decoded(record), (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
+def _small_picture(record: dict, pixels: PixelFormat) -> np.ndarray:
+    """(SIDE x SIDE x C,) float32 of length 1; zeros of one colour alone, and of an image that cannot be read."""
+    image = _decoded(record, pixels)
+    if image is None:
+        return np.zeros(SIDE * SIDE * pixels.count, np.float32)
+    small = resize(image, (SIDE, SIDE), cv2.INTER_AREA).astype(np.float32)
     centred = (small - small.mean(axis=(0, 1))).ravel()
     return centred / max(np.linalg.norm(centred), 1e-6)
 
 
-def _decoded(record: dict) -> np.ndarray:
-    """(h, w, 3) uint8 BGR; of a large image a quarter of each side, which a JPEG gives in a third of the time."""
+def _decoded(record: dict, pixels: PixelFormat) -> np.ndarray | None:
+    """(h, w, C) uint8, of photographs BGR, and of a large one a quarter of each side, which a JPEG gives in a third of
+    the time; None of what cannot be read, as another check says."""
     try:
+        if not pixels.is_of_photographs:
+            return read_record(record, pixels)
         picture = open_record(record, PHOTOGRAPHS)
         large = min(picture.size) >= LARGE
-    except UnreadableImageError:  # another check says so
-        return UNREADABLE
+    except UnreadableImageError:
+        return None
     if isinstance(picture.data, np.ndarray):
         return picture.data[..., ::-1]
     how = cv2.IMREAD_REDUCED_COLOR_4 if large else cv2.IMREAD_COLOR
-    image = cv2.imdecode(np.frombuffer(picture.data, np.uint8), how)
-    return UNREADABLE if image is None else image
+    return cv2.imdecode(np.frombuffer(picture.data, np.uint8), how)

@@ -15,6 +15,7 @@ from projects.Predict.prediction_files import ALL, write_images, write_objects
 from projects.Predict.predictions import Predictor
 from revisit.boxes.boxes import Boxes
 from revisit.command.options import data_set
+from revisit.data.images.deep_images import deep_images
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
@@ -107,7 +108,7 @@ def _files_of(path: Path) -> list[Path]:
     if path.is_dir():
         videos = files_with_suffix(path, *VIDEOS)
         return [*_images_below(path, needed=not videos), *videos]
-    kinds = SUFFIXES | VIDEOS
+    kinds = SUFFIXES | deep_images().SUFFIXES | VIDEOS
     fits = path.is_file() and path.suffix.lower() in kinds
     hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
     expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(sorted(kinds))}{hint}")
@@ -188,6 +189,8 @@ class FilePredictor:
 
     def _run_video(self, source: Source, images: list[dict]) -> list[str]:
         """Add its frames to the images; returns what cannot be read."""
+        if not self._predictor().pixels.is_of_photographs:
+            return [f"{source.path}: frames are photographs, and the network sees {self._predictor().pixels}"]
         if any(printable(str(path)) != str(path) for path in (source.path, self._output)):
             return [f"{source.path}: OpenCV opens no video whose name is not UTF-8, so rename it"]
         video, film, count = cv2.VideoCapture(str(source.path.absolute())), None, 0
@@ -210,20 +213,21 @@ class FilePredictor:
         return [f"{source.path}: {count} frames can be read, of {max(expected, 0)} as its file says{estimate}"]
 
     def _picture(self, pixels: np.ndarray, file_name: str, name: str, images: list[dict]) -> np.ndarray:
-        """Add what is predicted for an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""
+        """Add what is predicted for an (H, W, C) uint8 image; returns it drawn, in a size to look at."""
         predictor, (height, width) = self._predictor(), pixels.shape[:2]
         size = int(np.clip(max(height, width), *PICTURE))
         predicted = predictor({"file_name": file_name}, pixels)
         image = {"file_name": file_name, "height": height, "width": width, "objects": []}
         images.append(image)
+        shown = predictor.pixels.picture(pixels)
         if self.is_detector:
             objects = predicted["instances"].to("cpu")
             image["objects"] = instances_to_coco_json(objects, 0)
-            return draw_objects(pixels, Boxes.of_instances(objects), predictor.class_names, size)
+            return draw_objects(shown, Boxes.of_instances(objects), predictor.class_names, size)
         if "sem_seg" in predicted:
             labels = predicted_classes(predicted["sem_seg"], (height, width))
             _write_image(self._output / "classes" / f"{name}.png", labels)
-            return fit(paint_classes(pixels, labels, class_colors(predictor.class_names)), size)
+            return fit(paint_classes(shown, labels, class_colors(predictor.class_names)), size)
         depth = predicted["depth"].float().cpu().numpy()
         _write_image(self._output / "depth" / f"{name}.png", np.clip(depth * _MILLIMETRES, 0, 65535).astype(np.uint16))
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)

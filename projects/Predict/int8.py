@@ -29,7 +29,7 @@ def quantize(path: Path, target: Path, images: Iterable[Tensor], *, pyramid_only
     """Write the .onnx file ``target`` from the float32 one ``path``, whole or not at all.
 
     Args:
-        images: (3, H, W), 0..255, as the network sees them; a few dozen, like those that it will see.
+        images: (C, H, W), 0..255, as the network sees them; a few dozen, like those that it will see.
         pyramid_only: the backbone with its feature pyramid alone; else also the layers of the heads but FLOAT.
 
     Returns: how many layers compute in integers.

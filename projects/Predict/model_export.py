@@ -39,16 +39,17 @@ _COUNTING = ("fast_rcnn", "mask_head", "keypoint_head")  # modules that take len
 class ExportedNetwork(nn.Module):
     """A network as a function of tensors alone.
 
-    Takes one image, (3, H, W) float32 in 0..255, with its channels in the order of INPUT.FORMAT and of the size that
-    the network sees. Returns, for detectors, ``boxes`` (N, 4) float32 in its pixels, x0 y0 x1 y1, ``scores`` (N,) and
-    ``classes`` (N,) int64, the best first, and with a mask head ``masks`` (N, 1, M, M) probabilities inside the boxes;
+    Takes one image, (C, H, W) float32 in 0..255, with its channels in the order of INPUT.CHANNELS, else INPUT.FORMAT,
+    and of the size that the network sees. Returns, for detectors, ``boxes`` (N, 4) float32 in its pixels, x0 y0 x1 y1,
+    ``scores`` (N,) and ``classes`` (N,) int64, the best first, and with a mask head ``masks`` (N, 1, M, M)
+    probabilities inside the boxes;
     for segmenters ``logits`` (classes, H, W); for depth ``depth`` (H, W) in metres.
     """
 
     def __init__(self, model: nn.Module, cfg: CfgNode, classes: list[str]):
         super().__init__()
         self.model, self.classes = model, classes
-        self.kind = cfg.MODEL.META_ARCHITECTURE
+        self.kind, self.channels = cfg.MODEL.META_ARCHITECTURE, len(cfg.MODEL.PIXEL_MEAN)
         outputs = {"SemanticSegmentor": ["logits"], "DepthEstimator": ["depth"]}
         masks = ["masks"] if self.kind == "GeneralizedRCNN" and cfg.MODEL.MASK_ON else []
         self.outputs = outputs.get(self.kind, ["boxes", "scores", "classes", *masks])
@@ -88,7 +89,7 @@ def load_network(cfg: CfgNode) -> ExportedNetwork:
 
 def export(network: ExportedNetwork, path: Path) -> None:
     """Write .onnx or .ts, for images of any size, whole or not at all."""
-    image = _noise(*_SIZES[0])
+    image, _ = noise_images(network.channels)
     with written_whole(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of each branch that depends on a value; the comparison is what shows
         if path.suffix == ".ts":
@@ -104,14 +105,14 @@ def export(network: ExportedNetwork, path: Path) -> None:
 
 
 def run_exported(path: Path, image: Tensor) -> list[Tensor]:
-    """The outputs of an exported file for (3, H, W) float32."""
+    """The outputs of an exported file for (C, H, W) float32."""
     if path.suffix == ".ts":
         return list(torch.jit.load(str(path))(image))
     return open_session(path)(image)
 
 
 def open_session(path: Path, threads: int = 0) -> Callable[[Tensor], list[Tensor]]:
-    """An .onnx file as a function of (3, H, W) float32, on the CPU with so many threads; 0: as many as there are cores.
+    """An .onnx file as a function of (C, H, W) float32, on the CPU with so many threads; 0: as many as there are cores.
 
     Threads sleep between images, or they would slow down what else is timed.
     """
@@ -186,9 +187,8 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
     facts = {
         "network": network.kind,
         "weights": cfg.MODEL.WEIGHTS,
-        "image": "(3, H, W) float32, 0..255",
-        "channels": cfg.INPUT.FORMAT,
-        "bits_that_become_0_to_255": pixel_format(cfg).bits or 8,
+        "image": f"({network.channels}, H, W) float32, 0..255",
+        **_samples(cfg),
         **size,
         **({"height_and_width": list(squash)} if squash and not is_detector else {}),
         "outputs": network.outputs,
@@ -198,6 +198,20 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
     card = card_of(path)
     write_whole(card, without_secrets(json.dumps(facts, indent=2, ensure_ascii=False)))
     return card
+
+
+def _samples(cfg: CfgNode) -> dict[str, object]:
+    """What the values of an image's channels mean."""
+    pixels = pixel_format(cfg)
+    if pixels.is_of_photographs:
+        return {"channels": cfg.INPUT.FORMAT, "bits_that_become_0_to_255": pixels.bits or 8}
+    marks = {"nodata": pixels.nodata, "files": list(pixels.files)}
+    return {
+        "channels": list(pixels.channels) or cfg.INPUT.FORMAT,
+        "ranges_that_become_0_to_255": [list(pair) for pair in pixels.ranges],
+        "nodata_becomes": list(pixels.fill),
+        **{name: value for name, value in marks.items() if value not in (None, [])},
+    }
 
 
 @contextmanager
@@ -210,21 +224,21 @@ def _traceable_len() -> Iterator[None]:
         yield
 
 
-def noise_images() -> list[Tensor]:
+def noise_images(channels: int = 3) -> list[Tensor]:
     """Two images of nothing, of different sizes."""
-    return [_noise(*size) for size in _SIZES]
+    return [_noise(channels, *size) for size in _SIZES]
 
 
 def network_images(cfg: CfgNode, records: Records, count: int) -> list[Tensor]:
-    """``count`` images, spread over the records, (3, H, W) float32 as the network sees them."""
+    """``count`` images, spread over the records, (C, H, W) float32 as the network sees them."""
     mapper = build_mapper(cfg, is_train=False)
     chosen = [records[place] for place in evenly_spread(len(records), count)]
     return [mapper({"file_name": record["file_name"]})["image"].float() for record in chosen]
 
 
-def _noise(height: int, width: int) -> Tensor:
+def _noise(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (3, height, width), generator=generator).float()
+    return torch.randint(0, 256, shape, generator=generator).float()
 
 
 def require_runtime(module: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from projects.Pictures.tiles import SheetRow, evenly_spread, fit
 from revisit.boxes.boxes import Boxes
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_or_numbers
 from revisit.data.sources.inspection import check_records, num_classes
@@ -31,7 +33,7 @@ from detectron2.data.detection_utils import annotations_to_instances
 from detectron2.modeling import build_model
 
 LOOKED_AT = 0.5  # score of objects that are worth a look, where a command says no other
-Predict = Callable[[dict, np.ndarray], dict]  # a record and its pixels to what a model predicts
+Predict = Callable[[], dict]  # what a model predicts for an image
 
 
 def load_finetuned(cfg: CfgNode) -> tuple[nn.Module, list[str]]:
@@ -48,11 +50,11 @@ class Predictor:
     def __init__(self, cfg: CfgNode):
         self._model, self.class_names = load_finetuned(cfg)
         mapper = build_mapper(cfg, is_train=False)
-        self.read, self._map = mapper.read, mapper
+        self.read, self._map, self.pixels = mapper.read, mapper, pixel_format(cfg)
 
     @torch.no_grad()
     def __call__(self, record: dict, pixels: np.ndarray) -> dict:
-        """What the model predicts for a record whose (H, W, 3) uint8 RGB pixels ``read`` has read."""
+        """What the model predicts for a record whose (H, W, C) uint8 pixels ``read`` has read."""
         return self._model([self._map(record, pixels)])[0]
 
 
@@ -88,7 +90,7 @@ def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict:
         boxes = [{key: value for key, value in box.items() if key != "segmentation"} for box in boxes]
     instances = [annotations_to_instances(boxes, image.shape[:2], mask_format="bitmask")]
     if predict:
-        instances.append(predict(record, image)["instances"])
+        instances.append(predict()["instances"])
     drawn = [draw_objects(image, Boxes.of_instances(each), metadata.thing_classes) for each in instances]
     tiles = [fit(image), *drawn]
     return SheetRow(tiles, [record["file_name"]])
@@ -100,7 +102,7 @@ def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predi
     maps = [read_labels(record["sem_seg_file_name"], len(names), metadata.get("label_offset", 0))]
     check_size(record["sem_seg_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
-        maps.append(predicted_classes(predict(record, image)["sem_seg"], maps[0].shape))
+        maps.append(predicted_classes(predict()["sem_seg"], maps[0].shape))
     return segmentation_row(record["file_name"], image, names, *maps)
 
 
@@ -109,7 +111,7 @@ def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Pre
     maps = [read_depth(record["depth_file_name"])]
     check_size(record["depth_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
-        maps.append(predict(record, image)["depth"].float().cpu().numpy())
+        maps.append(predict()["depth"].float().cpu().numpy())
     return depth_row(record["file_name"], image, *maps)
 
 
@@ -138,5 +140,9 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
     records = read_test_set(cfg, dataset, truth_only=truth_only)
     metadata = MetadataCatalog.get(dataset)
     predictor, mapper = None if truth_only else Predictor(cfg), build_mapper(cfg, is_train=False)
-    chosen = [records[n] for n in evenly_spread(len(records), num_images)]
-    return [draw(record, mapper.read(record), metadata, predictor) for record in chosen]
+    rows, shown = [], pixel_format(cfg)
+    for place in evenly_spread(len(records), num_images):
+        pixels = mapper.read(records[place])
+        predict = partial(predictor, records[place], pixels) if predictor else None
+        rows.append(draw(records[place], shown.picture(pixels), metadata, predict))
+    return rows

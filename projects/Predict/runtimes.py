@@ -26,7 +26,7 @@ class Runtime(NamedTuple):
     name: str
     precision: str
     path: Path | None  # of its file
-    run: Callable[[Tensor], list[Tensor]]  # (3, H, W) float32 to what ExportedNetwork returns
+    run: Callable[[Tensor], list[Tensor]]  # (C, H, W) float32 to what ExportedNetwork returns
 
 
 def open_runtimes(
@@ -34,7 +34,7 @@ def open_runtimes(
 ) -> list[Runtime]:
     """Write the files of these runtimes, detector.ts and so on, into the folder, and load them.
 
-    ``images``: (3, H, W), which int8 is calibrated by; it is made from the file of onnx, which comes before it.
+    ``images``: (C, H, W), which int8 is calibrated by; it is made from the file of onnx, which comes before it.
     """
     torch.set_num_threads(threads)
     return [_open(name, network, folder, images, threads) for name in names]

@@ -16,7 +16,7 @@ from revisit.boxes.boxes import Boxes
 from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_results
 from revisit.data.images.deep_images import format_of
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.reader import require_record
+from revisit.data.images.reader import picture_of
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, first_line, translated
 
@@ -138,22 +138,22 @@ def _draw(
 
 def _row(image: JudgedImage, names: list[str], threshold: float, pixels: PixelFormat) -> SheetRow:
     """Truth, found or missed, next to the predictions from the threshold on, found or wrong."""
-    pixels = require_record(image.record, pixels, like_pil=True)
+    picture = picture_of(image.record, pixels, like_pil=True)
     missed, shown = image.missed(threshold), image.predicted.scores >= threshold
     wrong = image.wrong(threshold)[shown]
     tiles = [
-        _tile(pixels, image.truth, names, missed, MISSED),
-        _tile(pixels, image.predicted[shown], names, wrong, WRONG),
+        _tile(picture, image.truth, names, missed, MISSED),
+        _tile(picture, image.predicted[shown], names, wrong, WRONG),
     ]
     counts = f"{(~missed).sum()} found, {missed.sum()} missed, {wrong.sum()} wrong"
     legend = {n: entry for n, entry in enumerate(COLORS.items())}
     return SheetRow(tiles, [f"{Path(image.record['file_name']).name}: {counts}"], legend)
 
 
-def _tile(pixels: np.ndarray, objects: Boxes, names: list[str], is_error: np.ndarray, color: Color) -> np.ndarray:
+def _tile(picture: np.ndarray, objects: Boxes, names: list[str], is_error: np.ndarray, color: Color) -> np.ndarray:
     """Objects in the colour of what was found, or of the error; of many only errors have a label."""
     texts = texts_of(objects, names)
     if len(texts) > MOST_NAMED:
         texts = [text if error else "" for text, error in zip(texts, is_error, strict=True)]
     colors = np.where(is_error[:, None], color, FOUND)
-    return draw_marked(pixels, objects, texts, colors)
+    return draw_marked(picture, objects, texts, colors)

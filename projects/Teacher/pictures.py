@@ -12,6 +12,7 @@ from projects.Teacher.samples import unlabelled_records
 from projects.Teacher.teacher_detector import TeacherDetector, above, boxes_alone
 from revisit.boxes.boxes import Boxes
 from revisit.data.finetuning.detection_mapper import DetectionMapper
+from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.class_names import names_of, names_or_numbers
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.errors import UserError
@@ -37,7 +38,7 @@ class TeacherPictures(HookBase):
         records = unlabelled_records(cfg)
         self._model = model
         self._records = [records[n] for n in evenly_spread(len(records), ROWS * COLUMNS)]
-        self._mapper = DetectionMapper(cfg, is_train=False)
+        self._mapper, self._shown = DetectionMapper(cfg, is_train=False), pixel_format(cfg).picture
         self._names = names_or_numbers(names_of(cfg.DATASETS.TRAIN[0]), len(model.thresholds))
         self._folder = Path(cfg.OUTPUT_DIR) / FOLDER
 
@@ -66,7 +67,7 @@ class TeacherPictures(HookBase):
         with torch.no_grad(), inference_context(network), boxes_alone(network):
             instances = network([sample])[0]["instances"]
         confident = Boxes.of_instances(above(instances, self._model.thresholds))
-        return draw_objects(pixels, confident, self._names)
+        return draw_objects(self._shown(pixels), confident, self._names)
 
 
 @EVALUATION_HOOK_REGISTRY.register()

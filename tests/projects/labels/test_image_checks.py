@@ -227,11 +227,11 @@ def test_images_that_are_saved_again_are_alike_and_others_are_not(tmp_path):
     unlike = [{"image": np.array(scene(number))} for number in range(100, 130)]
     unlike += [{"image": np.full((40, 40, 3), value, np.uint8)} for value in (0, 128)]
     unlike += [{"file_name": str(tmp_path / "no image.jpg")}]
-    assert alike_images(learned, unlike) == (0, 33)
+    assert alike_images(learned, unlike, PHOTOGRAPHS) == (0, 33)
     for number, change in enumerate(SAVED_AGAIN.values()):
         change(scene(number)).save(tmp_path / f"copy{number}.jpg", quality=60)
     copies = [{"file_name": str(path)} for path in sorted(tmp_path.glob("copy*.jpg"))]
-    assert alike_images(learned, [*copies, *unlike]) == (4, 37)
+    assert alike_images(learned, [*copies, *unlike], PHOTOGRAPHS) == (4, 37)
 
 
 def test_test_images_that_are_saved_again_are_warned_of(tmp_path, monkeypatch, caplog):
