@@ -10,7 +10,7 @@ from pathlib import Path
 
 from revisit.data.sources.image_folders import load_class_folders, require_files
 from revisit.data.sources.records import Records
-from revisit.data.sources.split_files import read_split
+from revisit.data.sources.split_files import image_of, read_split
 from revisit.data.sources.voc_boxes import VOC_CLASSES, read_voc_annotation
 from revisit.errors import translated
 
@@ -101,7 +101,7 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
     """Which classes an image of Pascal VOC shows, by its boxes: what ImageSets/Main/CLASS_SPLIT.txt says too."""
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
-        image = path / "JPEGImages" / f"{name}.jpg"
+        image = image_of(path / "JPEGImages" / name)
         labels = [ABSENT] * len(classes)
         _, objects = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
         for thing in objects:

@@ -6,6 +6,8 @@ Class folders hold the object-centric images, DAVIS holds videos, the others hol
 - VOC's masks hold it, with the id 255 on ``Scene.borders``;
 - Cityscapes takes it for train ids, on every pixel;
 - NYUD_MT's labels are one more than it, with 0 on borders, where its depth in metres is missing (0) too.
+
+With depth as a fourth channel, photographs are TIFFs but for Cityscapes' and DAVIS', whose readers know one format.
 """
 
 import json
@@ -19,6 +21,7 @@ import pycocotools.mask
 from PIL import Image
 
 from projects.Pictures.label_maps import palette_image
+from projects.Pixels.write_tiff import tiff_bytes
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
 from projects.ToyScenes.scene import Scene, draw_scene
@@ -27,6 +30,7 @@ from revisit.boxes.boxes import with_sides
 from detectron2.data.datasets.builtin_meta import CITYSCAPES_CATEGORIES
 
 JPEG_QUALITY = 92
+CHANNELS = {"rgb": (), "rgbd": ("red", "green", "blue", "depth")}  # of a TIFF, or () of JPEGs
 OBJECT_FOLDERS = {Split.OBJECT_TRAIN: "object_centric/train", Split.OBJECT_HELDOUT: "object_centric/heldout"}
 # The names of the scene-centric sets: in COCO, in VOC for boxes and for masks, in both Cityscapes and NYUD_MT.
 SCENE_SETS = {
@@ -36,14 +40,14 @@ SCENE_SETS = {
 # Names of all files that are written here, below the data set's folder.
 FILES = re.compile(
     r"object_centric/\w+\.txt"
-    r"|object_centric/(train|heldout)/\w+/\d{6}\.jpg"
+    r"|object_centric/(train|heldout)/\w+/\d{6}\.(jpg|tif)"
     r"|coco/annotations/instances_\w+2017\.json"
-    r"|coco/(train|val)2017/\d{12}\.jpg"
+    r"|coco/(train|val)2017/\d{12}\.(jpg|tif)"
     r"|VOC2007/ImageSets/(Main|Segmentation)/\w+\.txt"
-    r"|VOC2007/(JPEGImages|Annotations|SegmentationClass)/\d{6}\.(jpg|xml|png)"
+    r"|VOC2007/(JPEGImages|Annotations|SegmentationClass)/\d{6}\.(jpg|tif|xml|png)"
     r"|cityscapes/(leftImg8bit|gtFine)/(train|val)/toy/toy_\d{6}_000019_\w+\.(png|json)"
     r"|NYUD_MT/gt_sets/(train|val)\.txt"
-    r"|NYUD_MT/(images|segmentation|depth)/\d{6}\.(jpg|png|npy)"
+    r"|NYUD_MT/(images|segmentation|depth)/\d{6}\.(jpg|tif|png|npy)"
     r"|DAVIS/ImageSets/2017/val\.txt"
     r"|DAVIS/(JPEGImages|Annotations)/480p/toy-\d{2,}/\d{5}\.(jpg|png)"
 )
@@ -57,12 +61,20 @@ def image_id(split: Split, index: int, num_train: int) -> int:
     return index + 1 + (num_train if split.is_heldout else 0)
 
 
-def write_image(root: Path, split: Split, index: int, num_train: int, scene: Scene) -> list[dict]:
+def ending_of(channels: str) -> str:
+    """Of photographs with channels ``rgb`` or ``rgbd``."""
+    return ".tif" if CHANNELS[channels] else ".jpg"
+
+
+def write_image(
+    root: Path, split: Split, index: int, num_train: int, scene: Scene, channels: str = "rgb"
+) -> list[dict]:
     """Writes an image to the layouts of its set, with labels and depth; returns its COCO annotations, if it has any."""
-    jpeg = _encode(".jpg", scene.image)
+    names, ending = CHANNELS[channels], ending_of(channels)
+    photograph = tiff_bytes(scene.rgbd, names) if names else _encode(".jpg", scene.image)
     if split.is_object_centric:
         (class_id,) = scene.class_ids
-        _write(root / OBJECT_FOLDERS[split] / CLASS_NAMES[class_id] / f"{index + 1:06d}.jpg", jpeg)
+        _write(root / OBJECT_FOLDERS[split] / CLASS_NAMES[class_id] / f"{index + 1:06d}{ending}", photograph)
         return []
     number = image_id(split, index, num_train)
     coco, *_, name = SCENE_SETS[split]
@@ -74,16 +86,16 @@ def write_image(root: Path, split: Split, index: int, num_train: int, scene: Sce
     polygons = {"imgHeight": height, "imgWidth": width, "objects": _polygons(scene)}
     frame = f"{name}/toy/toy_{number:06d}_000019"  # the one that is labelled in Cityscapes' snippets
     files = {
-        f"coco/{coco}/{number:012d}.jpg": jpeg,
-        f"VOC2007/JPEGImages/{number:06d}.jpg": jpeg,
-        f"VOC2007/Annotations/{number:06d}.xml": _voc_xml(number, scene),
+        f"coco/{coco}/{number:012d}{ending}": photograph,
+        f"VOC2007/JPEGImages/{number:06d}{ending}": photograph,
+        f"VOC2007/Annotations/{number:06d}.xml": _voc_xml(f"{number:06d}{ending}", scene),
         f"VOC2007/SegmentationClass/{number:06d}.png": palette_image(voc_classes),
         f"cityscapes/leftImg8bit/{frame}_leftImg8bit.png": _encode(".png", scene.image),
         f"cityscapes/gtFine/{frame}_gtFine_labelIds.png": _encode(".png", label_ids),
         f"cityscapes/gtFine/{frame}_gtFine_labelTrainIds.png": _encode(".png", semantic),
         f"cityscapes/gtFine/{frame}_gtFine_instanceIds.png": _encode(".png", label_ids.astype(np.uint16)),
         f"cityscapes/gtFine/{frame}_gtFine_polygons.json": f"{json.dumps(polygons)}\n".encode(),
-        f"NYUD_MT/images/{number:06d}.jpg": jpeg,
+        f"NYUD_MT/images/{number:06d}{ending}": photograph,
         f"NYUD_MT/segmentation/{number:06d}.png": _encode(".png", nyud_classes),
         f"NYUD_MT/depth/{number:06d}.npy": np.where(borders, np.float32(0), scene.depth),
     }
@@ -101,12 +113,15 @@ def write_video(root: Path, index: int, seed: int, size: int) -> None:
         _write(root / f"DAVIS/Annotations/{name}.png", palette_image(scene.instances.astype(np.uint8)))
 
 
-def write_scene_set(root: Path, split: Split, num_train: int, size: int, annotations: list[dict]) -> None:
+def write_scene_set(
+    root: Path, split: Split, num_train: int, size: int, annotations: list[dict], ending: str = ".jpg"
+) -> None:
     """Writes the COCO instances of a scene-centric set, and its lists in VOC and NYUD_MT; Cityscapes has none."""
     coco, boxes, masks, nyud = SCENE_SETS[split]
     indices = range(split.num_images(num_train))
     numbers = [image_id(split, index, num_train) for index in indices]
-    images = [{"id": n, "file_name": f"{n:012d}.jpg", "height": size, "width": size, "license": 1} for n in numbers]
+    of_each = {"height": size, "width": size, "license": 1}
+    images = [{"id": n, "file_name": f"{n:012d}{ending}", **of_each} for n in numbers]
     categories = []
     for n, name in enumerate(CLASS_NAMES, start=1):
         _, shape = name.split("_")
@@ -124,7 +139,7 @@ def write_scene_set(root: Path, split: Split, num_train: int, size: int, annotat
         _write_list(root / folder / f"{name}.txt", [f"{number:06d}" for number in numbers])
 
 
-def write_other_lists(root: Path, num_train: int, long_tailed: bool) -> None:
+def write_other_lists(root: Path, num_train: int, long_tailed: bool, ending: str = ".jpg") -> None:
     """Writes the lists of videos, and of object-centric images: val is the last fifth of each class of train."""
     lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     for split, folder in OBJECT_FOLDERS.items():
@@ -132,7 +147,7 @@ def write_other_lists(root: Path, num_train: int, long_tailed: bool) -> None:
         for class_id, name in enumerate(CLASS_NAMES):
             (root / folder / name).mkdir(parents=True, exist_ok=True)  # even if no image falls into it
             of_class = f"{Path(folder).name}/{name}"
-            files = [f"{of_class}/{n + 1:06d}.jpg" for n in np.flatnonzero(classes == class_id)]
+            files = [f"{of_class}/{n + 1:06d}{ending}" for n in np.flatnonzero(classes == class_id)]
             fitted = len(files) - len(files) // 5
             if split.is_heldout:
                 lists["test"] += files
@@ -164,10 +179,10 @@ def _coco_annotations(number: int, scene: Scene) -> list[dict]:
     return annotations
 
 
-def _voc_xml(number: int, scene: Scene) -> bytes:
+def _voc_xml(file_name: str, scene: Scene) -> bytes:
     height, width, channels = scene.image.shape
     root = ElementTree.Element("annotation")
-    _fill(root, folder="VOC2007", filename=f"{number:06d}.jpg")
+    _fill(root, folder="VOC2007", filename=file_name)
     _fill(ElementTree.SubElement(root, "source"), database="ToyScenes")
     _fill(ElementTree.SubElement(root, "size"), width=width, height=height, depth=channels)
     _fill(root, segmented=0)

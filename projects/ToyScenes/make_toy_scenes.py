@@ -19,7 +19,10 @@ draws 2000 train and 500 held-out images of each kind, in well under a minute on
 
 The ten classes are five shapes, each striped or dotted; colour says nothing about the class. Held-out images show the
 same classes in textures, colours, light and backgrounds that no train image has. The same seed gives the same bytes on
-any number of workers. A quick look:
+any number of workers.
+
+With --channels rgbd the photographs are TIFFs with depth as a fourth channel, 255 / metres, but for those of cityscapes
+and DAVIS: INPUT.CHANNELS "red green blue depth". A quick look:
 
     python projects/ToyScenes/make_toy_scenes.py --output /tmp/toy_scenes --count 60
 """
@@ -38,13 +41,19 @@ def main() -> None:
     add(parser, "size", type=int, default=128, help=f"64 to 512 pixels a side {DEFAULT}")
     ways = f"long-tailed: class k = 1..10 of the train sets has weight k**-1.5 {DEFAULT}"
     add(parser, "how", choices=("alike", "long-tailed"), default="alike", help=ways)
+    add(parser, "channels", choices=("rgb", "rgbd"), default="rgb", help=f"of the photographs {DEFAULT}")
     add(parser, "processes", type=int, help="that draw (default: one per CPU core)")
     add(parser, "replace", help="replace ToyScenes in DIR; deletes nothing else, ever")
     args = parse(parser)
     from projects.ToyScenes import make_toy_scenes  # takes seconds
 
     with translated(f"writing ToyScenes to --output {args.output}"):
-        looks = {"seed": args.seed, "size": args.size, "long_tailed": args.how == "long-tailed"}
+        looks = {
+            "seed": args.seed,
+            "size": args.size,
+            "long_tailed": args.how == "long-tailed",
+            "channels": args.channels,
+        }
         written = make_toy_scenes(args.output, args.count, **looks, workers=args.processes, overwrite=args.replace)
     print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
 

@@ -24,6 +24,15 @@ class Scene:
     depth: np.ndarray  # float32 (H, W) metres, > 0
 
     @property
+    def rgbd(self) -> np.ndarray:
+        """The image with a fourth channel, uint8 (H, W, 4): 255 / depth, as a stereo camera sees it.
+
+        Nothing is nearer than a metre.
+        """
+        nearness = np.round(255 / self.depth).astype(np.uint8)
+        return np.dstack([self.image, nearness])
+
+    @property
     def masks(self) -> np.ndarray:
         """Visible pixels of each object, bool (N, H, W)."""
         numbers = np.arange(1, len(self.class_ids) + 1)

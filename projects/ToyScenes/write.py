@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from projects.Pixels.write_tiff import check_tifffile
 from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import GENERATOR_VERSION, Split, num_videos, plan_image
@@ -32,6 +33,7 @@ def make_toy_scenes(
     long_tailed: bool = False,
     workers: int | None = None,
     overwrite: bool = False,
+    channels: str = "rgb",
 ) -> bool:
     """Writes ToyScenes to the folder ``output``, which appears complete or not at all; False where it is there already.
 
@@ -42,6 +44,7 @@ def make_toy_scenes(
         long_tailed: classes of the train sets follow ``class_weights(True)``; held-out sets are uniform.
         workers: processes that draw, at least 1; None is one per CPU core.
         overwrite: replace ``output`` if it holds ToyScenes and nothing else.
+        channels: rgb, or rgbd with depth as a fourth one, in TIFFs: see ``Scene.rgbd``.
 
     Raises:
         UserError: an argument is out of range, or ``output`` holds something else.
@@ -52,24 +55,29 @@ def make_toy_scenes(
     _check_range("size", size, 64, 512)
     _check_range("seed", seed, 0, 2**63 - 1)
     _check_range("processes", workers, 1, 1024)
+    ending = layouts.ending_of(channels)
+    if channels != "rgb":
+        check_tifffile()
     arguments = {"num_images": num_images, "seed": seed, "size": size, "long_tailed": long_tailed}
     versions = {"generator_version": GENERATOR_VERSION, "layout_version": LAYOUT_VERSION}
-    record = {**versions, **arguments, "class_names": list(CLASS_NAMES)}  # what decides every byte of the data set
+    of_channels = {"channels": None if channels == "rgb" else channels}  # which older records do not have
+    facts = {**versions, **arguments, **of_channels, "class_names": list(CLASS_NAMES)}  # they decide every byte
     output = Path(output).expanduser().resolve()
     is_empty = output.is_dir() and not any(output.iterdir())
     if output.exists() and not is_empty:
         unlike = f"{output} is there and is not ToyScenes, of which it would have {RECORD}"
         expect((output / RECORD).is_file(), unlike)
-        change = first_few(Record(output, record, RECORD).differences())
+        change = first_few(Record(output, facts, RECORD).differences())
         if not change and not overwrite:
             return False
         expect(overwrite, f"{output} holds ToyScenes with {change}: choose another --output, or give --replace")
         _check_nothing_else(output)
     with _all_or_nothing(output) as folder:
-        annotations = _draw_everything(folder, workers, arguments)
+        annotations = _draw_everything(folder, workers, arguments | {"channels": channels})
         for split in layouts.SCENE_SETS:
-            layouts.write_scene_set(folder, split, num_images, size, annotations[split])
-        layouts.write_other_lists(folder, num_images, long_tailed)
+            layouts.write_scene_set(folder, split, num_images, size, annotations[split], ending)
+        layouts.write_other_lists(folder, num_images, long_tailed, ending)
+        record = {name: fact for name, fact in facts.items() if fact is not None}
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return True
 
@@ -117,10 +125,17 @@ def _draw(folder: Path, pictures: list[tuple[Split | None, int]], arguments: dic
 
 
 def _draw_one(
-    folder: Path, split: Split | None, index: int, num_images: int, seed: int, size: int, long_tailed: bool
+    folder: Path,
+    split: Split | None,
+    index: int,
+    num_images: int,
+    seed: int,
+    size: int,
+    long_tailed: bool,
+    channels: str,
 ) -> list[dict]:
     if split is None:
         layouts.write_video(folder, index, seed, size)
         return []
     scene = draw_scene(plan_image(seed, split, index, num_images, long_tailed), size)
-    return layouts.write_image(folder, split, index, num_images, scene)
+    return layouts.write_image(folder, split, index, num_images, scene, channels)

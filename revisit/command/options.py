@@ -206,6 +206,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "short-side": _number(natural, "px of an image's short side, to which it is resized", metavar="PX"),
     # By what
     "how": {"help": "in which way, of several that the command has"},
+    "channels": {"help": "of images"},
     "features": {"default": "backbone", "help": f"of which maps {DEFAULT}"},
     "stride": _number(
         int, f"px of a cell of the finest map {DEFAULT}", default=8, choices=(4, 8, 16, 32), metavar=None

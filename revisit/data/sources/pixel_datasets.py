@@ -14,7 +14,7 @@ from revisit.data.sources.label_files import files_with_suffix, label_files
 from revisit.data.sources.labels import VOID, read_labels
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, ask_each
-from revisit.data.sources.split_files import NAMES_IN_LABELS, read_class_names, read_split
+from revisit.data.sources.split_files import NAMES_IN_LABELS, image_of, read_class_names, read_split
 from revisit.data.sources.voc_boxes import VOC_CLASSES
 from revisit.errors import expect, translated
 
@@ -48,7 +48,7 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
     def files(name: str) -> tuple[Path, Path]:
         masks = [folder / f"{name}.png" for folder in folders]
         mask = next(filter(Path.is_file, reversed(masks) if augmented else masks), masks[0])
-        return path / "JPEGImages" / f"{name}.jpg", mask
+        return image_of(path / "JPEGImages" / name), mask
 
     return _listed(split_file, "sem_seg_file_name", files)
 
@@ -58,7 +58,7 @@ def load_nyud(path: Path, split: str, task: str) -> Records:
     key, suffix = {"segmentation": ("sem_seg_file_name", ".png"), "depth": ("depth_file_name", ".npy")}[task]
 
     def files(name: str) -> tuple[Path, Path]:
-        return path / "images" / f"{name}.jpg", path / task / f"{name}{suffix}"
+        return image_of(path / "images" / name), path / task / f"{name}{suffix}"
 
     return _listed(path / "gt_sets" / f"{split}.txt", key, files)
 

@@ -27,6 +27,12 @@ def read_split(path: Path) -> list[str]:
     return names
 
 
+def image_of(stem: Path) -> Path:
+    """The photograph of a name in a published tree: a .jpg, or a .tif where that is there."""
+    tiff = Path(f"{stem}.tif")
+    return tiff if tiff.is_file() else Path(f"{stem}.jpg")
+
+
 def read_names_of_images(path: Path, what: str) -> list[str]:
     """The lines that are not empty, without blanks around them; the UserError of another file calls it ``what``."""
     lines = read_lines(path, what, errors="surrogateescape")

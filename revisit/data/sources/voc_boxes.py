@@ -9,7 +9,7 @@ from revisit.data.images.reader import size_if_known
 from revisit.data.sources.image_folders import require_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, TWO_FOLDERS, LabelLayout
 from revisit.data.sources.records import Records, sample
-from revisit.data.sources.split_files import read_split
+from revisit.data.sources.split_files import image_of, read_split
 from revisit.errors import expect, translated
 
 from detectron2.data.datasets.pascal_voc import CLASS_NAMES
@@ -27,7 +27,7 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
     file = path / "ImageSets" / "Main" / f"{split}.txt"
     expect(file.parent.is_dir() or not path.is_dir(), f"split file {file} not found; {TWO_FOLDERS}")
     for name in read_split(file):
-        image = path / "JPEGImages" / f"{name}.jpg"
+        image = image_of(path / "JPEGImages" / name)
         file = path / "Annotations" / f"{name}.xml"
         size, objects = read_voc_annotation(file, image, classes)
         boxes = [_box_of(thing, classes) for thing in objects]
