@@ -12,8 +12,6 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from revisit.errors import MissingImportError
-
 INSTALL_PAGE = "https://detectron2.readthedocs.io/tutorials/install.html"
 OPERATORS = "detectron2._C"
 
@@ -40,12 +38,12 @@ def apply() -> None:
     spec = importlib.util.find_spec("detectron2")
     if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
         remedy = f"run `revisit install-detectron2`, or build it by {INSTALL_PAGE}"
-        raise MissingImportError(f"Detectron2 is not installed here: {remedy}")
+        raise _missing(f"Detectron2 is not installed here: {remedy}")
     try:
         importlib.import_module("cv2")
     except ImportError as error:
         remedy = "install the packages libgl1 and libglib2.0-0, or opencv-python-headless in opencv-python's place"
-        raise MissingImportError(f"OpenCV does not import ({error}). If libGL is missing, {remedy}") from error
+        raise _missing(f"OpenCV does not import ({error}). If libGL is missing, {remedy}") from error
     if OPERATORS not in sys.modules and not has_compiled_operators():
         sys.modules[OPERATORS] = _stand_in()
     _restore_numpy_names()
@@ -54,6 +52,12 @@ def apply() -> None:
     _quiet("TypedStorage is deprecated", r"detectron2\.utils\.comm")
     _quiet("torch.meshgrid: in an upcoming release", r"torch\.functional")
     _quiet("`torch.jit.script` is deprecated", r"torch\.jit", FutureWarning)  # of torch 2.14; Python hides 2.11's own
+
+
+def _missing(message: str) -> ImportError:
+    from revisit.errors import MissingImportError  # not above: this module comes before the package
+
+    return MissingImportError(message)
 
 
 def has_compiled_operators() -> bool:
