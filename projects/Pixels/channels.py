@@ -44,7 +44,7 @@ def format_of_values(values: Mapping[str, Any]) -> PixelFormat:
         bits=None if bits in (None, "auto") else int(bits),
         channels=channels,
         files=patterns_of(values.get(CHANNEL_FILES) or ()),
-        ranges=pairs_of(values.get(RANGE)) or (),
+        ranges=_each(pairs_of(values.get(RANGE)) or (), len(channels)),
         nodata=values.get(NODATA),
         fill=tuple(round(value) for value in mean) if has_fill else (),
         shown=_mix(values.get(SHOWN), channels),
@@ -68,6 +68,13 @@ def pairs_of(value: object) -> tuple[tuple[float, float], ...] | None:
         return None
     pairs = numbers.reshape(-1, 2)
     return tuple((low, high) for low, high in pairs.tolist()) if (pairs[:, 0] < pairs[:, 1]).all() else None
+
+
+def _each(ranges: tuple[tuple[float, float], ...], count: int) -> tuple[tuple[float, float], ...]:
+    """A range for each of ``count`` channels, where one is of all. Raises UserError for another number of ranges."""
+    fits = not count or len(ranges) in (0, 1, count)
+    expect(fits, f"{RANGE} has {len(ranges)} pairs, and there are {count} channels: expected one, or one for each")
+    return ranges * count if count and len(ranges) == 1 else ranges
 
 
 def _mix(value: object, channels: Sequence[str]) -> tuple[tuple[float, ...], ...]:
@@ -134,7 +141,7 @@ def range_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     pixels = pixel_format(cfg)
     seen = survey(facts.records, pixels) if facts.records else None
     if pixels.ranges:
-        decision = Decision(_lists(_each(pixels)), "as stated")
+        decision = Decision(_lists(pixels.ranges), "as stated")
     elif seen is None or (pixels.bits and cfg.INPUT.RANGE is None):
         return None
     else:
@@ -157,14 +164,6 @@ def _range_of_weights(cfg: CfgNode, pixels: PixelFormat) -> Decision | None:
 def _range_of_images(seen: Survey, how: str) -> Decision:
     ranges = _lists(measured_ranges(seen, how))
     return Decision(ranges, f"{how}, of {seen.images} images", kept=True, level=logging.DEBUG)
-
-
-def _each(pixels: PixelFormat) -> tuple[tuple[float, float], ...]:
-    """A range of each channel, where one is stated for all. Raises UserError for another number of ranges."""
-    ranges, count = pixels.ranges, len(pixels.channels)
-    fits = not count or len(ranges) in (1, count)
-    expect(fits, f"{RANGE} has {len(ranges)} pairs, and there are {count} channels: expected one, or one for each")
-    return ranges * count if count and len(ranges) == 1 else ranges
 
 
 def measured_ranges(seen: Survey, how: str) -> tuple[tuple[float, float], ...]:

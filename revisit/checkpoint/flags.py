@@ -172,7 +172,7 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
     folded = [key for key in flags if description and key in description.FOLDED]
     ours = {key: _plain(value_of(cfg, key)) for key in (*flag_keys(description), *folded)}
     ours |= format_flags(pixel_format(cfg).seen)
-    flags = without_pixels_of_photographs(flags, cfg)
+    flags = without_pixels_of_photographs(flags | format_flags(format_of(flags, ()).seen), cfg)
     wrong = {key: value for key, value in ours.items() if flags.get(key, value) != value}
     if wrong:
         listed = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())

@@ -49,7 +49,7 @@ def test_weights_of_photographs_continue_on_five_channels_and_then_from_there(of
     log = str(logged(train, run, *of_five, *CONTINUED, "MODEL.WEIGHTS", str(photographs)))
     assert "red from r, green from g, blue from b, nir from mean, swir from mean" in log
     checkpoint = load(run / "model_final.pth")
-    assert checkpoint["flags"]["INPUT.CHANNELS"] == NAMES and checkpoint["flags"]["INPUT.RANGE"] == [[0.0, 4096.0]]
+    assert checkpoint["flags"]["INPUT.CHANNELS"] == NAMES and checkpoint["flags"]["INPUT.RANGE"] == [[0.0, 4096.0]] * 5
     stem, start = checkpoint["model"]["backbone.stem.conv1.weight"], load_backbone(photographs)
     expected = stem_for(start.tensors["stem.conv1.weight"], ["r", "g", "b", "mean", "mean"])
     assert stem.shape == expected.shape and 0 < (stem - expected).abs().max() < 0.3
