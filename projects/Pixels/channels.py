@@ -172,8 +172,13 @@ def measured_ranges(seen: Survey, how: str) -> tuple[tuple[float, float], ...]:
         return ((0.0, 255.0),) * len(seen.channels)
     shares = (0, 100) if how == "minmax" else TAILS
     low, high = np.percentile(seen.values.astype(np.float64), shares, axis=0)
-    high = np.where(high > low, high, low + 1)  # of a channel that is constant
-    return tuple((float(f"{one:.6g}"), float(f"{other:.6g}")) for one, other in zip(low, high, strict=True))
+    return tuple(_rounded(*pair) for pair in zip(low, high, strict=True))
+
+
+def _rounded(low: float, high: float) -> tuple[float, float]:
+    """A range in six digits, above 0 wide where a channel is constant."""
+    low, high = float(f"{low:.6g}"), float(f"{high:.6g}")
+    return low, high if high > low else low + max(1.0, abs(low) / 1000)
 
 
 def table_of_ranges(seen: Survey, ranges: Sequence[Sequence[float]]) -> str:

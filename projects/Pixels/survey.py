@@ -2,7 +2,9 @@
 
 import functools
 import logging
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -34,7 +36,7 @@ class Found(NamedTuple):
     file_name: str
     channels: tuple[str, ...]  # names of all, "" where the file says none
     is_colour: bool  # or grey
-    is_plain: bool  # whether it can be a photograph of some BIT_DEPTH: a TIFF without marks and negative values
+    is_plain: bool  # whether it can be a photograph of some BIT_DEPTH: without marks and negative values
     dtype: str
     values: np.ndarray  # (n, C) of pixels that have data
 
@@ -77,7 +79,10 @@ def _place(record: dict) -> tuple[tuple[str, object], ...]:
     """Where an image lies, as a key of a cache."""
     fields = ("file_name", "offset", "size", "frame", FIELD)
     values = ((field, record[field]) for field in fields if field in record)
-    return tuple((field, tuple(value) if isinstance(value, list) else value) for field, value in values)
+    place = tuple((field, tuple(value) if isinstance(value, list) else value) for field, value in values)
+    with suppress(KeyError, OSError):  # of an array in memory, or of a file at a URL
+        return (*place, ("time", os.stat(record["file_name"]).st_mtime_ns))
+    return place
 
 
 def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
@@ -88,9 +93,9 @@ def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
     look = functools.partial(_look, pixels=pixels)
     looked = ask_each(look, records, "looking at channels and values")
     found = [each for each in looked if isinstance(each, Found)]
+    expect(found, f"none of {len(looked)} images that were looked at can be read, such as {looked[0]}")
     if can_be and all(each.is_plain for each in found):
         return None
-    expect(found, f"none of {len(looked)} images that were looked at can be read, such as {looked[0]}")
     _expect_alike(found)
     first = found[0]
     values = np.concatenate([each.values for each in found])
@@ -163,7 +168,7 @@ def _is_of_some_depth(data: bytes, samples: Samples) -> bool:
     """Whether INPUT.BIT_DEPTH can say what the values of a file mean."""
     kind, bytes_of_one = samples.values.dtype.kind, samples.values.dtype.itemsize
     fits = (kind == "u" and bytes_of_one <= 2) or (kind == "f" and samples.values.min() >= 0)
-    return data.startswith(TIFF_MAGICS) and fits
+    return fits and not (data.startswith(_ARRAYS) or data[128:HEAD] == _DICOM)
 
 
 def _some_pixels(samples: Samples, nodata: float | None) -> np.ndarray:

@@ -1,0 +1,109 @@
+"""From samples of any kind to grey levels: as an independent evaluation in float64 has them, or refused in one line."""
+
+import io
+
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projects.Pixels.levels import to_levels
+from projects.Pixels.samples import Samples
+from revisit.data.images.deep_images import format_of
+from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.images.reader import read_record
+from revisit.errors import UserError
+
+KINDS = ("uint8", "uint16", "int16", "int32", "uint32", "float16", "float32", "float64")
+
+
+def array_of(kind, channels, seed):
+    """(9, 11, C) of all values that a kind has, or floats around 0."""
+    generator = np.random.default_rng(seed)
+    if kind.startswith("float"):
+        return (generator.normal(size=(9, 11, channels)) * 10.0 ** generator.integers(-3, 4)).astype(kind)
+    limits = np.iinfo(kind)
+    return generator.integers(limits.min, limits.max, (9, 11, channels), dtype=kind, endpoint=True)
+
+
+def expected_levels(values, ranges):
+    low, high = np.array(ranges, np.float64).T
+    return np.floor((values.astype(np.float64) - low) * 256 / (high - low)).clip(0, 255)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("channels", [1, 2, 5, 13, 40])
+def test_levels_of_every_kind_are_those_of_float64(kind, channels):
+    values = array_of(kind, channels, seed=channels)
+    low, high = np.percentile(values.astype(np.float64), (10, 80), axis=0).reshape(2, -1, channels).mean(axis=1)
+    ranges = tuple(zip(low.tolist(), (high + 1).tolist(), strict=True))
+    pixels = PixelFormat(channels=tuple(map(str, range(channels))), ranges=ranges)
+    levels = to_levels(Samples(values), pixels)
+    expected = expected_levels(values, ranges)
+    assert levels.shape == values.shape and levels.dtype == np.uint8
+    assert np.abs(levels - expected).max() <= 1  # where float32 lies on the other side of a step
+    assert (levels != expected).mean() < 0.01
+
+
+def with_faults(values, faults):
+    """An array with bands that are constant or without data, and with NaN and infinities where it has floats."""
+    values = values.copy()
+    if "constant" in faults:
+        values[..., 0] = values.flat[0]
+    if values.dtype.kind == "f" and "nan" in faults:
+        values[:2, :3, -1] = np.nan
+    if values.dtype.kind == "f" and "inf" in faults:
+        values[4, 4] = np.inf
+    if values.dtype.kind == "f" and "all nan" in faults:
+        values[:] = np.nan
+    return values
+
+
+def as_file(values, layout):
+    data = io.BytesIO()
+    if layout == "npy":
+        np.save(data, values)
+    else:
+        planes = None if values.shape[2] == 1 else {"contiguous": "contig", "planar": "separate"}[layout]
+        stored = np.moveaxis(values, -1, 0) if planes == "separate" else values.squeeze()
+        tifffile.imwrite(data, stored, photometric="minisblack", planarconfig=planes)
+    return data.getvalue()
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from([1, 2, 5, 13, 40]),
+    st.sets(st.sampled_from(["constant", "nan", "inf", "all nan"])),
+    st.sampled_from(["npy", "contiguous", "planar"]),
+    st.integers(0, 2**16),
+)
+def test_images_of_any_kind_become_what_their_own_values_say_or_are_refused(
+    tmp_path_factory, kind, channels, faults, layout, seed
+):
+    values = with_faults(array_of(kind, channels, seed), faults)
+    if layout == "npy":
+        values = np.repeat(np.repeat(values, 5, axis=0), 5, axis=1)  # channels are the shortest side
+    file = tmp_path_factory.getbasetemp() / f"image.{'npy' if layout == 'npy' else 'tif'}"
+    file.write_bytes(as_file(values, layout))
+    record = {"file_name": str(file), "case": seed}
+    try:
+        pixels = format_of({}, [record])
+        image = read_record(record, pixels)
+    except (UserError, UnreadableImageError) as error:
+        assert "\n" not in str(error)
+        # What nothing gives a meaning: no pixel has data; or no range of 8 to 16 bits holds the values of one channel.
+        is_refusable = "all nan" in faults or (channels == 1 and layout != "npy")
+        assert is_refusable, error
+        return
+    if pixels.is_of_photographs:
+        assert channels == 1 and kind in ("uint8", "uint16", "float16", "float32", "float64")
+        return
+    finite = values.astype(np.float64)
+    has_data = np.isfinite(finite).all(axis=2)
+    expected = expected_levels(np.where(has_data[..., None], finite, 0), pixels.ranges)
+    shown = image if pixels.channels else image[..., :1]
+    assert np.abs(shown[has_data] - expected[has_data]).max() <= 1
+    assert (shown[~has_data] == np.array(pixels.fill)[: shown.shape[2]]).all()
