@@ -13,8 +13,10 @@ from projects.Paper.cells import JobBuilder
 from projects.Paper.paper_tables import Evaluation
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.named_weights import weights_file
+from revisit.data.sources.catalog import get_records
 from revisit.errors import translated
 from revisit.jobs.commands import Job
+from revisit.keys import Facts, resolve_auto_values
 from revisit.network.network import Network
 from revisit.plugins import TRAIN
 
@@ -51,6 +53,7 @@ class Trial:
         file = weights_file(str(weights)) if weights else ""  # a name would bring its own network: no comparison
         own = ("MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu")
         cfg = self.task.load((*self.task.options, *self.start.options, *own))
+        resolve_auto_values(cfg, Facts(records=get_records(self.task.data)))
         if self.task.frozen:
             return nn.ModuleDict({"backbone": Network.of_config(cfg).network}), cfg
         torch.manual_seed(self.seed)

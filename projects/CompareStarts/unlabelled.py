@@ -7,6 +7,7 @@ from projects.CompareStarts.task import Task, facts_of
 from projects.Teacher.checks import check_photographs
 from projects.Teacher.keys import ARCHITECTURE
 from projects.Teacher.samples import unlabelled_records
+from revisit.data.sources.catalog import get_records
 from revisit.errors import expect
 from revisit.keys import DETECTORS, Facts, resolve_auto_values
 
@@ -26,7 +27,7 @@ def with_teachers(task: Task, starts: Mapping[str, Start], photographs: Sequence
     detector = _detector_of(task)
     options = ("MODEL.META_ARCHITECTURE", ARCHITECTURE, "TEACHER.DETECTOR", detector, KEY, str(tuple(photographs)))
     cfg = task.load((*task.options, *options))
-    resolve_auto_values(cfg, Facts(images=task.total))
+    resolve_auto_values(cfg, Facts(images=task.total, records=get_records(task.data)))
     check_photographs(cfg)
     facts = tuple(facts_of(KEY, unlabelled_records(cfg), labels=False))
     both = {}

@@ -108,8 +108,8 @@ def _files_of(path: Path) -> list[Path]:
     if path.is_dir():
         videos = files_with_suffix(path, *VIDEOS)
         return [*_images_below(path, needed=not videos), *videos]
-    kinds = SUFFIXES | deep_images().SUFFIXES | VIDEOS
-    fits = path.is_file() and path.suffix.lower() in kinds
+    kinds, suffix = SUFFIXES | VIDEOS, path.suffix.lower()
+    fits = path.is_file() and (suffix in kinds or any(deep_images().images_among({suffix: [str(path)]}, alone=True)))
     hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
     expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(sorted(kinds))}{hint}")
     return [path]

@@ -5,6 +5,7 @@ no error by itself, so the flags travel with the weights and every user of the w
 """
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -172,7 +173,10 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
     folded = [key for key in flags if description and key in description.FOLDED]
     ours = {key: _plain(value_of(cfg, key)) for key in (*flag_keys(description), *folded)}
     ours |= format_flags(pixel_format(cfg).seen)
-    flags = without_pixels_of_photographs(flags | format_flags(format_of(flags, ()).seen), cfg)
+    seen = format_of(flags, ()).seen
+    flags = without_pixels_of_photographs(flags | format_flags(seen), cfg)
+    further = format_flags(replace(seen, bits=None)).keys()  # photographs of 8 bits are read without a word
+    ours |= dict.fromkeys(further - ours.keys())
     wrong = {key: value for key, value in ours.items() if flags.get(key, value) != value}
     if wrong:
         listed = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
