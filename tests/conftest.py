@@ -9,6 +9,7 @@ from threading import Thread
 import numpy as np
 import pytest
 from commands import ROOT, TINY, run, share_forks
+from fields import make_chain
 from filelock import FileLock
 from hypothesis import settings
 from PIL import Image
@@ -119,6 +120,12 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 def pretrained(toy_root, tmp_path_factory) -> Path:
     """README: the first look, up to the converted weights, by 2 processes. To read."""
     return made_once(tmp_path_factory, "pretrained", partial(pretrain, toy_root))
+
+
+@pytest.fixture(scope="session")
+def of_channels(tmp_path_factory) -> Path:
+    """A folder by ``make_chain``: what was pretrained, converted and finetuned on images of five channels. To read."""
+    return made_once(tmp_path_factory, "of_channels", make_chain)
 
 
 def pretrain(toy_root: Path, output: Path) -> None:

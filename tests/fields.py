@@ -5,10 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import tifffile
+from commands import TINY, run
 from PIL import Image
 
 SHAPE = (64, 80)  # px
 NAMES = ("disc", "square")
+LEAST = (
+    "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 DATALOADER.NUM_WORKERS 0 SEED 1 "
+    "SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 2 SOLVER.PRECISION float32 TEST.PRECISE_BN.NUM_ITER 1"
+)
+DETECTOR = (
+    f"{LEAST} MODEL.FPN.OUT_CHANNELS 8 MODEL.ROI_BOX_HEAD.FC_DIM 16 MODEL.ROI_MASK_HEAD.CONV_DIM 8 "
+    "INPUT.MIN_SIZE_TRAIN (48,) INPUT.MIN_SIZE_TEST 48 TEST.EVAL_PERIOD 0 TEST.KEEP_BEST False "
+    "MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.01 TEST.DETECTIONS_PER_IMAGE 5"
+)
 
 
 def write_fields(folder: Path, *, count: int = 8, channels: int = 5, seed: int = 0) -> str:
@@ -41,3 +51,39 @@ def write_fields(folder: Path, *, count: int = 8, channels: int = 5, seed: int =
     (folder / "boxes.json").write_text(json.dumps(truth))
     (folder / "list.txt").write_text("\n".join(str(folder / image["file_name"]) for image in images))
     return f"coco:{folder}:{folder / 'boxes.json'}"
+
+
+def one(name: str) -> str:
+    """The value of a key that lists names."""
+    return f"\"('{name}',)\""
+
+
+def learned(name: str) -> str:
+    """Keys of a training on a data set, which is tested on the same."""
+    return f"DATASETS.TRAIN {one(name)} DATASETS.TEST {one(name)}"
+
+
+def boxes_of(root: Path) -> str:
+    """The data set of what ``make_chain`` has written."""
+    return f"coco:{root}/fields/images:{root}/fields/boxes.json"
+
+
+def masks_of(root: Path) -> str:
+    return f"masks:{root}/fields/images:{root}/fields/labels"
+
+
+def make_chain(root: Path) -> None:
+    """``fields``, a pretraining on them, its converted weights, and a detector of these."""
+    write_fields(root / "fields/images", count=8)
+    for name in ("labels", "depth", "boxes.json", "list.txt"):
+        (root / "fields/images" / name).rename(root / "fields" / name)
+    train = "python tools/train_net.py --config-file configs/own_images"
+    pretrain = f"{TINY} {LEAST} NEIGHBORS.WEIGHT 0.0 DATASETS.TEST ()"
+    images = one(f"folder:{root}/fields/images")
+    run(f"{train}/pretrain.yaml DATASETS.TRAIN {images} OUTPUT_DIR {root}/pre {pretrain}", root)
+    run(f"python tools/convert_to_d2.py {root}/pre/model_final.pth {root}/backbone.pth", root)
+    start = f"MODEL.WEIGHTS {root}/backbone.pth OUTPUT_DIR {root}/detector"
+    log = run(f"{train}/mask_rcnn.yaml {learned(boxes_of(root))} {start} {DETECTOR}", root)
+    for key in ("INPUT.CHANNELS", "INPUT.RANGE", "MODEL.PIXEL_MEAN"):
+        (line,) = [line for line in log.splitlines() if f"{key} [" in line]
+        assert line.endswith(f"as {root}/backbone.pth was trained")
