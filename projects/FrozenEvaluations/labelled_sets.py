@@ -73,7 +73,7 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
 
 
 def image_loader(cfg: CfgNode, records: Records, view: Callable[..., np.ndarray], **options: object) -> DataLoader:
-    """Batches of (3, size, size) uint8 views and of indices, from ``view`` of an (H, W, 3) image and its index."""
+    """Batches of (C, size, size) uint8 views and of indices, from ``view`` of an (H, W, C) image and its index."""
 
     pixels = pixel_format(cfg)
 

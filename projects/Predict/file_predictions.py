@@ -189,8 +189,10 @@ class FilePredictor:
 
     def _run_video(self, source: Source, images: list[dict]) -> list[str]:
         """Add its frames to the images; returns what cannot be read."""
-        if not self._predictor().pixels.is_of_photographs:
-            return [f"{source.path}: frames are photographs, and the network sees {self._predictor().pixels}"]
+        pixels = self._predictor().pixels
+        if not pixels.is_of_photographs:
+            seen = str(pixels) or "values of INPUT.RANGE"
+            return [f"{source.path}: frames are photographs, and the network sees {seen}"]
         if any(printable(str(path)) != str(path) for path in (source.path, self._output)):
             return [f"{source.path}: OpenCV opens no video whose name is not UTF-8, so rename it"]
         video, film, count = cv2.VideoCapture(str(source.path.absolute())), None, 0

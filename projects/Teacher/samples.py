@@ -30,8 +30,8 @@ def unlabelled_records(cfg: CfgNode) -> Records:
 class TwoLooks:
     """Maps a record to a weakly and a strongly changed form.
 
-    ``image`` is the (3, H, W) uint8 image in INPUT.FORMAT, as the mapper of labelled images flips and resizes it;
-    ``strong`` the same with a look of VIEWS.POLICY, (3, H, W) uint8; ``moves`` (3, 3) float64, to which point (x, y, 1)
+    ``image`` is the (C, H, W) uint8 image in INPUT.FORMAT, as the mapper of labelled images flips and resizes it;
+    ``strong`` the same with a look of VIEWS.POLICY, (C, H, W) uint8; ``moves`` (3, 3) float64, to which point (x, y, 1)
     of ``strong`` a point of ``image`` has moved.
     """
 

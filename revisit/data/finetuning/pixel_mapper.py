@@ -47,7 +47,7 @@ class Placement:
 class PixelMapper:
     """Maps a record to an input of SemanticSegmentor or DepthEstimator.
 
-    The result is the record with ``image``, uint8 (3, H, W) RGB, and the ``height`` and ``width`` of the file, px; for
+    The result is the record with ``image``, uint8 (C, H, W), and the ``height`` and ``width`` of the file, px; for
     tests that is all. In training, image and maps are scaled by a factor s of INPUT.RANDOM_SCALE, cut to
     INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the time if INPUT.RANDOM_FLIP is "horizontal", by
     numpy's global generator. What of a sample the image does not fill has the rounded pixel mean. Then there are also,
@@ -95,7 +95,7 @@ class PixelMapper:
         return {"random_scale": scale, "crop": list(crop.SIZE) if crop.ENABLED else None}
 
     def read(self, record: dict) -> np.ndarray:
-        """The (H, W, 3) uint8 RGB pixels of a record's image."""
+        """The (H, W, C) uint8 pixels of a record's image."""
         if self._is_train:
             return read_record(record, self._pixels, complete=True)
         return require_record(record, self._pixels)
@@ -126,7 +126,7 @@ class PixelMapper:
         return sample
 
     def for_test(self, sample: dict, image: torch.Tensor) -> dict:
-        """The input for a test, of the record with its size and the image, uint8 (3, H, W)."""
+        """The input for a test, of the record with its size and the image, uint8 (C, H, W)."""
         return {**sample, "image": image.contiguous()}
 
     def draw(self, size: tuple[int, int]) -> Placement:
