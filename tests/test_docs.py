@@ -6,6 +6,7 @@ these, too, but those that another test runs in its own form.
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import shlex
@@ -17,9 +18,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import tifffile
 import timm
 import torch
 from commands import ROOT, TINY, documented, popen, run
+from pydicom.data import get_testdata_files
 
 import revisit
 from revisit.checkpoint.backbone_file import write_backbone
@@ -268,3 +271,53 @@ def test_label_check_shows_what_runs(tmp_path):
     (tmp_path / "accepted.csv").write_text("\n".join([rows[0], *swapped[:2]]) + "\n")
     accept = accept.replace("accepted.csv", f"{tmp_path}/accepted.csv")
     assert "2 corrections are in" in run(accept, tmp_path)
+
+
+@pytest.fixture
+def scenes(tmp_path) -> Path:
+    """Sixteen TIFFs of thirteen bands of 16 bits; a class of boxes is bright in band 4, the other in band 8."""
+    folder = tmp_path / "scenes"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    images, boxes = [], []
+    for number in range(16):
+        bands = rng.uniform(200, 2500, (64, 80, 13))
+        x, y = rng.integers(5, 30, size=2).tolist()
+        bands[y : y + 25, x : x + 30, (3, 7)[number % 2]] += 2500
+        name = f"{number:02d}.tif"
+        tifffile.imwrite(folder / name, bands.astype(np.uint16), photometric="minisblack", planarconfig="contig")
+        images.append({"id": number, "file_name": name, "height": 64, "width": 80})
+        place = {"image_id": number, "category_id": 1 + number % 2, "bbox": [x, y, 30, 25]}
+        boxes.append({"id": number + 1, "area": 750, "iscrowd": 0, **place})
+    categories = [{"id": 1, "name": "field"}, {"id": 2, "name": "roof"}]
+    (tmp_path / "boxes.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": categories}))
+    return folder
+
+
+@pytest.mark.docs
+def test_the_page_of_channels_leads_from_thirteen_bands_to_a_detector(scenes, tmp_path):
+    plan, train, convert_to, finetune, predict, export, files, dicom = (
+        on_photos(each, tmp_path).replace("more_", "") for each in documented("docs/tasks/channels.md")
+    )
+    bands = " ".join(f"b{number}" for number in range(1, 14))
+    text = run(plan, tmp_path)
+    assert re.search(r"^b13 +2\d\d +1\d\d\d", text, re.MULTILINE)
+    assert (tmp_path / "output/channels/pretrain/views.png").is_file()
+    assert f"2 iterations, INPUT.CHANNELS {bands}" in run(f"{train} {OWN}", tmp_path)
+    run(convert_to, tmp_path)
+    text = run(f"{finetune} {ON_CPU}", tmp_path)
+    assert "100 of 100 backbone tensors loaded" in text and f"INPUT.CHANNELS {bands}" in text
+    assert "16 of 16 files: pictures and JSON" in run(f"{predict} --score-threshold 0", tmp_path)
+    assert cv2.imread(f"{tmp_path}/output/channels/found/00.png").std() > 10
+    run(export, tmp_path)
+    described = json.loads((tmp_path / "output/channels/detector.json").read_text())
+    assert "b13" in json.dumps(described)
+    (tmp_path / "fields").mkdir()
+    for number, band in itertools.product(range(4), "DFR"):
+        values = np.random.default_rng(number).integers(0, 4000, (64, 64), np.uint16)
+        tifffile.imwrite(tmp_path / f"fields/{number}_{band}.TIF", values, photometric="minisblack")
+    assert "INPUT.CHANNELS ['D', 'F', 'R']" in run(files, tmp_path)
+    (tmp_path / "ct").mkdir()
+    for number, file in enumerate(get_testdata_files("CT_small.dcm") * 4):
+        shutil.copy(file, tmp_path / f"ct/{number}.dcm")
+    assert "INPUT.RANGE [[-160.0, 240.0]]" in run(dicom, tmp_path)
