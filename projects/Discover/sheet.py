@@ -12,7 +12,7 @@ from projects.Pictures.prediction_sheet import draw_objects
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
 from revisit.boxes.boxes import Boxes
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.reader import require_record
+from revisit.data.images.reader import picture_of
 
 IMAGES, COLUMNS = 12, 3
 SHOWN = 8  # objects of an image
@@ -24,7 +24,7 @@ def save_found(path: Path, images: Sequence[dict[str, Any]], pixels: PixelFormat
     spread = evenly_spread(len(images), IMAGES)
     tiles = [_drawn(images[index], pixels) for index in spread]
     rows = gallery(tiles, (), min(COLUMNS, len(tiles)))
-    save_sheet(path, rows, title="Found without labels", subtitle=f"the best {SHOWN}")
+    save_sheet(path, rows, title="Found without labels", subtitle=pixels.caption(f"the best {SHOWN}"))
 
 
 def _drawn(image: dict[str, Any], pixels: PixelFormat) -> np.ndarray:
@@ -33,4 +33,4 @@ def _drawn(image: dict[str, Any], pixels: PixelFormat) -> np.ndarray:
     masks = [run_lengths.decode(each["segmentation"]) for each in objects]
     relative = found.scores / found.scores.max(initial=TINY)
     drawn = replace(found, scores=relative, masks=np.array(masks) if masks else None)
-    return draw_objects(require_record(image, pixels), drawn, ["object"])
+    return draw_objects(picture_of(image, pixels), drawn, ["object"])

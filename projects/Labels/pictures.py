@@ -12,7 +12,7 @@ from projects.Pictures.tiles import Color, SheetRow, fit, outline, save_sheet
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import BACKGROUND, square, surroundings, thumbnails
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.reader import require_record
+from revisit.data.images.reader import picture_of
 from revisit.errors import UserError
 from revisit.progress import progress
 
@@ -33,13 +33,14 @@ def draw(folder: Path, suspects: Sequence[Suspect], table: RowTable, nearest: Se
     """
     rows = _rows(suspects, table, nearest)
     if rows:
-        title, subtitle = f"Suspected labels of {name}", f"the first {min(ON_SHEET, len(rows))} of {len(rows)}"
+        title = f"Suspected labels of {name}"
+        subtitle = table.pixels.caption(f"the first {min(ON_SHEET, len(rows))} of {len(rows)}")
         save_sheet(folder / "suspects.png", rows[:ON_SHEET], title=title, subtitle=subtitle)
     strips = [data_uri(Image.fromarray(np.concatenate(row.tiles, axis=1))) for row in rows]
     names = [row.captions[1:] for row in rows]
     shown = list(zip(range(1, len(rows) + 1), suspects, strips, names, strict=True))
     page = template("Labels", "suspects.html", "Reports")
-    text = page.render(suspects=shown, name=name, width=TILE * (SHOWN + 1), height=TILE)
+    text = page.render(suspects=shown, name=table.pixels.caption(name), width=TILE * (SHOWN + 1), height=TILE)
     (folder / "suspects.html").write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -65,7 +66,7 @@ def suspect_tile(suspect: Suspect, pixels: PixelFormat) -> np.ndarray:
     """(TILE, TILE, 3) uint8 RGB: the box in its surroundings, and in another colour the one that is suggested; grey
     where the image cannot be read."""
     try:
-        image = require_record({"file_name": suspect.file_name}, pixels)
+        image = picture_of({"file_name": suspect.file_name}, pixels)
     except UserError:  # moved since
         return np.full((TILE, TILE, 3), BACKGROUND, np.uint8)
     is_whole = not any(suspect.box)

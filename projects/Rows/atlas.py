@@ -52,7 +52,7 @@ def content_of(table: RowTable, how: str, columns: Path | None = None) -> dict[s
     places = coordinates(table.rows, how)
     return {
         "title": f"{len(table.rows)} {PLURAL[table.about['of']]}",
-        "network": table.about["network"],
+        "network": table.pixels.caption(table.about["network"]),
         "map": how,
         "names": table.names,
         "x": (places[:, 0] * STEPS).round().astype(int).tolist(),

@@ -79,10 +79,17 @@ def _of_part(records: Records, pixels: PixelFormat, part: range) -> Arrays:
 def _digest(record: dict, pixels: PixelFormat) -> tuple[str, np.ndarray, np.ndarray]:
     try:
         picture = open_record(record, pixels)
-        image = picture.decode(complete=True)
+        image = seen_from_afar(picture.decode(complete=True), pixels)
     except UnreadableImageError as error:
         raise UserError(f"unreadable image {error}: it was there when it was embedded, so embed again") from error
     return hashlib.sha256(picture.data).hexdigest(), perceptual_hash(image), picture_of(image)
+
+
+def seen_from_afar(image: np.ndarray, pixels: PixelFormat) -> np.ndarray:
+    """(H, W, 3) uint8 RGB of an (H, W, C) image: of channels their mean, in all three."""
+    if not pixels.channels:
+        return image
+    return np.repeat(image.mean(axis=2, keepdims=True).astype(np.uint8), 3, axis=2)
 
 
 def perceptual_hash(image: np.ndarray) -> np.ndarray:

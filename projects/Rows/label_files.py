@@ -36,4 +36,5 @@ def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequen
     shown = evenly_spread(len(names), MOST)
     captions = [f"{place + 1}  {Path(names[place]).name}" for place in shown]
     rows = gallery(list(thumbnails(chosen.of(np.array(shown)), TILE)), captions, COLUMNS)
-    save_sheet(output / "selected.png", rows, title=title, subtitle=f"{len(shown)} of {len(names)} images")
+    subtitle = chosen.pixels.caption(f"{len(shown)} of {len(names)} images")
+    save_sheet(output / "selected.png", rows, title=title, subtitle=subtitle)

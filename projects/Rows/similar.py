@@ -12,7 +12,7 @@ from projects.Rows.embedding import rows_of
 from projects.Rows.regions import Places
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import cut, square, thumbnails
-from revisit.data.images.reader import require_record
+from revisit.data.images.reader import picture_of
 from revisit.errors import expect
 from revisit.evaluation.nearest import nearest
 
@@ -66,11 +66,12 @@ def lines_of(table: RowTable, similar: Similar) -> list[str]:
 def draw_similar(path: Path, table: RowTable, similar: Similar, query: Path, box: list[float] | None) -> None:
     """The query first, then what is similar to it, with cosine and class below."""
     chosen = table.of(similar.places)
-    image = require_record({"file_name": str(query)}, table.pixels)
+    image = picture_of({"file_name": str(query)}, table.pixels)
     asked = table.of(similar.places[:0])._replace(boxes=np.array([box or [0, 0, 0, 0]], np.float32))
     tiles = [square(cut(image, asked, 0), TILE), *thumbnails(chosen, TILE)]
     captions = ["query"]
     for cosine, label in zip(similar.cosines.tolist(), chosen.classes.tolist(), strict=True):
         captions.append(f"{cosine:.3f} {label}".rstrip())
     rows = gallery(tiles, captions, COLUMNS)
-    save_sheet(path, rows, title=f"Most similar to {query.name}", subtitle=table.about["network"])
+    subtitle = table.pixels.caption(table.about["network"])
+    save_sheet(path, rows, title=f"Most similar to {query.name}", subtitle=subtitle)

@@ -7,7 +7,7 @@ import numpy as np
 
 from projects.Pictures.tiles import fit
 from projects.Rows.row_table import RowTable
-from revisit.data.images.reader import require_record
+from revisit.data.images.reader import picture_of
 from revisit.errors import UserError
 from revisit.progress import progress
 from revisit.threads import thread_pool
@@ -28,7 +28,7 @@ def thumbnails(table: RowTable, size: int) -> np.ndarray:
 
     def draw(file: str) -> None:
         try:
-            image = require_record({"file_name": file}, pixels)
+            image = picture_of({"file_name": file}, pixels)
         except UserError:  # moved since it was embedded
             return
         for place in by_file[file]:

@@ -1,5 +1,6 @@
 """What the samples of images mean: one value, decided once, through which every image is read."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -77,8 +78,24 @@ class PixelFormat:
             mix = np.array(self.shown)
             levels = image @ mix[:, :-1].T.astype(np.float32) + mix[:, -1].astype(np.float32)
             return levels.clip(0, 255).astype(np.uint8)
-        places = self.colours or [min(place, self.count - 1) for place in range(len(COLOURS))]
-        return np.ascontiguousarray(image[..., list(places)])
+        return np.ascontiguousarray(image[..., list(self._places_shown)])
+
+    def caption(self, text: str) -> str:
+        """``text`` below pictures, and which channels they show, unless these are the images' own colours."""
+        if self.shown:
+            ones = [[place for place, weight in enumerate(row) if weight] for row in self.shown]
+            is_choice = all(len(places) == 1 and places[0] < self.count for places in ones)
+            what = self._named(places[0] for places in ones) if is_choice else "principal components of the channels"
+        else:
+            what = "" if self.colours else self._named(self._places_shown)
+        return "; ".join(filter(None, (text, what and f"shown: {what}")))
+
+    @property
+    def _places_shown(self) -> tuple[int, ...]:
+        return self.colours or tuple(min(place, self.count - 1) for place in range(len(COLOURS)))
+
+    def _named(self, places: Iterable[int]) -> str:
+        return ", ".join(dict.fromkeys(self.channels[place] for place in places))
 
 
 PHOTOGRAPHS = PixelFormat()  # RGB of 8 bits
