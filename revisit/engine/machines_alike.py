@@ -26,15 +26,18 @@ from revisit.network.network import digest_of
 from detectron2.config import CfgNode
 from detectron2.utils import comm
 
-# Decided together; a machine's own; and a folder that may have several names, in which all have to see one file.
+# Compared as stated; a machine's own; and a folder that may have several names, in which all have to see one file.
 _MAY_DIFFER = {"SEED", "DATALOADER.NUM_WORKERS", "OUTPUT_DIR"}
 _OF_CODE = ("revisit", "commit", "dirty")
 _IN_WORDS = {"count": "number of images", **PARTS}
 _SHOWN = 12  # digits of a digest
 
 
-def check_machines(cfg: CfgNode, folder: Path, *, trains: bool) -> None:
+def check_machines(cfg: CfgNode, folder: Path, *, seed: int, trains: bool) -> None:
     """Compare all that the run goes by. A training has locked its ``folder``.
+
+    Args:
+        seed: as it is stated; negative where each machine draws one, of which the first counts.
 
     Raises:
         UserError: the first difference, on all processes in the same words.
@@ -42,7 +45,7 @@ def check_machines(cfg: CfgNode, folder: Path, *, trains: bool) -> None:
     facts: dict[str, object] = {}
     with raised_by_all():
         if _speaks_for_its_machine():
-            facts = {**_of_code(cfg), **_of_data(cfg), **_of_keys(cfg)}
+            facts = {**_of_code(cfg), **_of_data(cfg), **_of_keys(cfg), "SEED": seed if seed >= 0 else "drawn"}
             if trains:
                 facts["the file run.lock in OUTPUT_DIR"] = owner_of(folder)
     _compare(facts)

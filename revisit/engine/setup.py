@@ -57,6 +57,7 @@ class Plan(NamedTuple):
     """The resolved config, and the lines to log once the log is open."""
 
     cfg: CfgNode
+    seed: int  # as it is stated; negative: drawn
     facts: Facts  # what it was resolved by
     network: Trained  # that is evaluated; UNTRAINED of a training
     log: list[logging.LogRecord]
@@ -75,7 +76,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         cfg, network = _merged(stated, resume=args.resume, trained=args.eval_only)
         if not (args.eval_only or args.dry_run):
             prepare_copies(cfg, resume=args.resume)
-        facts = Facts(processes=num_processes, stated=stated.keys, for_here=not args.dry_run)
+        facts, seed = Facts(processes=num_processes, stated=stated.keys, for_here=not args.dry_run), cfg.SEED
         facts = _resolve(cfg, facts, resume=args.resume)
         with translated("looking at the data sets"):
             unused_overrides(cfg, stated.typed)
@@ -89,7 +90,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
             check_evaluation(cfg, eval_only=args.eval_only)
             inspect_evaluation(cfg, facts, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
-    return Plan(cfg, facts, network, log.records())
+    return Plan(cfg, seed, facts, network, log.records())
 
 
 def _share_classes(cfg: CfgNode, network: Trained) -> None:
@@ -112,7 +113,7 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
             for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
                 register(name)
             follow_class_names(cfg, planned.network)
-        check_machines(cfg, folder, trains=trains)
+        check_machines(cfg, folder, seed=planned.seed, trains=trains)
         with raised_by_all():
             if owns_folder:
                 _prepare_folder(cfg, folder, args.resume)

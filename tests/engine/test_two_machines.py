@@ -141,6 +141,8 @@ def assert_refused_by_both(runs: Started, *words: str) -> None:
         ("SOLVER.WEIGHT_DECAY 0.5", ["SOLVER.WEIGHT_DECAY is 0.0005 on machine 0, 0.5 on machine 1"]),
         ("SOLVER.LR_SCHEDULER_NAME WarmupMultiStepLR", ["SOLVER.LR_SCHEDULER_NAME is"]),
         ("SOLVER.MAX_ITER 22", ["SOLVER.MAX_ITER is 21 on machine 0, 22 on machine 1"]),
+        ("SEED 4", ["SEED is 3 on machine 0, 4 on machine 1"]),
+        ("SEED -1", ["SEED is 3 on machine 0, 'drawn' on machine 1"]),
         ("TEST.EVAL_PERIOD 3", ["TEST.EVAL_PERIOD is 0 on machine 0, 3 on machine 1"]),
     ],
 )
