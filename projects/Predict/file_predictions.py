@@ -189,12 +189,8 @@ class FilePredictor:
 
     def _run_video(self, source: Source, images: list[dict]) -> list[str]:
         """Add its frames to the images; returns what cannot be read."""
-        pixels = self._predictor().pixels
-        if not pixels.is_of_photographs:
-            seen = str(pixels) or "values of INPUT.RANGE"
-            return [f"{source.path}: frames are photographs, and the network sees {seen}"]
-        if any(printable(str(path)) != str(path) for path in (source.path, self._output)):
-            return [f"{source.path}: OpenCV opens no video whose name is not UTF-8, so rename it"]
+        if problem := self._problem_of(source.path):
+            return [f"{source.path}: {problem}"]
         video, film, count = cv2.VideoCapture(str(source.path.absolute())), None, 0
         rate, expected = video.get(cv2.CAP_PROP_FPS) or 25.0, int(video.get(cv2.CAP_PROP_FRAME_COUNT))
         while (read := video.read())[0]:
@@ -213,6 +209,14 @@ class FilePredictor:
             return []
         estimate = "; of a trimmed video, or one with longer sound, it says more than there are" if count else ""
         return [f"{source.path}: {count} frames can be read, of {max(expected, 0)} as its file says{estimate}"]
+
+    def _problem_of(self, video: Path) -> str:
+        """Why a video is not opened, "" where it is."""
+        pixels = self._predictor().pixels
+        if not pixels.is_of_photographs:
+            return f"frames are photographs, and the network sees {str(pixels) or 'values of INPUT.RANGE'}"
+        has_other_letters = any(printable(str(path)) != str(path) for path in (video, self._output))
+        return "OpenCV opens no video whose name is not UTF-8, so rename it" if has_other_letters else ""
 
     def _picture(self, pixels: np.ndarray, file_name: str, name: str, images: list[dict]) -> np.ndarray:
         """Add what is predicted for an (H, W, C) uint8 image; returns it drawn, in a size to look at."""
