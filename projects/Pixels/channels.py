@@ -29,6 +29,7 @@ CHANNELS, CHANNEL_FILES, RANGE, NODATA, SHOWN = (
 )
 NAMED = (CHANNELS, CHANNEL_FILES, RANGE, NODATA, SHOWN)
 TAILS = (0.5, 99.5)  # percentiles of a channel's values, between which they become grey levels
+MOST_CHANNELS = 1024
 NARROW = 0.1  # of a range: 99 % of the values in less is worth a warning
 
 logger = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ def _lists(pairs: Sequence[Sequence[float]]) -> list[list[float]]:
 
 def _is_names(value: object) -> bool:
     names = words_of(value) if value is None or isinstance(value, str | list | tuple) else ("", "")
-    return len(set(names)) == len(names) and all(names)
+    return len(set(names)) == len(names) <= MOST_CHANNELS and all(names)
 
 
 def _is_range(value: object) -> bool:
