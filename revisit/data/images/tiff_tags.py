@@ -43,7 +43,7 @@ def check_bands(data: bytes) -> None:
     tags = tags_of(data)
     bands, further = tags.get(SAMPLES, 1), further_bands(tags)
     if further > 0 and colours_of(tags) == 1:
-        expected = "1 band, or RGB with photometric tag 2: write the bands to see so, or each as a file"
+        expected = "1 band, or RGB with photometric tag 2; where networks see them, INPUT.CHANNELS names all"
         raise DeepImageError(f"a TIFF of {bands} bands, which no tag calls colours: expected {expected}")
     if further > 0:
         read = f"are read where INPUT.CHANNELS names all {bands}"
