@@ -140,9 +140,12 @@ def predict(weights: str | Path, data: Images, output: str | Path, *, score_thre
 
 
 @renamed(path="weights")
-def load_backbone(weights: str | Path) -> Backbone:
+def load_backbone(weights: str | Path, data: Images = ()) -> Backbone:
     """The backbone of a converted file, of a run's checkpoint, of anything that tools/convert_to_d2.py reads, or of a
     name such as ``imagenet:efficientnet_lite0``.
+
+    Args:
+        data: images that it is to see, where they have channels and its weights are of photographs.
 
     Raises:
         UserError: no backbone in the file, or no flag file next to it.
@@ -151,7 +154,7 @@ def load_backbone(weights: str | Path) -> Backbone:
     >>> backbone.title, backbone.output_shape()["res5"].stride
     ('ResNet-18', 32)
     """
-    return load_network(str(weights))
+    return load_network(str(weights), _records_of(data) if data else ())
 
 
 @renamed(images="data")
@@ -171,19 +174,25 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
     >>> embed(load_backbone("own/pretrain/backbone.pth"), "photos", size=64).shape
     (128, 256)
     """
-    if isinstance(data, str | Path):
-        records = get_records(_name_of(data, Path()))
-    else:
-        records = [{"file_name": str(file)} for file in data]
-        expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
+    records = _records_of(data)
+    expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
     rows = []
     pixels = format_of(backbone.flags, records)
+    fits = pixels.count == len(backbone.mean)
+    channels = f"images of {pixels.count} channels, and the backbone sees {len(backbone.mean)}"
+    expect(fits, f"{channels}: expected load_backbone(weights, data), which fits it to them")
     for start in range(0, len(records), BATCH):
         images = [require_record(record, pixels) for record in records[start : start + BATCH]]
         batch = np.stack([center_crop(image, size) for image in images])
         pooled = backbone.pooled(torch.from_numpy(batch).permute(0, 3, 1, 2))
         rows.append(nn.functional.normalize(pooled).cpu())
     return torch.cat(rows).numpy()
+
+
+def _records_of(images: Images) -> Sequence[dict]:
+    if isinstance(images, str | Path):
+        return get_records(_name_of(images, Path()))
+    return [{"file_name": str(file)} for file in images]
 
 
 def _train(images: Images, output: str | Path, recipe: str, resume: bool, keys: dict[str, Any]) -> Path:

@@ -51,15 +51,15 @@ def main() -> None:
     register(args.data)
     records = list(get_records(args.data))
     expect_file_names(records, f"--data {args.data}")
-    features = PerProcess(
-        partial(DenseFeatures, args.weights, args.stride, args.short_side, args.features == "pyramid")
-    )
+    dense = partial(DenseFeatures, args.weights, args.stride, args.short_side, args.features == "pyramid")
+    made = dense(records)
+    features = PerProcess(partial(dense, made.flags), made)
     looked_at = fingerprint(records, labels=False)  # parts are by place: with one image more they would be of others
-    settings = {**features().settings, "boxes": args.count, "images": looked_at}
+    settings = {**made.settings, "boxes": args.count, "images": looked_at}
     make_folder(args.output, "--output")
     with runner.alone(args.output):
         Record(args.output, settings).claim()
-    pixels = format_of(features().flags, records)
+    pixels = format_of(made.flags, records)
     images = discover(records, pixels, features, args.output, args.count, runner)
     folder, data_set = folder_of(images, args.data), args.output / "data_set.json"
     count = write_data_set(data_set, images, folder=folder)

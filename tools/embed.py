@@ -53,9 +53,9 @@ def main() -> None:
     from revisit.engine.freed_memory import keep_freed_memory
 
     runner = runner_of(args)
-    embedder = embedder_of(args)
-    keep_freed_memory(args.device or "cpu")
     places = boxes_of(args.boxes, args.data) if args.boxes else whole_images(args.data)
+    embedder = embedder_of(args, [each.record for each in places])
+    keep_freed_memory(args.device or "cpu")
     make_folder(args.output, "--output")
     table = embed(places, embedder, args.output, args.readers, runner, args.device)
     if "csv" in args.format:

@@ -44,8 +44,9 @@ def check(args: Namespace) -> Counter[str]:
     detectors = args.boxes or args.config_file
     expect(labels.of == "box" or not detectors, f"{args.data} has no boxes to detect: expected no detectors")
     results = read_detections(args.boxes, labels.class_names) if args.boxes else {}
-    embedder = embedder_of(_options(args, labels.of))
-    looked = _look(labels, args, embedder)
+    places = boxes_of(args.data) if labels.of == "box" else whole_images(args.data)
+    embedder = embedder_of(_options(args, labels.of), [each.record for each in places])
+    looked = _look(labels, places, args, embedder)
     suspects = swapped(looked.labels, looked.votes)
     if labels.of == "box":
         suspects += odd(looked.labels)
@@ -69,8 +70,7 @@ def _options(args: Namespace, of: str) -> Namespace:
     return Namespace(**fixed, **taken)
 
 
-def _look(labels: Labels, args: Namespace, embedder: Embedder) -> Looked:
-    places = boxes_of(args.data) if labels.of == "box" else whole_images(args.data)
+def _look(labels: Labels, places: list[Places], args: Namespace, embedder: Embedder) -> Looked:
     folder = args.output / ROWS
     folder.mkdir(exist_ok=True)
     table = embed(places, embedder, folder, args.readers)

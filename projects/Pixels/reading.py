@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from projects.Pixels.channels import NAMED, flags_of_format, format_of_values, measured_ranges
+from projects.Pixels.channels import NAMED, SHOWN, flags_of_format, format_of_values, measured_ranges
 from projects.Pixels.grey_levels import decode_deep, find_bits
 from projects.Pixels.levels import samples_of, to_levels
 from projects.Pixels.listing import images_among
 from projects.Pixels.sample_files import size_of
-from projects.Pixels.statistics import levels_of, principal_components
+from projects.Pixels.statistics import MEAN, STD, levels_of, moments_of, principal_components
 from projects.Pixels.survey import survey
 from revisit.data.images.deep_images import DEEP_IMAGES_REGISTRY, DeepImages
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
@@ -30,17 +30,18 @@ class Pixels(DeepImages):
     def flags_of(self, pixels: PixelFormat) -> dict[str, Any]:
         return flags_of_format(pixels)
 
-    def find(self, records: Records) -> PixelFormat:
+    def find(self, records: Records) -> dict[str, Any]:
         seen = survey(records, PHOTOGRAPHS)
         if seen is None:
             bits, _ = find_bits(records) or (None, "")
-            return PixelFormat(bits)
-        channels = () if seen.is_colour else seen.channels
-        pixels = PixelFormat(channels=channels, ranges=measured_ranges(seen, "auto"))
+            return flags_of_format(PixelFormat(bits))
+        pixels = PixelFormat(channels=() if seen.is_colour else seen.channels, ranges=measured_ranges(seen, "auto"))
+        if not pixels.channels:
+            return flags_of_format(pixels)
         levels = levels_of(records, pixels)
-        fill = tuple(levels.mean(axis=0).round().astype(int).tolist())
-        shown = principal_components(levels) if len(channels) > 2 and not pixels.colours else ()
-        return PixelFormat(None, channels, (), pixels.ranges, None, fill, tuple(map(tuple, shown)))
+        mean, std = moments_of(levels)
+        shown = {SHOWN: principal_components(levels)} if pixels.count > 2 and not pixels.colours else {}
+        return {**flags_of_format(pixels), **shown, MEAN: mean, STD: std}
 
     def read(self, data: bytes, record: dict, pixels: PixelFormat) -> np.ndarray:
         return to_levels(samples_of(data, record, pixels), pixels)

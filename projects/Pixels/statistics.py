@@ -56,9 +56,13 @@ def mean_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     if not facts.records:
         expect(facts.images is None, f"{MEAN} has no number for each of {pixels.count} channels: no image says them")
         return None
-    levels = levels_of(facts.records, pixels)
-    mean, std = (np.round(each, 2).tolist() for each in (levels.mean(axis=0), levels.std(axis=0).clip(1)))
+    mean, std = moments_of(levels_of(facts.records, pixels))
     return Decision(mean, "measured on the images", {STD: std}, kept=True)
+
+
+def moments_of(levels: np.ndarray) -> tuple[list[float], list[float]]:
+    """Means and deviations of channels, of (n, C) grey levels."""
+    return np.round(levels.mean(axis=0), 2).tolist(), np.round(levels.std(axis=0).clip(1), 2).tolist()
 
 
 def shown_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:

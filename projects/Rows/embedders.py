@@ -18,6 +18,7 @@ from projects.Predict.predictions import finetuned_config, load_finetuned
 from projects.Rows.own_features import features_of, head_features
 from revisit.checkpoint.flags import flags_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
+from revisit.data.images.deep_images import format_keys
 from revisit.engine.command import in_shell
 from revisit.errors import expect
 from revisit.evaluation.features import center_crop
@@ -28,6 +29,7 @@ from revisit.network.network_maps import network_maps, resized
 
 from detectron2.config import CfgNode
 
+Images = Sequence[dict] | Mapping[str, Any]  # records, or flags that say what their samples mean: see for_images
 MAPS = 3  # of a backbone, from its finest that is asked for
 
 
@@ -42,8 +44,8 @@ class Sample(NamedTuple):
 class WholeImages:
     """The mean of a backbone's last map over the middle of an image, as ``revisit.embed``."""
 
-    def __init__(self, weights: str, size: int, device: str):
-        self._network = load_network(weights).to(device)
+    def __init__(self, weights: str, size: int, device: str, images: Images = ()):
+        self._network = load_network(weights, images).to(device)
         self.prepare = partial(_middle, size)
         self.about = _about("image", self._network.title, self._network.digest(), self._network.flags)
 
@@ -56,8 +58,8 @@ class WholeImages:
 class BoxesOfMaps:
     """Means over a box by RoIAlign of a backbone's maps of ``stride`` and coarser, or of its pyramid's."""
 
-    def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str):
-        self._network = network_maps(weights, stride, pyramid, MAPS).to(device)
+    def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str, images: Images = ()):
+        self._network = network_maps(weights, stride, pyramid, MAPS, images).to(device)
         finest, *_ = self._network.output_shape().values()
         self.prepare = partial(_to_short_side, short_side, finest.stride)
         digest = self._network.digest("_network", pixels=True)
@@ -81,7 +83,10 @@ class BoxesOfHead:
         self._network = Network(model.backbone, flags_of(cfg, None)).to(model.device)
         self._features = head_features(model)
         self.prepare = partial(_as_when_tested, DetectionMapper(cfg, is_train=False))
-        self.about = _about("box", f"box head of {cfg.MODEL.META_ARCHITECTURE}", digest_of(model.state_dict()), {})
+        seen = {key: value for key, value in flags_of(cfg, None).items() if key in format_keys()}
+        flags = {**seen, "MODEL.PIXEL_MEAN": list(cfg.MODEL.PIXEL_MEAN)} if seen else {}
+        digest = digest_of(model.state_dict())
+        self.about = _about("box", f"box head of {cfg.MODEL.META_ARCHITECTURE}", digest, flags)
 
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
@@ -114,25 +119,27 @@ LARGEST = 10_000  # px of a side
 MOST_WORDS, MOST_LETTERS = 100, 300  # of what a table states, in a message
 
 
-def embedder_of(args: Namespace) -> Embedder:
-    """Of the options of tools/embed.py. Raises UserError for weights that have no such rows."""
+def embedder_of(args: Namespace, images: Images) -> Embedder:
+    """Of the options of tools/embed.py, for these images. Raises UserError for weights that have no such rows."""
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if args.box_head:
         pairs = ["MODEL.DEVICE", args.device] if args.device else []
         made = BoxesOfHead(finetuned_config(Namespace(**vars(args) | {"opts": [*args.opts, *pairs]})))
     elif args.boxes:
-        made = BoxesOfMaps(args.weights, args.stride, args.short_side, args.pyramid, device)
+        made = BoxesOfMaps(args.weights, args.stride, args.short_side, args.pyramid, device, images)
     else:
-        made = WholeImages(args.weights, args.size, device)
+        made = WholeImages(args.weights, args.size, device, images)
     made.about["options"] = {name: getattr(args, name) for name in OPTIONS}
     return made
 
 
-def embedder_again(options: Mapping[str, Any], digest: str, device: str = "") -> Embedder:
-    """The embedder of the same options, which a user has typed, in another process. Raises UserError where its weights
-    are not what they were."""
-    made = embedder_of(Namespace(**options, device=device))
-    expect(made.about["digest"] == digest, f"{options['weights']} has changed since the command began: give it again")
+def embedder_again(about: Mapping[str, Any], device: str = "") -> Embedder:
+    """The embedder that says this of itself, by the options that a user has typed, in another process. Raises UserError
+    where its weights are not what they were."""
+    options = about["options"]
+    made = embedder_of(Namespace(**options, device=device), about["flags"])
+    is_same = made.about["digest"] == about["digest"]
+    expect(is_same, f"{options['weights']} has changed since the command began: give it again")
     return made
 
 
@@ -159,7 +166,7 @@ def embedder_of_table(about: Mapping[str, Any], named: Named) -> Embedder:
     expect(is_same, f"the table was made with another config: expected {_words_of(stated)}")
     sizes = {name: stated.get(name, False) for name in SIZES}
     boxes = "those of the table" if about["of"] == "box" else ""
-    made = embedder_of(Namespace(**sizes, **named._asdict(), boxes=boxes, device=""))
+    made = embedder_of(Namespace(**sizes, **named._asdict(), boxes=boxes, device=""), about["flags"])
     other = f"{named.weights} are other weights than those of the table, whose digest is {about['digest'][:12]}"
     expect(made.about["digest"] == about["digest"], f"{other}: name these, or embed the images again")
     return made

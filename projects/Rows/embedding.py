@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ def embed(
         print(f"{output / TABLE} is there already", flush=True)
         return load_table(output)
     pixels = format_of(embedder.about["flags"], records)
-    network = PerProcess(partial(_again, embedder.about, device), embedder)
+    network = PerProcess(partial(embedder_again, embedder.about, device), embedder)
     work = Work("embedding", len(places), PART, partial(_part, places, network, pixels, readers))
     with in_parts(work, output / PARTS, runner) as arrays:
         left_out = arrays.pop("left_out").tolist()
@@ -93,11 +93,6 @@ def embed(
         table = RowTable(**arrays, about=about | {"left out": left_out})
         save_table(output / TABLE, table)
     return table
-
-
-def _again(about: dict[str, Any], device: str) -> Embedder:
-    """Of another process, by what this one's embedder says of itself."""
-    return embedder_again(about["options"], about["digest"], device)
 
 
 def _digest(places: list[Places]) -> str:

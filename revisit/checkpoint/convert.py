@@ -1,6 +1,7 @@
 """Backbone weights of any source under Revisit's names, complete and with the flags that they are valid under."""
 
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,11 +9,18 @@ import torch
 from torch import Tensor
 
 from revisit.checkpoint.detector_parts import PARTS
-from revisit.checkpoint.flags import IMAGENET, flags_of, flags_to_config, is_for_photographs_alone
+from revisit.checkpoint.flags import (
+    IMAGENET,
+    check_channels,
+    flags_of,
+    flags_to_config,
+    is_for_photographs_alone,
+    pixel_keys,
+)
 from revisit.checkpoint.reading import require_finite, tensors_of
 from revisit.checkpoint.sources import layout_of
 from revisit.checkpoint.stem import change_stem, stem_for, stem_words
-from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.deep_images import flags_of_images, format_flags, pixel_format
 from revisit.errors import UserError, expect, first_line
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families
 
@@ -124,6 +132,28 @@ def for_channels(weights: BackboneWeights, cfg: CfgNode) -> BackboneWeights:
     listed = ", ".join(f"{name} from {word}" for name, word in zip(channels, words, strict=True))
     logger.info(f"weights of RGB photographs see channels (MODEL.STEM_FROM): {listed}")
     return weights._replace(tensors=tensors, flags={**weights.flags, **flags_of(cfg, None)})
+
+
+def for_images(weights: BackboneWeights, images: Sequence[dict] | Flags) -> BackboneWeights:
+    """As for_channels, for images without a config, in the order of RGB: as the weights were trained, else as a sample
+    of the images asks for. The flags say which.
+
+    Args:
+        images: records; or flags that say it already, of a table or of another process.
+
+    Raises:
+        UserError: weights of other channels than flags, or images that nothing fits.
+    """
+    weights = as_rgb(weights)
+    said = flags_of_images(images, ()) if isinstance(images, Mapping) else flags_of_images(weights.flags, images)
+    stated = {key: said[key] for key in pixel_keys() if said.get(key) is not None}
+    cfg = flags_to_config({**weights.flags, **stated})
+    pixels, sizes = pixel_format(cfg), {len(cfg.MODEL.PIXEL_MEAN), len(cfg.MODEL.PIXEL_STD)}
+    found = f"flags with MODEL.PIXEL_MEAN or PIXEL_STD of {max(sizes)} values for {pixels.count} channels"
+    expect(sizes == {pixels.count}, f"{found}: make them again")
+    check_channels(weights.flags, cfg, f"a {weights.title}")
+    weights = for_channels(weights, cfg)
+    return weights._replace(flags={**weights.flags, **format_flags(pixels)})
 
 
 def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescription) -> None:

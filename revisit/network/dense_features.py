@@ -1,5 +1,6 @@
 """Features of an image's cells, by the maps of a start's network: what a part of an image has in common."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,28 @@ from revisit.network.network_maps import network_maps, resized
 
 
 class DenseFeatures:
-    """(H, W, 3) uint8 RGB -> maps (h, w, C) float32, the finest first: features of cells, less their mean over the
-    image, of length 1.
+    """(H, W, n) uint8, RGB or channels -> maps (h, w, C) float32, the finest first: features of cells, less their
+    mean over the image, of length 1.
 
     Args:
-        weights: as of ``network_maps``, and so are ``stride``, px of a cell, of the image as it is resized, and
-            ``pyramid``.
+        weights: as of ``network_maps``, and so are ``stride``, px of a cell, of the image as it is resized,
+            ``pyramid`` and ``images``.
         short_side: px, of the image as it is resized.
 
     Raises:
         UserError: weights without such maps.
     """
 
-    def __init__(self, weights: str | Path, stride: int = 8, short_side: int = 480, pyramid: bool = False):
+    def __init__(
+        self,
+        weights: str | Path,
+        stride: int = 8,
+        short_side: int = 480,
+        pyramid: bool = False,
+        images: Sequence[dict] | Flags = (),
+    ):
         self._settings = {"stride": stride, "short side": short_side, "pyramid": pyramid}
-        self._network = network_maps(weights, stride, pyramid)
+        self._network = network_maps(weights, stride, pyramid, images=images)
         finest, *_ = self._network.output_shape().values()
         self._resized = partial(resized, short_side=short_side, stride=finest.stride)
 

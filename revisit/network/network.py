@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from revisit.checkpoint.backbone_file import load_backbone
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.convert import BackboneWeights, as_rgb
+from revisit.checkpoint.convert import BackboneWeights, for_images
 from revisit.checkpoint.flags import flags_of, flags_to_config
 from revisit.errors import expect, translated
 from revisit.modeling.backbone.description import Flags
@@ -124,14 +124,15 @@ class Network(nn.Module):
         return digest_of({**tensors, "mean": self.mean, "std": self.std} if pixels else tensors)
 
 
-def load_network(weights: str) -> Network:
+def load_network(weights: str, images: Sequence[dict] | Flags = ()) -> Network:
     """Of a converted file, of a run's checkpoint, of anything that tools/convert_to_d2.py reads, or of a name such as
-    ``imagenet:efficientnet_lite0``; for RGB, or for the channels that it was trained on.
+    ``imagenet:efficientnet_lite0``; for RGB, or for the channels that it was trained on, or for those of ``images``:
+    see for_images.
 
     Raises:
         UserError: no backbone in the file, or no flag file next to it.
     """
-    return Network.of(as_rgb(load_backbone(weights)))
+    return Network.of(for_images(load_backbone(weights), images))
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.backbone_file import load_backbone
-from revisit.checkpoint.convert import BackboneWeights, as_rgb
+from revisit.checkpoint.convert import BackboneWeights, for_images
 from revisit.checkpoint.detector_parts import PYRAMID
 from revisit.checkpoint.flags import flags_to_config
 from revisit.checkpoint.named_weights import weights_file
@@ -20,7 +20,7 @@ from revisit.checkpoint.reading import read_checkpoint, tensors_of
 from revisit.data.views.resampling import resize
 from revisit.errors import UserError, expect, translated
 from revisit.keys import with_values
-from revisit.modeling.backbone.description import Tensors
+from revisit.modeling.backbone.description import Flags, Tensors
 from revisit.modeling.backbone.fpn import fpn_over
 from revisit.network.network import Network
 
@@ -33,7 +33,13 @@ MULTIPLE = 32  # px: both sides of an image, so that every map covers it whole
 Built = tuple[nn.Module, Tensors, list[str]]  # a network, the tensors that it has to have, its maps, the finer first
 
 
-def network_maps(weights: str | Path, stride: int, pyramid: bool = False, count: int = 2) -> Network:
+def network_maps(
+    weights: str | Path,
+    stride: int,
+    pyramid: bool = False,
+    count: int = 2,
+    images: Sequence[dict] | Flags = (),
+) -> Network:
     """A frozen network with a map of this stride and, where there are any, of the next levels.
 
     Args:
@@ -41,11 +47,12 @@ def network_maps(weights: str | Path, stride: int, pyramid: bool = False, count:
         stride: px of the finer map, a power of two; a ViT's map of 14 px counts as one of 16.
         pyramid: whether they are maps of the pyramid (FPN) in the weights, instead of the backbone's.
         count: of maps, at most.
+        images: that it is to see, as of for_images.
 
     Raises:
         UserError: weights of no backbone, or of one without a map of this stride, or without a pyramid.
     """
-    backbone = as_rgb(load_backbone(weights))
+    backbone = for_images(load_backbone(weights), images)
     levels = [round(math.log2(stride)) + more for more in range(count)]
     make = _pyramid_of(weights) if pyramid else partial(_backbone, weights)
     with translated(f"{weights}: a map of stride {stride}"):

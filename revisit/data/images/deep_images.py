@@ -20,7 +20,7 @@ from revisit.plugins import load_plugins
 from detectron2.config import CfgNode
 from fvcore.common.registry import Registry
 
-_STATISTICS = ("MODEL.PIXEL_MEAN",)  # in grey levels: what pixels without data become
+_STATISTICS = ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")  # in grey levels; the mean is what pixels without data become
 _COLORS = ("RGB", "RGBA", "RGBX")
 
 
@@ -44,9 +44,10 @@ class DeepImages:
         """Values of KEYS that say a format again, plain ones; {} of photographs of 8 bits."""
         return {}
 
-    def find(self, records: Sequence[dict]) -> PixelFormat:
-        """What a sample of the images asks for. Raises UserError where no format fits them."""
-        return PHOTOGRAPHS
+    def find(self, records: Sequence[dict]) -> dict[str, Any]:
+        """Flags that a sample of the images asks for: values of KEYS, and of channels the statistics of their pixels.
+        Raises UserError where no format fits them."""
+        return {}
 
     def images_among(self, files: Mapping[str, list[str]], alone: bool) -> dict[str, list[str]]:
         """By suffix, what this reads of files that the core does not; ``alone``: a folder has no images beside them."""
@@ -102,14 +103,18 @@ def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
     Raises:
         UserError: flags that no config could have; images that nothing fits.
     """
+    return deep_images().format_of(flags_of_images(flags, records))
+
+
+def flags_of_images(flags: Mapping[str, Any], records: Sequence[dict]) -> dict[str, Any]:
+    """``flags``, with what a sample of the images asks for where they say nothing of it. Raises as format_of."""
     images = deep_images()
-    said = {key: flags[key] for key in images.KEYS if key in flags}
-    if not said:
-        return images.find(records)
-    for key, value in said.items():
+    found = {} if any(key in flags for key in images.KEYS) else images.find(records)
+    said = {**flags, **found}
+    for key in said.keys() & {*images.KEYS, *_STATISTICS}:
         rule = declaration(key).rule
-        expect(rule is None or rule.holds(value), f"flags with {key} {value}: make them again")
-    return images.format_of(flags)
+        expect(rule is None or rule.holds(said[key]), f"flags with {key} {said[key]}: make them again")
+    return said
 
 
 def is_deep(data: bytes, image: Image.Image | None) -> bool:

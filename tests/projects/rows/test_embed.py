@@ -102,7 +102,7 @@ def test_rows_of_a_box_head_are_those_of_a_probe(boxes_file, tmp_path):
     weights = finetuned_checkpoint("faster_rcnn_fpn", tmp_path)
     arguments = Namespace(**dict.fromkeys(OPTIONS), device="cpu")
     vars(arguments).update(weights=str(weights), box_head=True, config_file="", opts=["MODEL.DEVICE", "cuda"])
-    table = embed(boxes_of(boxes_file), embedder_of(arguments), tmp_path / "photos")  # --device comes last
+    table = embed(boxes_of(boxes_file), embedder_of(arguments, []), tmp_path / "photos")  # --device comes last
     cfg = finetuned_config(Namespace(weights=str(weights), config_file="", opts=["MODEL.DEVICE", "cpu"]))
     model, drawn = load_finetuned(cfg)[0], build_model(cfg)
     features = own_features(model, drawn)
