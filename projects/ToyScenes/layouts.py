@@ -21,7 +21,7 @@ import pycocotools.mask
 from PIL import Image
 
 from projects.Pictures.label_maps import palette_image
-from projects.Pixels.write_tiff import tiff_bytes
+from projects.Pixels.write_tiff import check_tifffile, tiff_bytes
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
 from projects.ToyScenes.scene import Scene, draw_scene
@@ -62,8 +62,11 @@ def image_id(split: Split, index: int, num_train: int) -> int:
 
 
 def ending_of(channels: str) -> str:
-    """Of photographs with channels ``rgb`` or ``rgbd``."""
-    return ".tif" if CHANNELS[channels] else ".jpg"
+    """Of photographs with channels ``rgb`` or ``rgbd``. Raises UserError where nothing writes such."""
+    if not CHANNELS[channels]:
+        return ".jpg"
+    check_tifffile()
+    return ".tif"
 
 
 def write_image(

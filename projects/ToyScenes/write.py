@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from projects.Pixels.write_tiff import check_tifffile
 from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import GENERATOR_VERSION, Split, num_videos, plan_image
@@ -56,8 +55,6 @@ def make_toy_scenes(
     _check_range("seed", seed, 0, 2**63 - 1)
     _check_range("processes", workers, 1, 1024)
     ending = layouts.ending_of(channels)
-    if channels != "rgb":
-        check_tifffile()
     arguments = {"num_images": num_images, "seed": seed, "size": size, "long_tailed": long_tailed}
     versions = {"generator_version": GENERATOR_VERSION, "layout_version": LAYOUT_VERSION}
     of_channels = {"channels": None if channels == "rgb" else channels}  # which older records do not have
@@ -77,9 +74,13 @@ def make_toy_scenes(
         for split in layouts.SCENE_SETS:
             layouts.write_scene_set(folder, split, num_images, size, annotations[split], ending)
         layouts.write_other_lists(folder, num_images, long_tailed, ending)
-        record = {name: fact for name, fact in facts.items() if fact is not None}
-        (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+        _write_record(folder, facts)
     return True
+
+
+def _write_record(folder: Path, facts: dict) -> None:
+    record = {name: fact for name, fact in facts.items() if fact is not None}
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
