@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 
 from revisit.data.images.image_bytes import UnreadableImageError
-from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
-from revisit.data.images.reader import open_record, read_record
+from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.images.reader import open_record
 from revisit.data.sources.records import Records, ask_each, sample
 from revisit.data.views.resampling import resize
 
@@ -30,24 +30,23 @@ def alike_images(one: Records, other: Records, pixels: PixelFormat) -> tuple[int
 def _small_picture(record: dict, pixels: PixelFormat) -> np.ndarray:
     """(SIDE x SIDE x C,) float32 of length 1; zeros of one colour alone, and of an image that cannot be read."""
     image = _decoded(record, pixels)
-    if image is None:
-        return np.zeros(SIDE * SIDE * pixels.count, np.float32)
     small = resize(image, (SIDE, SIDE), cv2.INTER_AREA).astype(np.float32)
     centred = (small - small.mean(axis=(0, 1))).ravel()
     return centred / max(np.linalg.norm(centred), 1e-6)
 
 
-def _decoded(record: dict, pixels: PixelFormat) -> np.ndarray | None:
-    """(h, w, C) uint8, of photographs BGR, and of a large one a quarter of each side, which a JPEG gives in a third of
-    the time; None of what cannot be read, as another check says."""
+def _decoded(record: dict, pixels: PixelFormat) -> np.ndarray:
+    """(h, w, C) uint8, photographs in BGR; of a large one a quarter of each side, which a JPEG gives in a third of the
+    time."""
     try:
-        if not pixels.is_of_photographs:
-            return read_record(record, pixels)
-        picture = open_record(record, PHOTOGRAPHS)
+        picture = open_record(record, pixels)
+        if pixels.bits or not pixels.is_of_photographs:
+            return picture.decode(complete=True)
         large = min(picture.size) >= LARGE
-    except UnreadableImageError:
-        return None
+    except UnreadableImageError:  # another check says so
+        return np.zeros((1, 1, pixels.count), np.uint8)
     if isinstance(picture.data, np.ndarray):
         return picture.data[..., ::-1]
     how = cv2.IMREAD_REDUCED_COLOR_4 if large else cv2.IMREAD_COLOR
-    return cv2.imdecode(np.frombuffer(picture.data, np.uint8), how)
+    image = cv2.imdecode(np.frombuffer(picture.data, np.uint8), how)
+    return np.zeros((1, 1, pixels.count), np.uint8) if image is None else image

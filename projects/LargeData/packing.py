@@ -9,6 +9,7 @@ import re
 import tarfile
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +19,10 @@ import numpy as np
 from PIL import Image
 
 from projects.LargeData.places import Place, asking
-from revisit.data.images.deep_images import DeepImageError
+from revisit.data.images.deep_images import DeepImageError, deep_images, format_of
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import SUFFIXES
-from revisit.data.images.pixel_format import PHOTOGRAPHS
+from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.sources.records import Records, changes, fingerprint
 from revisit.errors import UserError, expect, printable, translated
@@ -55,16 +56,21 @@ def make_shards(
         SystemExit: in a process that has made its share of the shards, where another one writes their index.
         UserError: a data set with more than classes, or a folder that has shards made otherwise.
     """
-    more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
+    others = {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name", "channel_files"}
+    more = sorted(records[0].keys() & others)
     what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
     expect(not more, f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)")
+    pixels = format_of({}, records)
+    can_shrink = pixels.is_of_photographs or not smaller
+    what = f"images of {pixels.count} channels or of other values than 0 to 255, which JPEG cannot hold"
+    expect(can_shrink, f"{what}: expected images of 8 bits, or no --short-side")
     place.make()
     with runner.alone(place.folder):
         check_manifest(place, records, images_per_shard, smaller, list(classes))
     count = len(range(0, len(records), images_per_shard))
     digits = max(6, len(str(count - 1)))
     names = [f"shard-{number:0{digits}d}.tar" for number in range(count)]
-    make = partial(_write_parts, place, names, records, images_per_shard, smaller)
+    make = partial(_write_parts, place, names, records, images_per_shard, smaller, pixels)
     lock = place.folder and place.folder / ".index.lock"
     # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
     with warnings.catch_warnings():
@@ -103,22 +109,30 @@ def read_manifest(place: Place) -> dict:
 
 
 def _write_parts(
-    place: Place, names: list[str], records: list[dict], size: int, smaller: Smaller | None, numbers: Sequence[int]
+    place: Place,
+    names: list[str],
+    records: list[dict],
+    size: int,
+    smaller: Smaller | None,
+    pixels: PixelFormat,
+    numbers: Sequence[int],
 ) -> Iterator[int]:
     for number in numbers:
         start = number * size
-        write_shard(place, names[number], start, records[start : start + size], smaller)
+        write_shard(place, names[number], start, records[start : start + size], smaller, pixels)
         yield 1
 
 
-def write_shard(place: Place, name: str, start: int, records: list[dict], smaller: Smaller | None) -> None:
+def write_shard(
+    place: Place, name: str, start: int, records: list[dict], smaller: Smaller | None, pixels: PixelFormat
+) -> None:
     """Write one tar file, whole or not at all: the same records, the same bytes. What is no image, or a damaged one, is
     left out, and said."""
     left_out = []
     with place.written(name) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, record in enumerate(records, start=start):
             try:
-                data, suffix = image_bytes(record, smaller)
+                data, suffix = image_bytes(record, smaller, pixels)
             except UnreadableImageError as error:
                 left_out.append(str(error))
                 continue
@@ -132,8 +146,9 @@ def write_shard(place: Place, name: str, start: int, records: list[dict], smalle
         logger.warning(f"{what}, such as {printable(left_out[0])}")
 
 
-def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
-    """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays.
+def image_bytes(record: dict, smaller: Smaller | None, pixels: PixelFormat) -> tuple[bytes, str]:
+    """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays in memory. It
+    is decoded to know that it is whole.
 
     Raises:
         UnreadableImageError: no image, a damaged one, or one that is too large to be read.
@@ -144,16 +159,18 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
         picture, suffix = Picture(data, "an image of the data set"), ".png"
     else:
         with translated("packing an image"):
-            picture, suffix = open_record(record, PHOTOGRAPHS), Path(record["file_name"]).suffix.lower()
-        expect(suffix in SUFFIXES, f"{picture.name}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
-    pixels = decoded(picture, smaller)
-    if smaller and min(pixels.shape[:2]) > smaller.short_side:
-        return make_smaller(pixels, picture.name, smaller), ".jpg"
+            seen = replace(pixels, bits=None)  # what has more bits keeps its bytes, see decoded
+            picture, suffix = open_record(record, seen), Path(record["file_name"]).suffix.lower()
+        readable = SUFFIXES | deep_images().SUFFIXES
+        expect(suffix in readable, f"{picture.name}: expected a file ending in one of {', '.join(sorted(readable))}")
+    image = decoded(picture, smaller)
+    if smaller and min(image.shape[:2]) > smaller.short_side:
+        return make_smaller(image, picture.name, smaller), ".jpg"
     return picture.data, suffix
 
 
 def decoded(picture: Picture, smaller: Smaller | None) -> np.ndarray:
-    """(H, W, 3) uint8; nothing, (0, 0), of an image with more bits, which keeps its bytes. Raises: see image_bytes."""
+    """(H, W, C) uint8; nothing, (0, 0), of an image with more bits, which keeps its bytes. Raises: see image_bytes."""
     try:
         return picture.decode()
     except DeepImageError as error:

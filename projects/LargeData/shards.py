@@ -11,7 +11,7 @@ import logging
 import os
 import posixpath
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import IO, NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 
 from projects.LargeData.places import Place, permitted
 from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
+from revisit.data.images.deep_images import deep_images
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.rows import Rows
@@ -89,15 +90,18 @@ class _Keys(NamedTuple):
     parts: list[str]  # names of further images of a sample
 
 
-def _keys_of(names: Iterable[str]) -> _Keys:
+def _keys_of(names: Collection[str]) -> _Keys:
     """A key ends at the last dot of a name, as photographs have dots in theirs. Where an image's name ends at its first
-    dot, further images that begin so are parts of that sample, as WebDataset has it."""
+    dot, further images that begin so are parts of that sample, as WebDataset has it. Files that a plug-in reads, as
+    arrays, are images where there are no others: beside these they are features."""
     keys = _Keys({}, {}, [])
+    suffixes = {posixpath.splitext(name)[1].lower() for name in names}
+    of_images = SUFFIXES if suffixes & SUFFIXES else deep_images().SUFFIXES
     for name in names:
         key, suffix = posixpath.splitext(name)
         if suffix == ".cls":
             keys.classes[name] = key
-        elif suffix.lower() in SUFFIXES:
+        elif suffix.lower() in of_images:
             keys.images[name] = key
     plain = {key for key in keys.images.values() if "." not in posixpath.basename(key)}
     keys.parts.extend(name for name, key in keys.images.items() if key not in plain and _first_dot(key) in plain)

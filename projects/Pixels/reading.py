@@ -9,7 +9,7 @@ from PIL import Image
 from projects.Pixels.channels import NAMED, SHOWN, flags_of_format, format_of_values, measured_ranges
 from projects.Pixels.grey_levels import decode_deep, find_bits
 from projects.Pixels.levels import samples_of, to_levels
-from projects.Pixels.listing import images_among
+from projects.Pixels.listing import ARRAYS, DICOM, images_among
 from projects.Pixels.sample_files import size_of
 from projects.Pixels.statistics import MEAN, STD, levels_of, moments_of, principal_components
 from projects.Pixels.survey import survey
@@ -23,6 +23,7 @@ class Pixels(DeepImages):
     """Reads channels, ranges and marks as INPUT.CHANNELS and its like say; grey levels of more bits by BIT_DEPTH."""
 
     KEYS = ("INPUT.BIT_DEPTH", *NAMED)
+    SUFFIXES = frozenset((DICOM, *ARRAYS))
 
     def format_of(self, values: Mapping[str, Any]) -> PixelFormat:
         return format_of_values(values)

@@ -14,12 +14,17 @@ import torch
 from checkpoints import run_checkpoint, write_converted
 from commands import run
 from PIL import Image
-from trees import refusal
+from trees import pack, refusal
 
+from projects.Labels.near_copies import alike_images
+from projects.LargeData.shards import _keys_of
 from projects.Rows.row_table import load_table
 from revisit.api import embed, load_backbone
 from revisit.checkpoint.stem import stem_for
+from revisit.data.images.deep_images import format_of
 from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.images.reader import read_record
+from revisit.data.sources.catalog import get_records
 from revisit.network.network import load_network
 
 NAMES = ["red", "green", "blue", "nir", "swir"]
@@ -145,6 +150,45 @@ def test_weights_of_photographs_see_channels_by_the_map_of_starts(embedded):
         assert "expected load_backbone(weights, data)" in refusal(embed, load_backbone(weights), files)
     else:
         assert torch.equal(mapped.stem.conv1.weight, stem)
+
+
+def test_images_of_channels_travel_in_shards(images, tmp_path):
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    for file in (images / "tif").iterdir():
+        np.save(arrays / f"{file.stem}.npy", tifffile.imread(file))
+    for folder in (images / "tif", arrays):
+        packed = tmp_path / f"shards-{folder.name}"
+        pack(f"--data folder:{folder} --output {packed} --count 3")
+        shards, files = list(get_records(f"shards:{packed}")), list(get_records(f"folder:{folder}"))
+        pixels = format_of({}, files)
+        assert pixels == format_of({}, shards) and pixels.count == 5 and len(shards) == len(files)
+        for one, other in zip(shards, files, strict=True):
+            np.testing.assert_array_equal(read_record(one, pixels), read_record(other, pixels))
+        message = refusal(pack, f"--data folder:{folder} --output {tmp_path}/small --short-side 32")
+        assert "5 channels" in message and "no --short-side" in message
+
+
+def test_arrays_beside_images_in_a_tar_file_are_features():
+    assert _keys_of(["a.npy", "b.npy", "b.cls"]).images == {"a.npy": "a", "b.npy": "b"}
+    assert _keys_of(["a.jpg", "a.npy"]).images == {"a.jpg": "a"}
+
+
+def test_images_whose_channels_are_files_are_not_packed(tmp_path):
+    for name in ("0_D", "0_F"):
+        np.save(tmp_path / f"{name}.npy", scene(0, 1)[..., 0])
+    data = f"files:folder:{tmp_path}:{{}}_D.npy,{{}}_F.npy"
+    assert "channel_files, which shards do not hold" in refusal(pack, f"--data '{data}' --output {tmp_path}/shards")
+
+
+def test_copies_in_other_files_are_found_by_all_channels(images, tmp_path):
+    files = list(get_records(f"folder:{images / 'tif'}"))
+    pixels, copies = format_of({}, files), []
+    for number in range(3):
+        copies.append({"file_name": str(tmp_path / f"{number}.npy")})
+        np.save(copies[-1]["file_name"], tifffile.imread(files[number]["file_name"])[::2, ::2])
+    assert alike_images(files[:4], copies, pixels) == (3, 3)
+    assert alike_images(files[4:], copies, pixels) == (0, 3)
 
 
 def test_captions_say_which_channels_are_shown():
