@@ -41,6 +41,7 @@ def main() -> None:
     args = parse_args()
     from projects.Pictures.tiles import save_sheet
     from projects.Predict.predictions import TASKS, finetuned_config, make_rows, set_score_threshold
+    from revisit.data.images.deep_images import pixel_format
     from revisit.keys import DETECTORS
 
     cfg = finetuned_config(args)
@@ -54,6 +55,7 @@ def main() -> None:
     if not truth_only:
         scores = f" (scores of at least {threshold:g})" if architecture in DETECTORS else ""
         headers, subtitle = [*headers, f"prediction{scores}"], f"weights {cfg.MODEL.WEIGHTS}"
+    subtitle = pixel_format(cfg).caption(subtitle)
     make_folder(args.output, "--output")
     # The ends of all paths: a test set may differ from its training set in its folder of images alone.
     name = "_".join(Path(part).stem for part in dataset.split(":")[1:]) or dataset

@@ -70,7 +70,8 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     if not rows:
         raise UserError(f"none of {len(chosen)} images of {name} can be read; the first: {errors[0]}")
     names = [name for name, shape in mapper.shapes.items() for _ in range(math.prod(shape[:-3]))]
-    save_sheet(path, rows, ["image", *names], header_colors=[BLACK, *map(color_of, names)])
+    colors = [BLACK, *map(color_of, names)]
+    save_sheet(path, rows, ["image", *names], header_colors=colors, subtitle=pixels.caption(""))
 
 
 def finished(mapper: ViewMapper, views: Views) -> dict:
