@@ -35,6 +35,7 @@ class DeepImages:
     """Refuses images with more than 8 bits a sample. A plug-in registers a subclass that reads them."""
 
     KEYS: tuple[str, ...] = ()  # of a config; the flags of weights and tables of such images have them too
+    SUFFIXES: frozenset[str] = frozenset()  # of what ``images_among`` takes, in small letters, with a dot
 
     def format_of(self, values: Mapping[str, Any]) -> PixelFormat:
         """By values of a config or flags, by full key."""
