@@ -37,10 +37,7 @@ def check(args: Namespace) -> Counter[str]:
     Raises UserError: see the modules.
     """
     labels = read_labels_of(args.data)
-    for line in labels.left_out:
-        print(f"left out: {line}")
-    if not np.ptp(labels.classes):
-        print(f"all boxes are of one class, {labels.class_names[labels.classes[0]]}: none can be swapped")
+    _say(labels)
     detectors = args.boxes or args.config_file
     expect(labels.of == "box" or not detectors, f"{args.data} has no boxes to detect: expected no detectors")
     results = read_detections(args.boxes, labels.class_names) if args.boxes else {}
@@ -60,6 +57,14 @@ def check(args: Namespace) -> Counter[str]:
     write_suspects(args.output, suspects, args.data)
     draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.data)
     return Counter(suspect.kind for suspect in suspects)
+
+
+def _say(labels: Labels) -> None:
+    """What is not looked at."""
+    for line in labels.left_out:
+        print(f"left out: {line}")
+    if not np.ptp(labels.classes):
+        print(f"all boxes are of one class, {labels.class_names[labels.classes[0]]}: none can be swapped")
 
 
 def _options(args: Namespace, of: str) -> Namespace:
