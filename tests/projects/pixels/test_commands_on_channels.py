@@ -6,9 +6,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from commands import run
+from commands import TINY, run
 from fields import DETECTOR, LEAST, NAMES, boxes_of, learned, masks_of, one
 from PIL import Image
+from runs import load
 
 from projects.Predict.model_export import run_exported
 
@@ -119,3 +120,17 @@ def test_frozen_features_of_channels_are_judged(of_channels, tmp_path):
     run(f"{script}/retrieval.py {retrieval}", of_channels)
     for sheet in ("cams/cams.png", "regions/gallery.png"):
         assert is_shown(tmp_path / sheet)
+
+
+def test_two_processes_see_the_same_channels_and_resume_on_them_alone(of_channels, tmp_path):
+    files = f"DATASETS.TRAIN {one(f'folder:{of_channels}/fields/images')} DATASETS.TEST () OUTPUT_DIR {tmp_path}/run"
+    train = "python tools/train_net.py --num-gpus 2 --config-file configs/toy/pretrain.yaml"
+    keys = f"{files} {TINY} {LEAST}"
+    text = run(f"{train} {keys}", of_channels)
+    assert "2 gloo processes" in text and text.count("INPUT.CHANNELS ['1', '2', '3', '4', '5']") == 1
+    flags = load(tmp_path / "run/model_final.pth")["flags"]
+    assert flags["INPUT.CHANNELS"] == list("12345") and np.shape(flags["INPUT.RANGE"]) == (5, 2)
+    resume = f"{train} --resume {keys} SOLVER.MAX_ITER 4"
+    text = run(f'{resume} INPUT.CHANNELS "a b c d e"', of_channels, expect=2)
+    assert "another experiment, INPUT.CHANNELS" in text and "Traceback" not in text
+    assert "resuming at iteration 2" in run(resume, of_channels)
