@@ -38,7 +38,7 @@ OUTPUTS = {
     "projects/Paper/training_time.py": ["--output"], "projects/ToyScenes/make_toy_scenes.py": ["--output"],
     "revisit/command/evaluation_options.py": ["--output"], "revisit/command/options.py": ["NAME"],
     "tools/verify.py": ["--output"],
-    "studies/verify/timm_difference.py": ["--output"],
+    "studies/verify/timm_difference.py": ["--output"], "studies/channels/rgbd.py": ["--output"],
 }  # fmt: skip
 URLS = ["s3://bucket/run", "gs://b/x", "hdfs:///x", "file:///tmp/x", "https://host/x", "simplecache::s3://b/x"]
 URLS += ["s3:/bucket/run", "host:/data/run", "user@host:/data/run", ""]  # what Path makes of the first; scp's
