@@ -45,6 +45,13 @@ def read_array(path: str | Path) -> np.ndarray:
         return array_in(file, os.fstat(file.fileno()).st_size)
 
 
+def map_array(path: str | Path) -> np.ndarray:
+    """As read_array, but its values are read from the file where they are asked for."""
+    with open(path, "rb") as file:
+        read_head(file, os.fstat(file.fileno()).st_size)
+    return npy.open_memmap(path, mode="r")
+
+
 def array_in(file: BinaryIO, size: int) -> np.ndarray:
     """As read_array, of an open file of ``size`` bytes."""
     read_head(file, size)

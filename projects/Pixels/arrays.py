@@ -3,8 +3,10 @@
 import io
 import zipfile
 
+import numpy as np
+
 from projects.Pixels.samples import Samples, with_missing
-from revisit.arrays import Head, array_in, arrays_in, read_head
+from revisit.arrays import Head, array_in, arrays_in, map_array, read_head
 from revisit.data.images.image_bytes import DeepImageError
 from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 
@@ -28,6 +30,13 @@ def read_numpy(data: bytes) -> Samples:
     return with_missing(Samples(values if values.ndim == 3 else values[..., None]))
 
 
+def map_numpy(file_name: str) -> np.ndarray:
+    """(H, W, C) of a .npy file as read_numpy has it, of any size: its values are read where they are asked for."""
+    values = map_array(file_name)
+    _check_kind(Head(values.shape, values.dtype))
+    return values if values.ndim == 3 else values[..., None]
+
+
 def numpy_size(data: bytes) -> tuple[int, int]:
     """(height, width) in px of an array that read_numpy reads, by its head."""
     head = _head(data)
@@ -47,6 +56,12 @@ def _head(data: bytes) -> Head:
 
 
 def _check(head: Head) -> None:
+    _check_kind(head)
+    height, width, *channels = head.shape
+    check_pixel_count(height, width, max(1, _COPIES * head.dtype.itemsize * (channels[0] if channels else 1)))
+
+
+def _check_kind(head: Head) -> None:
     shape = head.shape
     if head.dtype.kind not in "biuf":
         raise DeepImageError(f"an array of {head.dtype}: expected integers or floats")
@@ -55,4 +70,3 @@ def _check(head: Head) -> None:
     if len(shape) == 3 and shape[0] < min(shape[1:]):
         expected = "(H, W, C), so save numpy.moveaxis(array, 0, -1) if its channels are first"
         raise DeepImageError(f"an array of shape {shape}, whose first axis is the shortest: expected {expected}")
-    check_pixel_count(shape[0], shape[1], max(1, _COPIES * head.dtype.itemsize * (shape[2] if len(shape) == 3 else 1)))

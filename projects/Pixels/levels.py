@@ -7,7 +7,7 @@ import numpy as np
 from projects.Pixels.channel_files import FIELD, files_of
 from projects.Pixels.sample_files import read_samples
 from projects.Pixels.samples import Samples
-from revisit.data.images.image_bytes import DeepImageError, read_file
+from revisit.data.images.image_bytes import DeepImageError, read_bytes
 from revisit.data.images.opening import strips
 from revisit.data.images.pixel_format import COLOURS, PixelFormat
 
@@ -34,7 +34,8 @@ def all_samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
     files = record.get(FIELD) or (files_of(name, pixels.files) if pixels.files else ())
     whole = read_samples(data, name)
     if files:
-        whole = _joined([whole, *(read_samples(read_file(file), file) for file in files[1:])], files)
+        others = [read_samples(read_bytes(record | {"file_name": file}), file) for file in files[1:]]
+        whole = _joined([whole, *others], files)
     return whole._replace(missing=_missing(whole, pixels.nodata))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from projects.Pixels.channel_files import FIELD, names_of_patterns
 from projects.Pixels.levels import all_samples_of, samples_of
 from projects.Pixels.samples import Samples
-from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
+from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_bytes
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.tiff_tags import BITS, further_bands, tags_of
@@ -77,7 +77,7 @@ def survey(records: Sequence[dict], pixels: PixelFormat) -> Survey | None:
 
 def _place(record: dict) -> tuple[tuple[str, object], ...]:
     """Where an image lies, as a key of a cache."""
-    fields = ("file_name", "offset", "size", "frame", FIELD)
+    fields = ("file_name", "offset", "size", "frame", FIELD, WINDOW)
     values = ((field, record[field]) for field in fields if field in record)
     place = tuple((field, tuple(value) if isinstance(value, list) else value) for field, value in values)
     with suppress(KeyError, OSError):  # of an array in memory, or of a file at a URL

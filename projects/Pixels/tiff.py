@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from projects.Pixels.jpeg_header import jpeg_size
 from projects.Pixels.samples import Samples, with_missing
 from projects.Pixels.tiff_descriptions import Planes, names_of_bands, stated_planes
 from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError
-from revisit.data.images.opening import check_pixel_count
+from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import LYING, turned
 from revisit.data.images.tiff_tags import HEIGHT, WIDTH, tags_of
@@ -32,19 +33,31 @@ except ImportError:  # said where a TIFF is to be read
 
 ORIENTATION, GDAL_METADATA, NODATA = 274, 42112, 42113
 MOST_PAGES = 4096
-_REDUCED, _MASK = 1, 4  # bits of NewSubfileType
+_REDUCED, MASK = 1, 4  # bits of NewSubfileType
 _ALPHA = (1, 2)  # kinds of further samples that are transparency
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
 _COLOURS = {_WHITE_IS_ZERO: 1, _BLACK_IS_ZERO: 1, _RGB: 3, _PALETTE: 1, _YCBCR: 3}  # samples
 _JPEG = 7
 _COPIES = 3  # of the samples, while they are decoded
+_TILED = "save it in tiles, such as by gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
 # Their decoders write no more than a strip or a tile has, whatever its bytes say; of JPEG see _check_jpeg.
 _COMPRESSIONS = {1: "none", 5: "LZW", 8: "deflate", 32946: "deflate", 32773: "PackBits", 34925: "LZMA", 50000: "ZSTD"}
 _COMPRESSIONS |= {_JPEG: "JPEG"}
 _CONVERT = "convert it, such as by gdal_translate -co COMPRESS=DEFLATE"
 
 
-def read_tiff(data: bytes, name: str = "") -> Samples:
+Window = tuple[int, int, int, int]  # left, top, right and bottom, in px of the file
+
+
+class TiffHead(NamedTuple):
+    """What the tags of a TIFF say of its image."""
+
+    height: int  # px
+    width: int
+    has_marks: bool  # whether some of its pixels may have no data
+
+
+def read_tiff(source: bytes | str, name: str = "", window: Window | None = None) -> Samples:
     """Of the image of full resolution in a TIFF: its samples, or those of the pages that it calls channels.
 
     - What OME, ImageJ or tifffile call z or time is read at its first place, and that is said once. Pages of one shape
@@ -54,22 +67,42 @@ def read_tiff(data: bytes, name: str = "") -> Samples:
     - The mark of GDAL_NODATA says of a pixel that it is missing where all its channels have it, as rasterio's
       dataset_mask: 0 and 255 are in one channel of many a pixel that is there. NaN says so in any channel.
 
+    Args:
+        source: the bytes, or the path of a file.
+        window: of the image alone these pixels, for which no other strips and tiles are read.
+
     Raises:
         DeepImageError: what no tag gives a meaning.
         TruncatedImageError: bytes that it names are not there.
         Exception: whatever damaged bytes trip.
     """
-    with opened(data) as file:
-        pages = list(islice(file.pages, MOST_PAGES + 1))
-        if not 0 < len(pages) <= MOST_PAGES:
-            raise DeepImageError(f"a TIFF of {len(pages) or 'no'} pages: expected one to {MOST_PAGES}")
-        whole = [page for page in pages if not page.subfiletype & (_REDUCED | _MASK)] or pages[:1]
+    with opened(source) as file:
+        pages, whole = _pages(file)
         planes = _planes_of_image(whole, name)
         channels = [whole[place] for place in planes.places]
-        _check(channels, data)
-        samples = _samples(channels, planes.names)
-        samples = with_missing(samples, samples.missing, _masked(pages, whole[0], data))
+        _check(channels, window)
+        samples = _samples(channels, planes.names, window)
+        mask = _mask_of(pages, whole[0])
+        samples = with_missing(samples, samples.missing, None if mask is None else _masked(mask, window))
         return _upright(samples, _orientation(whole[0]))
+
+
+def tiff_head(file_name: str) -> TiffHead:
+    """Of a file, of which no image is read. Raises DeepImageError for one whose windows cannot be read."""
+    with opened(file_name) as file:
+        pages, (page, *_) = _pages(file)
+        _check_windows(page)
+        is_marked = bool(_text(page, NODATA)) or page.dtype is None or page.dtype.kind == "f"
+        has_mask = _place_of_alpha(page) is not None or _mask_of(pages, page) is not None
+        return TiffHead(page.imagelength, page.imagewidth, is_marked or has_mask)
+
+
+def _pages(file: "tifffile.TiffFile") -> tuple[list["TiffPage"], list["TiffPage"]]:
+    """All, and those of full resolution, at least one."""
+    pages = list(islice(file.pages, MOST_PAGES + 1))
+    if not 0 < len(pages) <= MOST_PAGES:
+        raise DeepImageError(f"a TIFF of {len(pages) or 'no'} pages: expected one to {MOST_PAGES}")
+    return pages, [page for page in pages if not page.subfiletype & (_REDUCED | MASK)] or pages[:1]
 
 
 def tiff_size(data: bytes) -> tuple[int, int]:
@@ -80,12 +113,12 @@ def tiff_size(data: bytes) -> tuple[int, int]:
 
 
 @contextmanager
-def opened(data: bytes) -> Iterator["tifffile.TiffFile"]:
+def opened(source: bytes | str) -> Iterator["tifffile.TiffFile"]:
     """The pages of a TIFF. Raises DeepImageError where tifffile or imagecodecs is not installed."""
     if tifffile is None:
         raise DeepImageError("a TIFF of several channels needs tifffile: pip install 'revisit-detectron2[tiff]'")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it tells of every odd tag; what matters is raised here
-    with tifffile.TiffFile(io.BytesIO(data)) as file:
+    with tifffile.TiffFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
         yield file
 
 
@@ -108,7 +141,7 @@ def _planes_of_image(pages: list["TiffPage"], name: str) -> Planes:
     return Planes((0,))
 
 
-def _check(pages: list["TiffPage"], data: bytes) -> None:
+def _check(pages: list["TiffPage"], window: Window | None) -> None:
     """Before anything is decoded: the pages are alike and whole, and have a meaning and a size that can be read."""
     first = pages[0]
     if len({(page.shaped, page.dtype, page.photometric, page.extrasamples) for page in pages}) > 1:
@@ -116,11 +149,26 @@ def _check(pages: list["TiffPage"], data: bytes) -> None:
     if first.photometric not in _COLOURS or (first.photometric == _YCBCR and first.compression != _JPEG):
         colours = getattr(first.photometric, "name", first.photometric)
         raise DeepImageError(f"a TIFF of {colours} colours: expected grey levels, a palette or RGB")
+    if window:
+        _check_windows(first)
     for page in pages:
-        _check_page(page, data, len(pages))
+        _check_page(page, window, len(pages))
 
 
-def _check_page(page: "TiffPage", data: bytes, count: int = 1) -> None:
+def _check_windows(page: "TiffPage") -> None:
+    """What a window needs and a whole image does not."""
+    orientation = _orientation(page)
+    if orientation in range(2, 9):
+        raise DeepImageError(f"a TIFF that is to be turned (orientation {orientation}): save it upright")
+    if isinstance(page.bitspersample, int) and page.bitspersample < 8:
+        raise DeepImageError(f"windows of a TIFF of {page.bitspersample} bits a sample: expected 8 or more")
+    size = math.prod(page.chunks) * (page.dtype.itemsize if page.dtype else 1)
+    if not page.is_memmappable and _COPIES * size > MAX_MEMORY:
+        rows, columns = page.chunks[:2]
+        raise UnreadableImageError(f"a TIFF with strips or tiles of {columns} x {rows} px: {_TILED}")
+
+
+def _check_page(page: "TiffPage", window: Window | None, count: int = 1) -> None:
     """One of so many."""
     if page.dtype is None or isinstance(page.bitspersample, tuple) or page.imagedepth != 1:
         bits, depth = page.bitspersample, page.imagedepth
@@ -129,32 +177,48 @@ def _check_page(page: "TiffPage", data: bytes, count: int = 1) -> None:
         kinds = ", ".join(dict.fromkeys(_COMPRESSIONS.values()))
         raise DeepImageError(f"a TIFF of compression {page.compression:d}: expected {kinds}, so {_CONVERT}")
     of_pixel = count * page.samplesperpixel * page.dtype.itemsize
-    check_pixel_count(page.imagelength, page.imagewidth, 4 + _COPIES * of_pixel)
-    check_pixel_count(math.prod(page.chunks), 1, _COPIES * page.dtype.itemsize)
-    _check_segments(page, data)
+    left, top, right, bottom = window or (0, 0, page.imagewidth, page.imagelength)
+    check_pixel_count(bottom - top, right - left, 4 + _COPIES * of_pixel)
+    if not window:
+        check_pixel_count(math.prod(page.chunks), 1, _COPIES * page.dtype.itemsize)
+    _check_segments(page, window)
 
 
-def _check_segments(page: "TiffPage", data: bytes) -> None:
-    """Its strips or tiles are there, and JPEGs no larger than these."""
+def _check_segments(page: "TiffPage", window: Window | None) -> None:
+    """Its strips or tiles are there, and JPEGs of a window no larger than these."""
+    file = page.parent.filehandle
     segments = list(zip(page.dataoffsets, page.databytecounts, strict=True))
     if len(segments) != math.prod(page.chunked):
         raise TruncatedImageError(f"a TIFF with {len(segments)} of {math.prod(page.chunked)} strips or tiles")
-    if any(min(start, size) < 0 or start + size > len(data) for start, size in segments):
+    if any(min(start, size) < 0 or start + size > file.size for start, size in segments):
         raise TruncatedImageError("a TIFF without its end")
     if page.compression == _JPEG:
-        sizes = [jpeg_size(data[start : start + size]) for start, size in segments if size]
+        sizes = [jpeg_size(data) for data, _ in _segments(page, window) if data]
         if any(height > page.chunks[0] or width > page.chunks[1] for height, width in sizes):
             raise UnreadableImageError(
                 f"a TIFF with JPEGs of up to {max(sizes)} in strips or tiles of {page.chunks[:2]}"
             )
 
 
-def _samples(pages: list["TiffPage"], names: tuple[str, ...]) -> Samples:
+def _segments(page: "TiffPage", window: Window | None) -> Iterator[tuple[bytes | None, int]]:
+    """The strips or tiles that a window touches, else all, and their numbers; None of one that the file leaves out."""
+    rows, columns = page.chunks[:2]
+    down, across = -(-page.imagelength // rows), -(-page.imagewidth // columns)
+    numbers = np.arange(math.prod(page.chunked)).reshape(-1, down, across)
+    if window:
+        left, top, right, bottom = window
+        numbers = numbers[:, top // rows : -(-bottom // rows), left // columns : -(-right // columns)]
+    chosen = numbers.ravel().tolist()
+    places = ([each[number] for number in chosen] for each in (page.dataoffsets, page.databytecounts))
+    return page.parent.filehandle.read_segments(*places, chosen)
+
+
+def _samples(pages: list["TiffPage"], names: tuple[str, ...], window: Window | None) -> Samples:
     """Grey levels, colours or numbers, and what of them is missing; not upright."""
     page = pages[0]
     alpha = _place_of_alpha(page)
     taken = [place for place in range(page.samplesperpixel) if place != alpha]
-    stored = [_stored(each) for each in pages]
+    stored = [_stored(each, window) for each in pages]
     values = np.concatenate([each[..., taken] for each in stored], axis=-1)
     of_page = names_of_bands(_text(page, GDAL_METADATA), page.samplesperpixel)
     samples = Samples(
@@ -178,10 +242,33 @@ def _place_of_alpha(page: "TiffPage") -> int | None:
     return places[0] if places else None
 
 
-def _stored(page: "TiffPage") -> np.ndarray:
-    """(H, W, S) of a page whose samples lie together or in planes."""
-    values = page.asarray(squeeze=False, maxworkers=1)[:, 0]  # (planes, H, W, samples of each)
+def _stored(page: "TiffPage", window: Window | None = None) -> np.ndarray:
+    """(H, W, S) of a page whose samples lie together or in planes, or of a window of it."""
+    if not window:
+        values = page.asarray(squeeze=False, maxworkers=1)[:, 0]  # (planes, H, W, samples of each)
+    elif page.is_memmappable:
+        left, top, right, bottom = window
+        values = page.asarray(squeeze=False, out="memmap")[:, 0, top:bottom, left:right]
+    else:
+        values = _decoded(page, window)
     return np.moveaxis(values, 0, -2).reshape(*values.shape[1:3], -1)
+
+
+def _decoded(page: "TiffPage", window: Window) -> np.ndarray:
+    """(planes, h, w, samples of each) of a window, by the strips or tiles that it touches."""
+    left, top, right, bottom = window
+    planes, *_, samples = page.shaped
+    values = np.full((planes, bottom - top, right - left, samples), page.nodata, page.dtype)
+    tables = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader} if page.compression == _JPEG else {}
+    for data, number in _segments(page, window):
+        segment, (plane, _, row, column, _), (_, rows, columns, _) = page.decode(data, number, **tables)
+        if segment is None:
+            continue
+        down = slice(max(top, row), min(bottom, row + rows))
+        across = slice(max(left, column), min(right, column + columns))
+        part = segment[0, down.start - row : down.stop - row, across.start - column : across.stop - column]
+        values[plane, down.start - top : down.stop - top, across.start - left : across.stop - left] = part
+    return values
 
 
 def _shown(page: "TiffPage", values: np.ndarray) -> np.ndarray:
@@ -216,13 +303,18 @@ def _no_data(values: np.ndarray, text: str) -> np.ndarray | None:
         return (values == (values.dtype.type(mark) if values.dtype.kind == "f" else int(mark))).all(axis=-1)
 
 
-def _masked(pages: list["TiffPage"], image: "TiffPage", data: bytes) -> np.ndarray | None:
+def _masked(mask: "TiffPage", window: Window | None) -> np.ndarray:
     """(H, W), where a page that is the mask of the image has 0."""
+    _check_page(mask, window)
+    return _stored(mask, window)[..., 0] == 0
+
+
+def _mask_of(pages: list["TiffPage"], image: "TiffPage") -> "TiffPage | None":
+    """The page that is the mask of the image, if there is one."""
     size = (image.imagelength, image.imagewidth)
     for page in pages:
-        if page.subfiletype & _MASK and not page.subfiletype & _REDUCED and (page.imagelength, page.imagewidth) == size:
-            _check_page(page, data)
-            return _stored(page)[..., 0] == 0
+        if page.subfiletype & MASK and not page.subfiletype & _REDUCED and (page.imagelength, page.imagewidth) == size:
+            return page
     return None
 
 

@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from projects.Pixels.tiff import GDAL_METADATA, tifffile
+from projects.Pixels.samples import Samples
+from projects.Pixels.tiff import GDAL_METADATA, MASK, tifffile
 from revisit.data.images.pixel_format import COLOURS
 from revisit.errors import expect
 
@@ -35,6 +36,46 @@ def tiff_bytes(image: np.ndarray, names: Sequence[str]) -> bytes:
         software=False,
         extratags=[(GDAL_METADATA, "s", 0, _descriptions(names), True)],
     )
+    return file.getvalue()
+
+
+def samples_bytes(samples: Samples) -> bytes:
+    """A file, not compressed, of which ``read_samples`` gives the same again; a PPM where that says it all.
+
+    Raises:
+        UserError: tifffile is needed, and not installed.
+    """
+    values = samples.values
+    height, width, count = values.shape
+    is_photograph = values.dtype == np.uint8 and count == _colours(samples)
+    says_more = samples.names or samples.missing is not None or samples.alpha is not None
+    if is_photograph and not says_more:
+        return b"P%d %d %d 255\n" % (6 if samples.is_colour else 5, width, height) + values.tobytes()
+    check_tifffile()
+    return _whole_tiff(samples)
+
+
+def _colours(samples: Samples) -> int:
+    return len(COLOURS) if samples.is_colour else 1
+
+
+def _whole_tiff(samples: Samples) -> bytes:
+    values, missing, names, is_colour, alpha = samples
+    kinds = ["unspecified"] * (values.shape[2] - _colours(samples))
+    if alpha is not None:
+        values, kinds = np.concatenate([values, alpha[..., None]], axis=2), [*kinds, "unassalpha"]
+    layout = {"planarconfig": "contig", "extrasamples": kinds} if values.shape[2] > 1 else {}
+    described = (*names, "alpha")[: values.shape[2]]
+    tags = [(GDAL_METADATA, "s", 0, _descriptions(described), True)] if names else []
+    options = {"metadata": None, "software": False}
+    file = io.BytesIO()
+    with tifffile.TiffWriter(file) as writer:
+        grey_or_more = values if layout else values[..., 0]
+        writer.write(
+            grey_or_more, photometric="rgb" if is_colour else "minisblack", extratags=tags, **layout, **options
+        )
+        if missing is not None:
+            writer.write(~missing, subfiletype=MASK, **options)
     return file.getvalue()
 
 

@@ -11,6 +11,9 @@ from typing import TypeVar
 import fsspec
 
 from revisit.errors import LostContactError, UserError, first_line
+from revisit.plugins import load_plugins
+
+from fvcore.common.registry import Registry
 
 PathLike = str | os.PathLike[str]
 MAX_BYTES = 2**30
@@ -25,6 +28,13 @@ BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's b
 Range = tuple[str, int, int]  # a file, its first byte, and the one after the last
 
 Answer = TypeVar("Answer")
+
+WINDOW = "window"  # a record's field: left, top, right and bottom of the part of its file that is the image, in px
+WINDOW_READER_REGISTRY = Registry("WINDOW_READER")
+WINDOW_READER_REGISTRY.__doc__ = """
+What reads a part of an image's file: functions of a record with a window, of which the last counts. They return the
+bytes of a file that holds the window alone, and raise UnreadableImageError.
+"""
 
 _held: dict[Range, bytes] = {}  # at URLs, read before they are wanted
 
@@ -90,10 +100,20 @@ def read_bytes(record: dict, most: int | None = None) -> bytes:
     """The bytes of a record's image, or their first ``most``, which may raise OSError; empty of an array in memory."""
     if "image" in record:
         return b""
+    if WINDOW in record:
+        return _read_window(record)[:most]
     if most is None:
         return read_sample(record) if "offset" in record else read_file(record["file_name"])
     start = record.get("offset", 0)
     return _read_range(str(record["file_name"]), start, start + most)
+
+
+def _read_window(record: dict) -> bytes:
+    load_plugins()
+    readers = [reader for _, reader in WINDOW_READER_REGISTRY]
+    if not readers:
+        raise UnreadableImageError(f"{record['file_name']}: windows of images need projects/Tiles")
+    return readers[-1](record)
 
 
 def read_ends(record: dict) -> bytes:

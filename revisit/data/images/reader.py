@@ -16,7 +16,14 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from revisit.data.images.deep_images import DeepImageError, deep_images, is_deep, open_deep
-from revisit.data.images.image_bytes import PathLike, TruncatedImageError, UnreadableImageError, read_bytes, read_ends
+from revisit.data.images.image_bytes import (
+    WINDOW,
+    PathLike,
+    TruncatedImageError,
+    UnreadableImageError,
+    read_bytes,
+    read_ends,
+)
 from revisit.data.images.opening import (
     JPEG,
     JPEG_MAGIC,
@@ -93,7 +100,8 @@ class Picture(NamedTuple):
 
 
 def open_record(record: dict, pixels: PixelFormat) -> Picture:
-    """The image of a data set's record, not decoded: its ``image``, a part of a shard, or its ``file_name``.
+    """The image of a data set's record, not decoded: its ``image``, a part of a shard, or its ``file_name``, of which
+    it may be a ``window``.
 
     Raises:
         UnreadableImageError: see read_bytes.
@@ -101,7 +109,8 @@ def open_record(record: dict, pixels: PixelFormat) -> Picture:
     if "image" in record:
         return Picture(record["image"], record=record)
     place = f", byte {record['offset']}" if "offset" in record else ""
-    return Picture(read_bytes(record), f"{record['file_name']}{place}", pixels, record)
+    part = f", window {record[WINDOW]}" if WINDOW in record else place
+    return Picture(read_bytes(record), f"{record['file_name']}{part}", pixels, record)
 
 
 def read_record(record: dict, pixels: PixelFormat, like_pil: bool = False, complete: bool = False) -> np.ndarray:

@@ -3,13 +3,21 @@
 import unicodedata
 from urllib.parse import unquote
 
+from revisit.data.images.image_bytes import WINDOW
 from revisit.data.sources.records import Records
 from revisit.errors import expect
 
 
 def expect_file_names(records: Records, named: str, expected: str = "a data set with a file for each image") -> None:
     """Raise UserError where results by the names of files would mix up images: of the records of a data set ``named``
-    so, one is in memory, or in a shard."""
+    so, one is in memory, in a shard, or a window of its file."""
+    expect_files(records, named, expected)
+    in_windows = any(WINDOW in record for record in records)
+    expect(not in_windows, f"{named}: windows of one file have no names of their own: expected {expected}")
+
+
+def expect_files(records: Records, named: str, expected: str) -> None:
+    """As expect_file_names, but several windows may have one file."""
     in_memory = any("file_name" not in record for record in records)
     in_shards = any("offset" in record for record in records)
     expect(not in_memory, f"{named}: images in memory have no names: expected {expected}")

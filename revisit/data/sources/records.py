@@ -11,7 +11,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
+from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_bytes
 from revisit.data.sources.rows import Rows
 from revisit.progress import progress
 from revisit.threads import thread_pool
@@ -118,12 +118,12 @@ def _names_as_text(records: Records) -> Iterator[str]:
 
 
 def _files_and_locations(records: Records) -> tuple[list[str], Iterator[tuple[str, object]]]:
-    """Names of files; and of every image its file and its offset, "" where it is the whole file."""
+    """Names of files; and of every image its file and its offset or window, "" where it is the whole file."""
     if isinstance(records, Rows):
         return records.file_names(), records.locations()
     names = [str(record.get("file_name", "")) for record in records]
-    offsets = (record.get("offset", "") for record in records)
-    return names, zip(names, offsets, strict=True)
+    parts = (record.get("offset", record.get(WINDOW, "")) for record in records)
+    return names, zip(names, parts, strict=True)
 
 
 def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[str]:
@@ -186,18 +186,18 @@ def equal_images(records: Records) -> list[list[dict]]:
     return groups
 
 
-def _location(record: dict) -> tuple[str, int] | None:
+def _location(record: dict) -> tuple[str, object] | None:
     """Where an image lies; None of one that is in memory."""
     if "file_name" not in record:
         return None
-    return os.path.abspath(record["file_name"]), record.get("offset", 0)
+    return os.path.abspath(record["file_name"]), record.get("offset", record.get(WINDOW, 0))
 
 
 def _size(record: dict) -> int:
-    """The number of bytes; 0 of an image at a URL, or that is missing."""
+    """The number of bytes; 0 of an image at a URL, of a window, or that is missing."""
     if "image" in record:
         return record["image"].nbytes
-    if "://" in record["file_name"]:
+    if WINDOW in record or "://" in record["file_name"]:
         return 0
     try:
         return record.get("size") or os.stat(record["file_name"]).st_size
