@@ -31,7 +31,7 @@ ROOMS = (
     ("jobs",),
     ("model_zoo", "api"),
     ("LargeData", "Weights", "Pictures", "Pixels"),
-    ("Planning", "Paper", "Predict", "FrozenEvaluations"),
+    ("Planning", "Paper", "Predict", "FrozenEvaluations", "Tiles"),
     ("Rows", "Reports", "Teacher", "Discover", "ToyScenes"),
     ("CompareStarts", "Objectives"),
     ("Labels",),

@@ -29,8 +29,8 @@ grouped = partial(declare, read_by="GroupedKNNMoCo")
 grouped(
     "NEIGHBORS.GROUPS",
     "",
-    "Which images belong together: a CSV file with the columns file_name and group, or self: each image is a group, "
-    "or patient: by the PatientID of DICOM files. '': no groups.",
+    "Which images belong together: a CSV file with the columns file_name and group, self: each image is a group, "
+    "patient: by the PatientID of DICOM files, or file: windows of one scan. '': no groups.",
 )
 grouped(
     "NEIGHBORS.GROUP_RULE",

@@ -12,7 +12,7 @@ import numpy as np
 
 from projects.Pixels.dicom import patient_of
 from revisit.data.images.image_bytes import UnreadableImageError, first_bytes
-from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.file_names import expect_files
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
 from revisit.data.sources.records import Records, ask_each
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator
@@ -25,6 +25,7 @@ from detectron2.config import CfgNode
 KEY = "NEIGHBORS.GROUPS"
 OWN = "self"  # each image is a group
 PATIENT = "patient"  # of DICOM files
+FILE = "file"  # of windows of one scan
 _HEAD = 2**20  # bytes, in which a DICOM file names its patient
 NO_GROUP = -1  # of the queue's random rows
 
@@ -84,15 +85,17 @@ def numbered_groups(path: str, records: Records) -> list[int]:
 
 
 def groups_of(path: str, records: Records) -> tuple[list[str], list[str]]:
-    """The group of each record's image, as a CSV file or a digest of a DICOM file's patient calls it; and the names in
-    the file that no record has.
+    """The group of each record's image, as a CSV file or a digest of a DICOM file's patient calls it, or the file of
+    which it is a window; and the names in the CSV file that no record has.
 
     A name is the data set's own, or one from the CSV file's folder.
 
     Raises:
         UserError: see read_groups; an image has no group, or no file of its own.
     """
-    expect_file_names(records, f"{KEY} {path}", f"{OWN}, or a folder of images")
+    expect_files(records, f"{KEY} {path}", f"{OWN}, or a folder of images")
+    if path == FILE:
+        return [str(record["file_name"]) for record in records], []
     if path == PATIENT:
         return ask_each(_patient, records, "reading whose images they are"), []
     groups = read_groups(path)
@@ -135,7 +138,7 @@ def read_groups(path: str) -> dict[str, str]:
     """
     expect(
         os.path.isfile(path),
-        f"{KEY} {path} is no file: expected a CSV file with file_name,group, or {OWN} or {PATIENT}",
+        f"{KEY} {path} is no file: expected a CSV file with file_name,group, or {OWN}, {PATIENT} or {FILE}",
     )
     groups: dict[str, str] = {}
     with translated(f"{KEY} {path}", content=True), open(path, newline="", encoding="utf-8-sig") as file:

@@ -1,0 +1,89 @@
+"""``tiles:1024+128@0.5:NAME``: windows of the images of a data set NAME, for images too large for one look.
+
+A record is a window of its ``file_name``: left, top, right and bottom in px of the file, inside the image.
+"""
+
+import logging
+import os
+from functools import lru_cache
+
+import numpy as np
+
+from projects.Pixels.channel_files import FIELD
+from projects.Tiles.window_files import Scan, look_at, read_window
+from projects.Tiles.windows import Tiling, inside, windows
+from revisit.data.images.image_bytes import WINDOW, UnreadableImageError
+from revisit.data.sources.catalog import get_records, metadata_of_part
+from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
+from revisit.data.sources.records import Records, ask_each
+from revisit.errors import expect
+
+from detectron2.utils.logger import log_first_n
+
+TILES = "tiles"
+MOST_MISSING = 0.5  # share of a window's pixels without data, above which it is left out
+KEPT = ("file_name", "label", FIELD)  # fields of an image that its windows have too
+
+
+def load_tiles(*parts: str) -> Records:
+    """Windows of each image, row by row; those of mostly no data, by what the file marks, are left out and counted.
+
+    Labels other than the class of an image are not cut.
+
+    Raises:
+        UserError: no tiling; images that are no files of their own, or whose windows cannot be read.
+    """
+    tiling, name = _tiling_and_name(*parts)
+    images = get_records(name)
+    named = f"{TILES}:{tiling}:{name}"
+    expect_file_names(images, named)
+    files = [str(image["file_name"]) for image in images]
+    scans = ask_each(look_at, files, "looking at the sizes of images")
+    records, left_out = [], 0
+    for image, file, scan in zip(images, files, scans, strict=True):
+        cut = inside(windows(scan.height, scan.width, *tiling), scan.height, scan.width)
+        kept = cut[_has_data(file, os.stat(file).st_mtime_ns, scan, tiling)] if scan.has_marks else cut
+        left_out += len(cut) - len(kept)
+        fields = {field: image[field] for field in KEPT if field in image}
+        records += [fields | _window_fields(window) for window in kept.tolist()]
+    expect(records, f"{named}: no window has data in more than half of its pixels")
+    share = f"; {left_out:,} more are left out, in which more than half of the pixels have no data" * bool(left_out)
+    message = f"{named}: {len(records):,} windows of {tiling.side} px in {len(images):,} images{share}"
+    log_first_n(logging.INFO, message, name=__name__, key="message")
+    return records
+
+
+def _tiling_and_name(*parts: str) -> tuple[Tiling, str]:
+    """A name of a data set has colons of its own, at the last of which the parts were separated."""
+    text, _, name = ":".join(parts).partition(":")
+    return Tiling.of(text), name
+
+
+def _window_fields(window: list[int]) -> dict:
+    left, top, right, bottom = window
+    return {WINDOW: (left, top, right, bottom), "height": bottom - top, "width": right - left}
+
+
+@lru_cache(maxsize=4096)
+def _has_data(file: str, time: int, scan: Scan, tiling: Tiling) -> np.ndarray:
+    """(n,) bool, of each window of an image that marks pixels: whether most of them have data. What cannot be read is
+    kept, so that who reads it says why."""
+
+    def has_data(window: list[int]) -> bool:
+        try:
+            missing = read_window(file, tuple(window)).missing
+        except UnreadableImageError:
+            return True
+        return missing is None or missing.mean() <= MOST_MISSING
+
+    cut = inside(windows(scan.height, scan.width, *tiling), scan.height, scan.width)
+    return np.array(ask_each(has_data, cut.tolist(), f"looking for pixels without data in {os.path.basename(file)}"))
+
+
+def metadata_of_tiles(*parts: str) -> dict:
+    """Detectron2's of the data set that is cut."""
+    return metadata_of_part(_tiling_and_name(*parts)[1])
+
+
+LABEL_LAYOUT_REGISTRY.register(LabelLayout(TILES, "SIZE:NAME", load_tiles, metadata_of_tiles, texts=("SIZE", "NAME")))
