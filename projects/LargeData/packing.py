@@ -20,8 +20,8 @@ from PIL import Image
 
 from projects.LargeData.places import Place, asking
 from revisit.data.images.deep_images import DeepImageError, deep_images, format_of
-from revisit.data.images.image_bytes import UnreadableImageError
-from revisit.data.images.opening import SUFFIXES
+from revisit.data.images.image_bytes import WINDOW, UnreadableImageError
+from revisit.data.images.opening import SUFFIXES, TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.sources.records import Records, changes, fingerprint
@@ -161,6 +161,8 @@ def image_bytes(record: dict, smaller: Smaller | None, pixels: PixelFormat) -> t
         with translated("packing an image"):
             seen = replace(pixels, bits=None)  # what has more bits keeps its bytes, see decoded
             picture, suffix = open_record(record, seen), Path(record["file_name"]).suffix.lower()
+        if WINDOW in record:
+            suffix = ".tif" if picture.data.startswith(TIFF_MAGICS) else ".pnm"
         readable = SUFFIXES | deep_images().SUFFIXES
         expect(suffix in readable, f"{picture.name}: expected a file ending in one of {', '.join(sorted(readable))}")
     image = decoded(picture, smaller)

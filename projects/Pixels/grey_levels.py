@@ -28,7 +28,8 @@ from revisit.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
+# Starts of files that never have more than 8 bits: WebP is a RIFF, and a PGM says what white is.
+_SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM", b"P5", b"P6")
 SPREAD = 100_000  # values of an image, for their percentile
 NARROW = 10  # the range is so many times what nearly all values fill
 _HEADER = 26  # bytes, up to where PNG has its number of bits

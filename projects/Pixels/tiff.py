@@ -256,7 +256,7 @@ def _stored(page: "TiffPage", window: Window | None = None) -> np.ndarray:
 
 def _decoded(page: "TiffPage", window: Window) -> np.ndarray:
     """(planes, h, w, samples of each) of a window, by the strips or tiles that it touches."""
-    left, top, right, bottom = window
+    left, top, right, bottom = np.minimum(window, (page.imagewidth, page.imagelength) * 2)
     planes, *_, samples = page.shaped
     values = np.full((planes, bottom - top, right - left, samples), page.nodata, page.dtype)
     tables = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader} if page.compression == _JPEG else {}

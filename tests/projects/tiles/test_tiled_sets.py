@@ -1,6 +1,7 @@
 """Data sets of windows: which there are, what a run learns from them, and what tells them from each other."""
 
 import json
+import tarfile
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from trees import logged
 
 from projects.Objectives.image_groups import groups_of
 from revisit.data.images.image_bytes import WINDOW_READER_REGISTRY, UnreadableImageError, read_bytes
-from revisit.data.images.pixel_format import PHOTOGRAPHS
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
@@ -114,6 +115,42 @@ def test_windows_of_one_file_are_different_images_of_one_group(folder):
     assert groups == [record["file_name"] for record in records] and len(set(groups)) == 2 and unused == []
     with pytest.raises(UserError, match="windows of one file have no names of their own"):
         expect_file_names(records, "tiles")
+
+
+@pytest.mark.parametrize("form", ["tiles:20+4:files:{}:{}", "files:tiles:20+4:{}:{}"])
+def test_windows_of_images_whose_channels_are_files(form, tmp_path):
+    values = scan((30, 50), 3)
+    for place, channel in enumerate("DFR"):
+        write_scan(tmp_path / f"a_{channel}.tif", values[..., place], tile=None)
+    name = form.format(f"folder:{tmp_path}", "{}_D.tif,{}_F.tif,{}_R.tif")
+    records = get_records(name)
+    pixels = PixelFormat(channels=("D", "F", "R"), ranges=((0.0, 2560.0),) * 3)
+    assert len(records) == 6
+    for record in records:
+        left, top, right, bottom = record["window"]
+        expected = np.minimum(values[top:bottom, left:right] // 10, 255)
+        np.testing.assert_array_equal(read_record(record, pixels), expected)
+
+
+def test_shards_are_made_of_windows(folder, tmp_path):
+    (tmp_path / "photos").mkdir()
+    photograph().save(tmp_path / "photos/a.jpg")
+    for place, suffix in ((folder, ".tif"), (tmp_path / "photos", ".pnm")):
+        records = get_records(f"tiles:256:folder:{place}")
+        command = f"python tools/make_shards.py --data tiles:256:folder:{place} --output {tmp_path}/shards{suffix}"
+        run(command, tmp_path)
+        with tarfile.open(tmp_path / f"shards{suffix}/shard-000000.tar") as tar:
+            members = [(member.name, tar.extractfile(member).read()) for member in tar]
+        assert [name for name, _ in members] == [f"{n:09d}{suffix}" for n in range(len(records))]
+        assert [data for _, data in members] == [read_bytes(record) for record in records]
+
+
+def test_the_first_bytes_of_a_window_take_one_pixel(folder, monkeypatch):
+    (record, *_) = get_records(f"tiles:256:folder:{folder}")
+    asked = []
+    monkeypatch.setattr(WINDOW_READER_REGISTRY, "_obj_map", {"spy": lambda part: asked.append(part) or bytes(99)})
+    assert read_bytes(record, 26) == bytes(26) and read_bytes(record) == bytes(99)
+    assert [part["window"] for part in asked] == [(0, 0, 1, 1), (0, 0, 256, 256)]
 
 
 def test_without_a_reader_of_windows_they_are_refused(folder, monkeypatch):

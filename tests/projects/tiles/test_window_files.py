@@ -1,12 +1,14 @@
 """A window of a file has the samples that the whole image has there, and no more of the file is decoded."""
 
 import io
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from trees import spoil_bytes
 
 from projects.Pixels.sample_files import read_samples
 from projects.Pixels.write_tiff import samples_bytes
@@ -75,6 +77,28 @@ def test_a_window_of_a_tiff_is_that_part_of_the_whole(layout, window, tmp_path):
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_kinds_of_numbers_and_counts_of_channels(count, kind, tmp_path):
     assert_as_whole(write(tmp_path / "a.tif", numbers(count, kind), tile=(32, 32), compression="zlib"), WINDOWS[2])
+
+
+def test_jpegs_in_tiles_have_their_tables(tmp_path):
+    values = (np.indices(SIZE)[..., None].sum(axis=0) // 2 + np.arange(3) * 20).astype(np.uint8)
+    how = {"photometric": "rgb", "tile": (64, 48), "compression": "jpeg", "compressionargs": {"level": 95}}
+    file = write(tmp_path / "a.tif", values, **how)
+    for window in WINDOWS:
+        assert_as_whole(file, window)
+    assert np.abs(read_window(file, WINDOWS[1]).values.astype(int) - values[32:96, 64:128]).max() < 9
+
+
+def test_damaged_files_are_named_whatever_their_bytes_trip(tmp_path):
+    data = Path(write(tmp_path / "whole.tif", numbers(), tile=(32, 32), compression="zlib")).read_bytes()
+    generator, refused = random.Random(0), 0
+    for _ in range(150):
+        (tmp_path / "a.tif").write_bytes(spoil_bytes(data, generator))
+        try:
+            read_window(str(tmp_path / "a.tif"), WINDOWS[1])
+        except UnreadableImageError as error:
+            refused += 1
+            assert str(error).startswith(str(tmp_path / "a.tif")) and "\n" not in str(error)
+    assert refused > 10
 
 
 def test_marks_alpha_names_masks_palettes_and_white_as_zero(tmp_path):
@@ -166,11 +190,15 @@ def test_an_array_is_read_by_windows(shape, tmp_path):
     assert look_at(str(tmp_path / "a.npy")) == (*SIZE, True)
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "a.png", "grey.png", "deep.png", "alpha.png"])
+@pytest.mark.parametrize("name", ["a.jpg", "turned.jpg", "a.png", "grey.png", "deep.png", "alpha.png"])
 def test_photographs_are_read_by_windows_and_decoded_once(name, tmp_path, monkeypatch):
     values = numbers(4, "uint8")
     image = {"grey.png": values[..., 0], "deep.png": values[..., 0].astype(np.uint16) * 256, "alpha.png": values}
-    Image.fromarray(image.get(name, values[..., :3])).save(tmp_path / name)
+    exif = Image.Exif()
+    if name == "turned.jpg":
+        exif[0x0112], image[name] = 8, values[..., :3].swapaxes(0, 1)
+    Image.fromarray(image.get(name, values[..., :3])).save(tmp_path / name, exif=exif)
+    assert look_at(str(tmp_path / name)) == (*SIZE, False)
     file = str(tmp_path / name)
     decoded, read = [], window_files.read_samples
     monkeypatch.setattr(window_files, "read_samples", lambda *args: decoded.append(args) or read(*args))
@@ -215,6 +243,10 @@ def test_files_that_cannot_be_read_by_windows_are_named(tmp_path, monkeypatch):
 
 
 def test_a_file_that_became_smaller_is_named(tmp_path):
+    for layout in ({}, {"tile": (32, 32), "compression": "zlib"}):
+        file = write(tmp_path / "a.tif", numbers(), **layout)
+        with pytest.raises(UnreadableImageError, match=r"a\.tif: no pixels in a part of \(150, 0, 220, 20\)"):
+            read_window(file, (150, 0, 220, 20))
     np.save(tmp_path / "a.npy", np.ones((20, 30), np.float32))
     with pytest.raises(UnreadableImageError, match=r"a\.npy: no pixels in a part of \(0, 0, 40, 20\)"):
         read_window(str(tmp_path / "a.npy"), (0, 0, 40, 20))
