@@ -62,7 +62,9 @@ def _in_order(cfg: CfgNode) -> Iterator[Key]:
     """Keys of the config that decide themselves, each after those that it goes by."""
     names = dotted_keys(cfg)
     declared = [key for key in (*KEYS.values(), *OF_DETECTRON2) if key.resolve]
-    keys = {name: key for key in declared for name in fnmatch.filter(names, key.name)}
+    named = [(name, key) for key in declared for name in fnmatch.filter(names, key.name)]
+    keys = dict(named)
+    assert len(keys) == len(named), "a key has two ways to decide itself"
     before = {name: [other for other in keys if is_among(other, key.after)] for name, key in keys.items()}
     order = TopologicalSorter(before).static_order()
     return (keys[name]._replace(name=name) for name in order if name in keys)
