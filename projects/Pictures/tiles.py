@@ -102,7 +102,7 @@ def save_sheet(
     sheet = Image.new("RGB", (grid.room + 2 * MARGIN, bottom + LINE * len(legend) + MARGIN - GAP), "white")
     pen = _Pen(sheet, grid)
     pen.write(MARGIN, MARGIN + 8, title, grid.room, size=17, bold=True)
-    pen.write(MARGIN, MARGIN + 8 + LINE, subtitle, grid.room, size=12, color=GREY)
+    pen.write(MARGIN, MARGIN + 8 + LINE * bool(title), subtitle, grid.room, size=12, color=GREY)
     for left, header, color in zip(grid.lefts, headers, header_colors or [BLACK] * len(headers), strict=False):
         pen.write(left + grid.width // 2, top - 10, header, grid.width, size=14, color=color, anchor="mm")
     for n, row in enumerate(rows):

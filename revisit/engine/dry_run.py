@@ -199,7 +199,9 @@ def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
 @DRY_RUN_REGISTRY.register()
 def data(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     names = {"train": list(cfg.DATASETS.TRAIN), "images": facts.images, "test": list(cfg.DATASETS.TEST)}
-    return {"data": {**names, "bit_depth": pixel_format(cfg).bits or 8, **_data_on_disk(cfg)}}
+    pixels = pixel_format(cfg)
+    meaning = {"channels": list(pixels.channels), "ranges": [list(pair) for pair in pixels.ranges]}
+    return {"data": {**names, "bit_depth": pixels.bits or 8, **meaning, **_data_on_disk(cfg)}}
 
 
 def _dilations(module: nn.Module) -> list[int]:
