@@ -28,7 +28,6 @@ from revisit.engine.setup import make_config
 from revisit.evaluation.features import center_crop
 from studies.verify.timm_difference import difference, timms_network
 
-from detectron2.config import CfgNode
 from detectron2.modeling import build_model
 
 NETWORK = "tf_efficientnet_lite0"
@@ -115,7 +114,7 @@ def test_a_backbone_that_is_typed_stays_and_is_refused_with_the_keys_it_takes(pa
 
 
 def test_comparison_starts_from_a_name_and_continues_it(packages):
-    cfg = CfgNode({"DATASETS": {"TRAIN": ("images",)}})
+    cfg = make_config("configs/own_images/continue.yaml", ["DATASETS.TRAIN", "('images',)"])
     recipe = "configs/own_images/continue.yaml"
     starts = read_starts(["random", NAME, f"continue:{NAME}"], cfg, recipe)
     assert list(starts) == [RANDOM, NAME, "made_up, continued"]
