@@ -152,19 +152,21 @@ def test_weights_of_photographs_see_channels_by_the_map_of_starts(embedded):
         assert torch.equal(mapped.stem.conv1.weight, stem)
 
 
-def test_images_of_channels_travel_in_shards(images, tmp_path):
+def test_images_of_channels_travel_in_shards_and_to_a_store_and_back(images, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     arrays = tmp_path / "arrays"
     arrays.mkdir()
     for file in (images / "tif").iterdir():
         np.save(arrays / f"{file.stem}.npy", tifffile.imread(file))
     for folder in (images / "tif", arrays):
-        packed = tmp_path / f"shards-{folder.name}"
-        pack(f"--data folder:{folder} --output {packed} --count 3")
-        shards, files = list(get_records(f"shards:{packed}")), list(get_records(f"folder:{folder}"))
+        files = list(get_records(f"folder:{folder}"))
         pixels = format_of({}, files)
-        assert pixels == format_of({}, shards) and pixels.count == 5 and len(shards) == len(files)
-        for one, other in zip(shards, files, strict=True):
-            np.testing.assert_array_equal(read_record(one, pixels), read_record(other, pixels))
+        for packed in (f"{tmp_path}/shards-{folder.name}", f"memory://channels/{folder.name}"):
+            pack(f"--data folder:{folder} --output {packed} --count 3")
+            shards = list(get_records(f"shards:{packed}"))
+            assert pixels == format_of({}, shards) and pixels.count == 5 and len(shards) == len(files)
+            for one, other in zip(shards, files, strict=True):
+                np.testing.assert_array_equal(read_record(one, pixels), read_record(other, pixels))
         message = refusal(pack, f"--data folder:{folder} --output {tmp_path}/small --short-side 32")
         assert "5 channels" in message and "no --short-side" in message
 
