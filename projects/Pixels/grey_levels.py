@@ -117,7 +117,7 @@ def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:
     top, wanted = (255, "floats of 0 to 1 or of 0 to 255") if floats[0] else (2**16 - 1, "0 to at most 16 bits")
     for name, _, low, high, _ in deep:
         if not (low >= 0 and high <= top):  # nor is NaN
-            raise UserError(f"{name} has values from {low:g} to {high:g}: expected {wanted}")
+            raise UserError(f"{name} has values from {low:g} to {high:g}: expected {wanted} (INPUT.RANGE takes others)")
     high = max(highs)
     bits = (1 if high <= 1 else 8) if floats[0] else max(8, int(high).bit_length())
     counts = f"{len(deep)} of {len(chosen)} images looked at have more than 8 bits a sample"

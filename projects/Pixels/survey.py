@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from projects.Pixels.samples import Samples
 from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_bytes
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.tiff_tags import BITS, further_bands, tags_of
+from revisit.data.images.tiff_tags import BITS, colours_of, further_bands, tags_of
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError, expect, first_line
 
@@ -134,9 +135,11 @@ def _may_hold_more(record: dict) -> bool:
 
 
 def _is_plain_tiff(data: bytes) -> bool:
-    """Whether a TIFF is RGB or grey with 8 bits a sample, by its tags."""
+    """Whether a TIFF is RGB or grey with 8 bits a sample, by its tags; without tifffile, of any number of bits."""
     try:
         tags = tags_of(data)
+        if find_spec("tifffile") is None:
+            return further_bands(tags) <= 0 or colours_of(tags) > 1
         return further_bands(tags) <= 0 and max(tags.get(BITS, (1,))) <= 8 and set(tags.get(_FORMAT, (1,))) == {1}
     except Exception:  # of a damaged file, which who reads it names
         return False

@@ -1,10 +1,12 @@
 """What samples mean is decided once for a run: by what is stated, else by the weights, else by the images."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from trees import logged
 
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
@@ -177,3 +179,12 @@ def test_channels_in_files_of_their_own_are_one_image(tmp_path):
     (folder / "first.txt").write_text("\n".join(str(folder / name) for name in names if "_D" in name))
     with pytest.raises(UserError, match=r"1 files are missing: .*field1_F\.npy"):
         decided(f"list:{folder / 'first.txt'}", "INPUT.CHANNEL_FILES", "{}_D.npy {}_F.npy", output=tmp_path)
+
+
+def test_deep_photographs_in_tiffs_need_no_tifffile(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    for number in range(3):
+        values = GENERATOR.integers(0, 4000, (20, 30)).astype(np.uint16)
+        Image.fromarray(values).save(tmp_path / f"{number}.tif")
+    cfg = decided(f"folder:{tmp_path}", output=tmp_path / "run")
+    assert cfg.INPUT.BIT_DEPTH == 12 and cfg.INPUT.CHANNELS is None and cfg.INPUT.RANGE is None
