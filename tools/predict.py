@@ -42,6 +42,7 @@ def main() -> None:
     from projects.Predict.amounts import objects_in_words
     from projects.Predict.file_predictions import FilePredictor, find_sources
     from projects.Predict.predictions import finetuned_config, set_score_threshold
+    from revisit.data.images.deep_images import pixel_format
     from revisit.keys import Facts, resolve_auto_values
 
     runner = runner_of(args)
@@ -62,7 +63,8 @@ def main() -> None:
         print(f"note: {message}")
     done = len(sources) - len(predictor.unreadable)
     expect(done > 0, "none of the inputs can be read")
-    print(f"{done} of {len(sources)} files: pictures and JSON are in {args.output}")
+    written = f"{done} of {len(sources)} files: pictures and JSON are in {args.output}"
+    print(pixel_format(cfg).caption(written))
     if predictor.data_set:
         print(f"as a data set: {predictor.data_set}")
     if predictor.is_detector:

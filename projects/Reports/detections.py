@@ -131,7 +131,8 @@ def _draw(
         if chosen:
             path = folder / f"{len(list(folder.iterdir()))}_{group}.png"
             rows = [_row(image, names, threshold, pixels) for image in chosen]
-            save_sheet(path, rows, ["truth", f"predicted, scores of at least {threshold:.2f}"])
+            headers = ["truth", f"predicted, scores of at least {threshold:.2f}"]
+            save_sheet(path, rows, headers, subtitle=pixels.caption(""))
             pictures.append((path, captions[group]))
     return pictures
 

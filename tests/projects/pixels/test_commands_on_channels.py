@@ -25,7 +25,8 @@ def test_predictions_are_drawn_and_those_for_photographs_refused(of_channels, ma
     Image.fromarray(make_picture(64, 80)).save(tmp_path / "photograph.png")
     images = f"--score-threshold 0.01 --data {of_channels}/fields/images {tmp_path}/photograph.png"
     text = run(f"python tools/predict.py {weights}/found {images}", of_channels)
-    assert "8 of 9 files" in text and "photograph.png: 3 channels: expected 5 (1 2 3 4 5)" in text
+    assert "8 of 9 files" in text and "/found; shown: principal components of the channels" in text
+    assert "photograph.png: 3 channels: expected 5 (1 2 3 4 5)" in text
     assert all(is_shown(tmp_path / f"found/{number}.png") for number in range(8))
     content = json.loads((tmp_path / "found/data_set.json").read_text())
     assert content["annotations"] and [each["name"] for each in content["categories"]] == list(NAMES)
