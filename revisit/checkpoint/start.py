@@ -1,12 +1,14 @@
 """What a network can start from: which file weights are, and which network and pixels they ask a config for."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from revisit.checkpoint import RANDOM
 from revisit.checkpoint.flags import (
     expect_flags,
     flag_keys,
+    flags_path,
     network_flags,
     read_flags,
     without_pixels_of_photographs,
@@ -58,6 +60,13 @@ def start(weights: str) -> Start:
     if weights in ("", RANDOM):
         return Start(weights, None, {}, "")
     file = weights_file(weights)
+    pair = [path for path in (file, flags_path(file)) if path.is_file()]
+    return _start_of_file(weights, file, *((path.stat().st_mtime_ns, path.stat().st_size) for path in pair))
+
+
+@lru_cache(maxsize=4)
+def _start_of_file(weights: str, file: Path, *stamps: tuple[int, int]) -> Start:
+    """``stamps`` tell files that were written since: several keys of a config ask, and a checksum takes its time."""
     flags, _, licence = read_flags(weights if is_url(weights) else file)
     if flags is None:
         flags = peek(file).get("flags", {})

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import run_checkpoint, write_converted
 from trees import refusal
 
-from revisit.checkpoint.flags import write_flags
+from revisit.checkpoint.flags import read_flags, write_flags
 from revisit.checkpoint.named_weights import NAMED_WEIGHTS_REGISTRY, cache_folder, kept_file, weights_file
 from revisit.checkpoint.run_folder import trained_network
 from revisit.checkpoint.start import start
@@ -112,3 +113,12 @@ def test_a_cache_that_cannot_be_written_is_refused_in_a_line(tmp_path, monkeypat
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert "XDG_CACHE_HOME" in refusal(weights_file, "test:one")
+
+
+def test_what_a_start_says_is_read_once_until_its_files_change(tmp_path, monkeypatch):
+    weights = write_converted(run_checkpoint(), tmp_path / "backbone.pth")
+    read = []
+    monkeypatch.setattr("revisit.checkpoint.start.read_flags", lambda file: read.append(file) or read_flags(file))
+    assert start(str(weights)).flags == start(str(weights)).flags and len(read) == 1
+    write_flags(weights, {**start(str(weights)).flags, "MODEL.PIXEL_MEAN": [1.0, 2.0, 3.0]}, source="another")
+    assert start(str(weights)).flags["MODEL.PIXEL_MEAN"] == [1.0, 2.0, 3.0] and len(read) == 2
