@@ -7,7 +7,7 @@ import numpy as np
 from projects.Pixels.channels import CHANNELS, SHOWN
 from projects.Pixels.levels import to_levels
 from projects.Pixels.samples import Samples
-from projects.Pixels.survey import survey
+from projects.Pixels.survey import some_pixels, survey
 from revisit.checkpoint.flags import IMAGENET
 from revisit.checkpoint.start import start
 from revisit.data.images.deep_images import pixel_format
@@ -21,7 +21,6 @@ from revisit.keys import Decision, Facts, declare, of_detectron2
 from detectron2.config import CfgNode
 
 MEAN, STD = "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"
-PIXELS = 4096  # of an image
 SPREAD = 2.5  # standard deviations of a principal component that become half of the grey levels
 
 
@@ -33,12 +32,11 @@ def levels_of(records: Sequence[dict], pixels: PixelFormat) -> np.ndarray:
 
     def some(record: dict) -> np.ndarray | None:
         try:
-            flat = read_record(record, pixels, complete=True).reshape(-1, pixels.count)
+            return some_pixels(Samples(read_record(record, pixels, complete=True)), None)
         except UnreadableImageError:
             return None
-        return flat[:: 1 + len(flat) // PIXELS | 1]
 
-    read = [each for each in ask_each(some, sample(records), "measuring grey levels") if each is not None]
+    read = [levels for levels in ask_each(some, sample(records), "measuring grey levels") if levels is not None]
     expect(read, f"{MEAN} auto: none of the images can be read")
     return np.concatenate(read)
 

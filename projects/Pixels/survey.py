@@ -1,7 +1,6 @@
 """What a sample of the images holds: which channels, and which values in them."""
 
 import functools
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from projects.Pixels.arrays import NPY_MAGIC, NPZ_MAGIC
 from projects.Pixels.channel_files import FIELD, names_of_patterns
+from projects.Pixels.dicom import HEAD, is_dicom
 from projects.Pixels.levels import all_samples_of, samples_of
 from projects.Pixels.samples import Samples
 from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_bytes
@@ -21,17 +22,12 @@ from revisit.data.images.tiff_tags import BITS, colours_of, further_bands, tags_
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError, expect, first_line
 
-logger = logging.getLogger(__name__)
-
-HEAD = 132  # bytes, by which formats are known
 PIXELS = 4096  # of an image, at most
-_ARRAYS = (b"\x93NUMPY", b"PK\x03\x04")  # starts of .npy and .npz
 _FORMAT = 339  # a tag of TIFFs: 1 of integers without a sign
-_DICOM = b"DICM"  # from byte 128 on
 _kept: dict[tuple, "Survey | None"] = {}  # of the last images that were asked for
 
 
-class Found(NamedTuple):
+class Content(NamedTuple):
     """Of one image."""
 
     file_name: str
@@ -66,13 +62,13 @@ def survey(records: Sequence[dict], pixels: PixelFormat) -> Survey | None:
         UserError: images with other channels than others, or than ``pixels`` has; no data in any.
     """
     places = tuple(map(_place, sample(records)))
-    known = PixelFormat(channels=pixels.channels, files=pixels.files, nodata=pixels.nodata)
-    key = (places, known, pixels.is_of_photographs)
+    asked = PixelFormat(channels=pixels.channels, files=pixels.files, nodata=pixels.nodata)
+    key = (places, asked, pixels.is_of_photographs)
     if key not in _kept:  # several keys of a config ask for the same
         _kept.clear()
-        _kept[key] = seen = _survey(places, known, can_be=pixels.is_of_photographs)
+        _kept[key] = seen = _survey(places, asked, can_be=pixels.is_of_photographs)
         if seen is not None:
-            _kept[places, replace(known, channels=seen.channels), False] = seen
+            _kept[places, replace(asked, channels=seen.channels), False] = seen
     return _kept[key]
 
 
@@ -93,22 +89,22 @@ def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
         return None
     look = functools.partial(_look, pixels=pixels)
     looked = ask_each(look, records, "looking at channels and values")
-    found = [each for each in looked if isinstance(each, Found)]
-    expect(found, f"none of {len(looked)} images that were looked at can be read, such as {looked[0]}")
-    if can_be and all(each.is_plain for each in found):
+    contents = [each for each in looked if isinstance(each, Content)]
+    expect(contents, f"none of {len(looked)} images that were looked at can be read, such as {looked[0]}")
+    if can_be and all(each.is_plain for each in contents):
         return None
-    _expect_alike(found)
-    first = found[0]
-    values = np.concatenate([each.values for each in found])
-    expect(len(values), f"{first.file_name} and {len(found) - 1} other images: no pixel has data")
-    dtypes = tuple(sorted({each.dtype for each in found}))
-    return Survey(len(found), _names(first.channels, pixels), first.is_colour, dtypes, values)
+    _expect_alike(contents)
+    first = contents[0]
+    values = np.concatenate([each.values for each in contents])
+    expect(len(values), f"{first.file_name} and {len(contents) - 1} other images: no pixel has data")
+    dtypes = tuple(sorted({each.dtype for each in contents}))
+    return Survey(len(contents), _names(first.channels, pixels), first.is_colour, dtypes, values)
 
 
-def _expect_alike(found: list[Found]) -> None:
+def _expect_alike(contents: list[Content]) -> None:
     """Raise UserError where images differ in how many channels they have."""
-    first = found[0]
-    for other in found:
+    first = contents[0]
+    for other in contents:
         if len(other.channels) != len(first.channels):
             one, two = (f"{each.file_name} has {len(each.channels)} channels" for each in (first, other))
             raise UserError(f"{one}, {two}: expected images of one kind, or INPUT.CHANNELS that all of them have")
@@ -131,7 +127,7 @@ def _may_hold_more(record: dict) -> bool:
         return False
     if head.startswith(TIFF_MAGICS) and FIELD not in record:
         return not _is_plain_tiff(read_bytes(record))
-    return FIELD in record or head.startswith(_ARRAYS) or head[128:] == _DICOM
+    return FIELD in record or _is_data(head)
 
 
 def _is_plain_tiff(data: bytes) -> bool:
@@ -145,7 +141,7 @@ def _is_plain_tiff(data: bytes) -> bool:
         return False
 
 
-def _look(record: dict, pixels: PixelFormat) -> Found | str:
+def _look(record: dict, pixels: PixelFormat) -> Content | str:
     """What is wrong with an image that cannot be read; another check counts these."""
     try:
         data = read_bytes(record)
@@ -157,13 +153,13 @@ def _look(record: dict, pixels: PixelFormat) -> Found | str:
     has_marks = samples.missing is not None and samples.values.dtype != np.uint8
     is_plain = is_colour and not has_marks and _is_of_some_depth(data, samples)
     names = samples.names if len(samples.names) == count else ("",) * count
-    return Found(
+    return Content(
         str(record["file_name"]),
         names,
         is_colour,
         is_plain,
         str(samples.values.dtype),
-        _some_pixels(samples, pixels.nodata),
+        some_pixels(samples, pixels.nodata),
     )
 
 
@@ -171,10 +167,15 @@ def _is_of_some_depth(data: bytes, samples: Samples) -> bool:
     """Whether INPUT.BIT_DEPTH can say what the values of a file mean."""
     kind, bytes_of_one = samples.values.dtype.kind, samples.values.dtype.itemsize
     fits = (kind == "u" and bytes_of_one <= 2) or (kind == "f" and samples.values.min() >= 0)
-    return fits and not (data.startswith(_ARRAYS) or data[128:HEAD] == _DICOM)
+    return fits and not _is_data(data)
 
 
-def _some_pixels(samples: Samples, nodata: float | None) -> np.ndarray:
+def _is_data(head: bytes) -> bool:
+    """Whether a file that begins so is an array or DICOM, which are never photographs."""
+    return head.startswith((NPY_MAGIC, NPZ_MAGIC)) or is_dicom(head)
+
+
+def some_pixels(samples: Samples, nodata: float | None) -> np.ndarray:
     """(n, C) of at most PIXELS pixels that have data in all channels, spread evenly, finite."""
     flat = samples.values.reshape(-1, samples.values.shape[2])
     step = 1 + len(flat) // PIXELS | 1  # odd, so that it meets all columns
