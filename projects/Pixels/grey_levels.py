@@ -58,13 +58,18 @@ def read_values(data: bytes, image: Image.Image | None) -> np.ndarray:
         return np.asarray(image)
     if image is not None:
         open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
-    # PIL keeps but the high bytes of colours.
-    values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    if values is None:
-        raise ValueError("neither PIL nor OpenCV can decode it")
+    values = all_bits(data)
     if values.ndim == 3 and values.shape[2] not in (3, 4):
         raise ValueError(f"{values.shape[2]} bands, expected 1, or 3 and perhaps transparency")
     return values[..., 2::-1] if values.ndim == 3 else values
+
+
+def all_bits(data: bytes) -> np.ndarray:
+    """By OpenCV, colours as BGR: PIL keeps but the high bytes of these. Raises ValueError for what it cannot decode."""
+    values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if values is None:
+        raise ValueError("neither PIL nor OpenCV can decode it")
+    return values
 
 
 def to_grey_levels(values: np.ndarray, bits: int | None) -> np.ndarray:

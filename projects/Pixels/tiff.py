@@ -20,7 +20,7 @@ from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError,
 from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import LYING, turned
-from revisit.data.images.tiff_tags import HEIGHT, WIDTH, tags_of
+from revisit.data.images.tiff_tags import ALPHA, HEIGHT, WIDTH, tags_of
 
 from detectron2.utils.logger import log_first_n
 
@@ -34,7 +34,6 @@ except ImportError:  # said where a TIFF is to be read
 ORIENTATION, GDAL_METADATA, NODATA = 274, 42112, 42113
 MOST_PAGES = 4096
 _REDUCED, MASK = 1, 4  # bits of NewSubfileType
-_ALPHA = (1, 2)  # kinds of further samples that are transparency
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
 _COLOURS = {_WHITE_IS_ZERO: 1, _BLACK_IS_ZERO: 1, _RGB: 3, _PALETTE: 1, _YCBCR: 3}  # samples
 _JPEG = 7
@@ -236,7 +235,7 @@ def _place_of_alpha(page: "TiffPage") -> int | None:
     """Among the samples of a page, of which the last are of the kinds that ExtraSamples has."""
     further = page.samplesperpixel - _COLOURS[page.photometric]
     kinds = page.extrasamples[-further:] if further > 0 else ()
-    places = [page.samplesperpixel - len(kinds) + n for n, kind in enumerate(kinds) if kind in _ALPHA]
+    places = [page.samplesperpixel - len(kinds) + n for n, kind in enumerate(kinds) if kind in ALPHA]
     if len(places) > 1:
         raise DeepImageError(f"a TIFF with {len(places)} samples of transparency: expected one at most")
     return places[0] if places else None

@@ -9,8 +9,6 @@ Files are opened for each window, so nothing open is carried into a worker.
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,7 +21,7 @@ from projects.Pixels.tiff import Window, read_tiff, tiff_head
 from projects.Pixels.write_tiff import samples_bytes
 from revisit.data.images.image_bytes import WINDOW, WINDOW_READER_REGISTRY, UnreadableImageError, first_bytes, read_file
 from revisit.data.images.opening import TIFF_MAGICS
-from revisit.data.images.reader import read_size
+from revisit.data.images.reader import naming, read_size
 from revisit.errors import UserError, first_line
 
 _LARGE = "one that is too large can be saved in tiles: gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
@@ -61,7 +59,7 @@ def read_window(file_name: str, window: Window) -> Samples:
         DeepImageError: nothing gives its samples a meaning, or what reads such is not installed.
         UnreadableImageError: damaged, too large, of another format, or not of the size that the window asks for.
     """
-    with _naming(file_name):
+    with naming(file_name):
         head = first_bytes(file_name)
         if head.startswith(TIFF_MAGICS):
             samples = read_tiff(file_name, file_name, window)
@@ -100,14 +98,3 @@ def _cut(samples: Samples, window: Window) -> Samples:
 def _part(values: np.ndarray, window: Window) -> np.ndarray:
     left, top, right, bottom = window
     return values[top:bottom, left:right]
-
-
-@contextmanager
-def _naming(file_name: str) -> Iterator[None]:
-    """Whatever is raised becomes an UnreadableImageError that begins with the file's name."""
-    try:
-        yield
-    except UnreadableImageError as error:
-        raise type(error)(f"{file_name}: {error}") from None
-    except Exception as error:  # whatever damaged bytes trip
-        raise UnreadableImageError(f"{file_name}: {first_line(error)}") from error

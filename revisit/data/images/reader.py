@@ -67,7 +67,7 @@ class Picture(NamedTuple):
         """(height, width) in px, upright; of a file by its head, as PIL reads it. Raises UnreadableImageError."""
         if isinstance(self.data, np.ndarray):
             return self.data.shape[:2]
-        with _naming(self.name):
+        with naming(self.name):
             return _upright_size(io.BytesIO(self.data))
 
     def decode(self, like_pil: bool = False, complete: bool = False) -> np.ndarray:
@@ -84,7 +84,7 @@ class Picture(NamedTuple):
         """
         if isinstance(self.data, np.ndarray):
             return self.data
-        with _naming(self.name):
+        with naming(self.name):
             if not self.pixels.is_of_photographs:
                 return deep_images().read(self.data, self.record, self.pixels)
             if self.is_jpeg:
@@ -154,7 +154,7 @@ def read_or_next(records: Sequence[dict], index: int, read: Callable[[dict], Rea
 
 
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
+def naming(name: str) -> Iterator[None]:
     """Whatever is raised becomes an UnreadableImageError that begins with ``name`` if there is one."""
     start = f"{name}: " if name else ""
     try:

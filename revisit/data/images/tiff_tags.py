@@ -12,7 +12,7 @@ from detectron2.utils.logger import log_first_n
 
 WIDTH, HEIGHT, BITS, PHOTOMETRIC, SAMPLES, EXTRA = 256, 257, 258, 262, 277, 338
 _COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
-_ALPHA = (1, 2)  # kinds of further bands that are transparency
+ALPHA = (1, 2)  # kinds of further bands that are transparency
 
 
 def tags_of(data: bytes) -> ImageFileDirectory_v2:
@@ -31,7 +31,7 @@ def colours_of(tags: ImageFileDirectory_v2) -> int:
 
 def further_bands(tags: ImageFileDirectory_v2) -> int:
     """How many bands a TIFF has besides its colours and transparency."""
-    return tags.get(SAMPLES, 1) - colours_of(tags) - sum(kind in _ALPHA for kind in tags.get(EXTRA, ()))
+    return tags.get(SAMPLES, 1) - colours_of(tags) - sum(kind in ALPHA for kind in tags.get(EXTRA, ()))
 
 
 def check_bands(data: bytes) -> None:
