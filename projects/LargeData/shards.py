@@ -93,7 +93,7 @@ class _Keys(NamedTuple):
 def _keys_of(names: Collection[str]) -> _Keys:
     """A key ends at the last dot of a name, as photographs have dots in theirs. Where an image's name ends at its first
     dot, further images that begin so are parts of that sample, as WebDataset has it. Files that a plug-in reads, as
-    arrays, are images where there are no others: beside these they are features."""
+    arrays, are images where there are no others: next to these they are features."""
     keys = _Keys({}, {}, [])
     suffixes = {posixpath.splitext(name)[1].lower() for name in names}
     of_images = SUFFIXES if suffixes & SUFFIXES else deep_images().SUFFIXES

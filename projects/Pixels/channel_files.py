@@ -23,7 +23,7 @@ def words_in(text: str) -> tuple[str, ...]:
 
 
 def patterns_of(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Of words between blanks or commas, or of a list. Raises UserError for one that names no file beside another."""
+    """Of words between blanks or commas, or of a list. Raises UserError for one that names no file of a folder."""
     patterns = words_in(text) if isinstance(text, str) else tuple(text)
     for pattern in patterns:
         leaves = os.path.isabs(pattern) or ".." in pattern.split("/")
@@ -44,10 +44,10 @@ def names_of_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
 def files_of(file_name: str, patterns: Sequence[str]) -> list[str]:
     """The files of an image's channels, by that of its first; [] of a file that is none of a first channel."""
     before, after = map(re.escape, patterns[0].split("{}"))
-    found = re.fullmatch(rf"(?s:(.*/)?){before}([^/]+){after}", file_name)
-    if not found:
+    match = re.fullmatch(rf"(?s:(.*/)?){before}([^/]+){after}", file_name)
+    if not match:
         return []
-    folder, name = found[1] or "", found[2]
+    folder, name = match[1] or "", match[2]
     return [folder + pattern.replace("{}", name) for pattern in patterns]
 
 

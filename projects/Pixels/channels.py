@@ -183,7 +183,7 @@ def _rounded(low: float, high: float) -> tuple[float, float]:
 
 
 def table_of_ranges(seen: Survey, ranges: Sequence[Sequence[float]]) -> str:
-    """What was seen of each channel, and what becomes of it; warns of values that fill little of their range."""
+    """The values of each channel and its range, as a table; warns of values that fill little of their range."""
     marks = np.percentile(seen.values.astype(np.float64), (0, 0.5, 50, 99.5, 100), axis=0).T
     rows = ["channel        lowest     median    highest   black      white"]
     for name, (lowest, low, median, high, highest), (black, white) in zip(seen.channels, marks, ranges, strict=True):

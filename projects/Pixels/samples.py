@@ -34,6 +34,6 @@ def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:
     kind = np.uint8 if values.dtype.kind == "b" else values.dtype.newbyteorder("=")
     values = np.ascontiguousarray(values, kind)
     of_values = None if kind == np.uint8 or values.dtype.kind != "f" else ~np.isfinite(values).all(axis=-1)
-    found = [mask for mask in (*masks, of_values, None if alpha is None else alpha == 0) if mask is not None]
-    missing = np.logical_or.reduce(found) if found else np.zeros(1, bool)
+    marks = [mask for mask in (*masks, of_values, None if alpha is None else alpha == 0) if mask is not None]
+    missing = np.logical_or.reduce(marks) if marks else np.zeros(1, bool)
     return samples._replace(values=values, missing=missing if missing.any() else None)

@@ -59,7 +59,7 @@ class TiffHead(NamedTuple):
 def read_tiff(source: bytes | str, name: str = "", window: Window | None = None) -> Samples:
     """Of the image of full resolution in a TIFF: its samples, or those of the pages that it calls channels.
 
-    - What OME, ImageJ or tifffile call z or time is read at its first place, and that is said once. Pages of one shape
+    - What OME, ImageJ or tifffile call z or time is read at its first place, which is logged once. Pages of one shape
       that nothing names are refused. Reduced levels are not read, and masks (GDAL's) are ``missing``.
     - Samples after the colours are channels, but ExtraSamples 1 and 2, which are ``alpha``.
     - A palette of greys is one channel of its levels, another one RGB. Where white is 0, grey is inverted.
@@ -242,7 +242,7 @@ def _place_of_alpha(page: "TiffPage") -> int | None:
 
 
 def _stored(page: "TiffPage", window: Window | None = None) -> np.ndarray:
-    """(H, W, S) of a page whose samples lie together or in planes, or of a window of it."""
+    """(H, W, S) of a page whose samples lie together or in planes, or of its window."""
     if not window:
         values = page.asarray(squeeze=False, maxworkers=1)[:, 0]  # (planes, H, W, samples of each)
     elif page.is_memmappable:
@@ -281,7 +281,7 @@ def _shown(page: "TiffPage", values: np.ndarray) -> np.ndarray:
 
 
 def _through_palette(samples: Samples, palette: np.ndarray | None) -> Samples:
-    """The levels of 0 to 255 that a palette (3, M) has for each value: one channel where all of it is grey."""
+    """The levels of 0 to 255 that a palette (3, M) has for each value: one channel where the palette is grey."""
     if palette is None or samples.values.shape[-1] != 1:
         raise DeepImageError("a TIFF with a palette, and it has none or several samples: expected one, and a palette")
     levels = palette.T >> 8 if palette.max() > 255 else palette.T  # of 16 bits; some writers have 8

@@ -54,8 +54,8 @@ def _parsed(text: str) -> ElementTree.Element:
 def _planes(axes: str, sizes: Sequence[int], count: int, names: tuple[str, ...] = ()) -> Planes:
     """By the axes over the pages, the slowest first."""
     if min(sizes, default=1) < 1 or math.prod(sizes) != count:
-        said = " x ".join(f"{size} {axis}" for axis, size in zip(axes, sizes, strict=True)) or "one"
-        raise DeepImageError(f"a TIFF whose description says {said}, and it has {count} pages: expected as many")
+        stated = " x ".join(f"{size} {axis}" for axis, size in zip(axes, sizes, strict=True)) or "one"
+        raise DeepImageError(f"a TIFF whose description says {stated}, and it has {count} pages: expected as many")
     pages = np.arange(count).reshape(tuple(sizes))
     first = pages[tuple(slice(None) if axis == "C" else 0 for axis in axes)].ravel()
     left_out = [_AXES.get(axis, axis) for axis, size in zip(axes, sizes, strict=True) if axis != "C" and size > 1]
@@ -113,15 +113,15 @@ def _of_imagej(text: str, count: int) -> Planes:
 def _of_tifffile(text: str, count: int) -> Planes | None:
     """A JSON object with the axes of all pages and their samples, of which the pages' are the first."""
     try:
-        said = json.loads(text)
+        stated = json.loads(text)
     except ValueError:
         return None
-    axes, shape = said.get("axes"), said.get("shape")
+    axes, shape = stated.get("axes"), stated.get("shape")
     if not isinstance(axes, str) or not isinstance(shape, list) or len(axes) != len(shape) or "Y" not in axes:
         return None
     over_pages = axes[: axes.index("Y")]
     sizes = [int(size) for size in shape[: len(over_pages)]]
-    names = said.get("channel_names", ())
+    names = stated.get("channel_names", ())
     if count == 1 and over_pages in ("C", "S"):  # planes of one page
         return None
     return _planes(over_pages, sizes, count, tuple(map(str, names)))
@@ -131,9 +131,9 @@ def names_of_bands(text: str, count: int) -> tuple[str, ...]:
     """Of ``count`` samples of a page, by GDAL's metadata: their descriptions, else what colours they are; () where one
     has none, or two have the same."""
     items = _parsed(text).iter("Item") if text else ()
-    said = {(item.get("role"), item.get("sample")): (item.text or "").strip() for item in items}
+    bands = {(item.get("role"), item.get("sample")): (item.text or "").strip() for item in items}
     for role in _ROLES:
-        names = tuple(said.get((role, str(sample)), "") for sample in range(count))
+        names = tuple(bands.get((role, str(sample)), "") for sample in range(count))
         if len(set(names)) == count and not _UNNAMED & {name.lower() for name in names}:
             return names
     return ()

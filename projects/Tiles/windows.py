@@ -30,9 +30,9 @@ class Tiling(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Self:
         """Raises UserError for what is no tiling."""
-        found = _FORM.fullmatch(text)
-        expect(found, f"tiles {text}: expected px, perhaps +overlap and @scale, such as 1024, 1024+128 or 1024+128@0.5")
-        tile, overlap, scale = found.groups()
+        match = _FORM.fullmatch(text)
+        expect(match, f"tiles {text}: expected px, perhaps +overlap and @scale, such as 1024, 1024+128 or 1024+128@0.5")
+        tile, overlap, scale = match.groups()
         tiling = cls(int(tile), int(overlap or 0), float(scale or 1))
         expect(tiling.tile > 0 and tiling.scale > 0, f"tiles {text}: expected sizes and scales above 0")
         shared = in_file(tiling.overlap, tiling.scale)
@@ -59,7 +59,7 @@ def windows(height: int, width: int, tile: int, overlap: int = 0, scale: float =
     """
     side, shared = in_file(tile, scale), in_file(overlap, scale)
     tops, lefts = (_starts(length, side, side - shared) for length in (height, width))
-    top, left = (each.ravel() for each in np.meshgrid(tops, lefts, indexing="ij"))
+    top, left = (corner.ravel() for corner in np.meshgrid(tops, lefts, indexing="ij"))
     return np.stack([left, top, left + side, top + side], axis=1)
 
 

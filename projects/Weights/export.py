@@ -87,9 +87,8 @@ def _channels(flags: Flags) -> list[str]:
     pixels = format_of(flags, ())
     if not pixels.channels:
         return [str(flags["INPUT.FORMAT"])]
-    ranges = pixels.ranges or ((0, 255),)
-    each = ranges * pixels.count if len(ranges) == 1 else ranges
-    return [f"{name} ({low:g} to {high:g})" for name, (low, high) in zip(pixels.channels, each, strict=True)]
+    ranges = pixels.ranges or ((0, 255),) * pixels.count
+    return [f"{name} ({low:g} to {high:g})" for name, (low, high) in zip(pixels.channels, ranges, strict=True)]
 
 
 def _loading(weights: Path) -> dict[str, str]:

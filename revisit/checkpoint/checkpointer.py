@@ -197,8 +197,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             return tensors
         of_channels = f"{self._path} sees photographs, and the images have channels"
         expect(self.trains, f"{of_channels}: expected weights that were trained on such images")
-        known = {key: flags[key] for key in flag_keys(description) if key in flags}
-        weights = BackboneWeights(tensors, {**IMAGENET, **known}, description, "")
+        stated = {key: flags[key] for key in flag_keys(description) if key in flags}
+        weights = BackboneWeights(tensors, {**IMAGENET, **stated}, description, "")
         return for_channels(weights, self._cfg).tensors
 
     def _taken(self, checkpoint: dict, flags: Flags) -> dict:

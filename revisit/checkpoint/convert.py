@@ -145,12 +145,12 @@ def for_images(weights: BackboneWeights, images: Sequence[dict] | Flags) -> Back
         UserError: weights of other channels than flags, or images that nothing fits.
     """
     weights = as_rgb(weights)
-    said = flags_of_images(images, ()) if isinstance(images, Mapping) else flags_of_images(weights.flags, images)
-    stated = {key: said[key] for key in pixel_keys() if said.get(key) is not None}
+    meaning = flags_of_images(images, ()) if isinstance(images, Mapping) else flags_of_images(weights.flags, images)
+    stated = {key: meaning[key] for key in pixel_keys() if meaning.get(key) is not None}
     cfg = flags_to_config({**weights.flags, **stated})
     pixels, sizes = pixel_format(cfg), {len(cfg.MODEL.PIXEL_MEAN), len(cfg.MODEL.PIXEL_STD)}
-    found = f"flags with MODEL.PIXEL_MEAN or PIXEL_STD of {max(sizes)} values for {pixels.count} channels"
-    expect(sizes == {pixels.count}, f"{found}: make them again")
+    problem = f"flags with MODEL.PIXEL_MEAN or PIXEL_STD of {max(sizes)} values for {pixels.count} channels"
+    expect(sizes == {pixels.count}, f"{problem}: make them again")
     check_channels(weights.flags, cfg, f"a {weights.title}")
     weights = for_channels(weights, cfg)
     return weights._replace(flags={**weights.flags, **format_flags(pixels)})

@@ -42,8 +42,8 @@ def pixel_keys() -> tuple[str, ...]:
 
 def stated_for(description: BackboneDescription, stated: Flags) -> Flags:
     """Those of the values that a user or a config states on which weights of the family depend."""
-    known = {*flag_keys(description), *format_keys()}
-    return {key: value for key, value in stated.items() if key in known and value is not None}
+    keys = {*flag_keys(description), *format_keys()}
+    return {key: value for key, value in stated.items() if key in keys and value is not None}
 
 
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
@@ -136,8 +136,8 @@ def _all_flag_keys() -> set[str]:
 def network_flags(flags: Flags) -> Flags:
     """Those of the flags of weights that say which network and which pixels they are of; {} of no known family."""
     family = family_of(flags)
-    known = {*flag_keys(family), *family.FOLDED, *format_keys()} if family else set()
-    return {key: value for key, value in flags.items() if key in known}
+    keys = {*flag_keys(family), *family.FOLDED, *format_keys()} if family else set()
+    return {key: value for key, value in flags.items() if key in keys}
 
 
 def _flags_file(weights: str | Path) -> Path | None:
@@ -202,9 +202,9 @@ def without_pixels_of_photographs(flags: Flags, cfg: CfgNode) -> Flags:
 def check_channels(flags: Flags, cfg: CfgNode, weights: str) -> None:
     """Raise UserError for weights of channels where the images of a config have others, another order, or none."""
     theirs, ours = format_of(flags, ()).channels, pixel_format(cfg).channels
-    here = f"the images have {' '.join(ours)}" if ours else "the images are photographs, seen as RGB"
+    images = f"the images have {' '.join(ours)}" if ours else "the images are photographs, seen as RGB"
     way_out = f'set INPUT.CHANNELS "{" ".join(theirs)}" for such images, or start from other weights'
-    expect(theirs in ((), ours), f"{weights} sees the channels {' '.join(theirs)}, and {here}: {way_out}")
+    expect(theirs in ((), ours), f"{weights} sees the channels {' '.join(theirs)}, and {images}: {way_out}")
 
 
 def check_stated_flags(

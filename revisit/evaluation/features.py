@@ -78,7 +78,7 @@ def readable_record(records: list[dict], index: int, read: Callable[[dict], Read
 
 
 def center_crop(image: np.ndarray, size: int) -> np.ndarray:
-    """(H, W, C) uint8 -> (size, size, C): the resize to 256/224 and the crop of it, in one resampling."""
+    """(H, W, C) uint8 -> (size, size, C): the resize to 256/224 and its crop, in one resampling."""
     height, width = image.shape[:2]
     side = round(min(height, width) * 224 / 256)
     x0 = (width - side) // 2

@@ -11,7 +11,7 @@ from revisit.checkpoint.convert import as_rgb, for_channels
 from revisit.checkpoint.flags import check_channels
 from revisit.checkpoint.sources import source_layouts
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.keys import value_of
 from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.pretraining import unit_rows
@@ -31,9 +31,10 @@ def load_frozen(cfg: CfgNode, key: str) -> Network:
         weights = load_backbone(name)
         check_channels(weights.flags, cfg, f"{key} {name}")
         weights = for_channels(as_rgb(weights), cfg)
-        ours, theirs = (format_flags(each.seen) for each in (pixel_format(cfg), format_of(weights.flags, ())))
-        for each in [each for each in theirs if theirs[each] != ours.get(each, 8)][:1]:
-            raise UserError(f"{key} wants {each} {theirs[each]}, and images have {ours.get(each, 8)}")
+        ours = format_flags(pixel_format(cfg).seen)
+        for other, value in format_flags(format_of(weights.flags, ()).seen).items():
+            value_here = ours.get(other, 8)
+            expect(value == value_here, f"{key} wants {other} {value}, and images have {value_here}")
         network = Network.of(weights).requires_grad_(False)
     mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (network.mean, network.std))
     logger.info(f"{key}, frozen, {name}: {network.title}; less {mean}, over {std}; {weights.origin}")

@@ -35,7 +35,7 @@ class DeepImages:
     """Refuses images with more than 8 bits a sample. A plug-in registers a subclass that reads them."""
 
     KEYS: tuple[str, ...] = ()  # of a config; the flags of weights and tables of such images have them too
-    SUFFIXES: frozenset[str] = frozenset()  # of what ``images_among`` takes, in small letters, with a dot
+    SUFFIXES: frozenset[str] = frozenset()  # of what ``images_among`` takes, in lower case, with a dot
 
     def format_of(self, values: Mapping[str, Any]) -> PixelFormat:
         """By values of a config or flags, by full key."""
@@ -51,7 +51,7 @@ class DeepImages:
         return {}
 
     def images_among(self, files: Mapping[str, list[str]], alone: bool) -> dict[str, list[str]]:
-        """By suffix, what this reads of files that the core does not; ``alone``: a folder has no images beside them."""
+        """By suffix, what this reads of files that the core does not; ``alone``: a folder has no other images."""
         return {}
 
     def read(self, data: bytes, record: dict, pixels: PixelFormat) -> np.ndarray:
@@ -108,14 +108,14 @@ def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
 
 
 def flags_of_images(flags: Mapping[str, Any], records: Sequence[dict]) -> dict[str, Any]:
-    """``flags``, with what a sample of the images asks for where they say nothing of it. Raises as format_of."""
+    """``flags``, with what a sample of the images asks for where they do not say it. Raises as format_of."""
     images = deep_images()
-    found = {} if any(key in flags for key in images.KEYS) else images.find(records)
-    said = {**flags, **found}
-    for key in said.keys() & {*images.KEYS, *_STATISTICS}:
+    is_stated = any(key in flags for key in images.KEYS)
+    meaning = {**flags} if is_stated else {**flags, **images.find(records)}
+    for key in meaning.keys() & {*images.KEYS, *_STATISTICS}:
         rule = declaration(key).rule
-        expect(rule is None or rule.holds(said[key]), f"flags with {key} {said[key]}: make them again")
-    return said
+        expect(rule is None or rule.holds(meaning[key]), f"flags with {key} {meaning[key]}: make them again")
+    return meaning
 
 
 def is_deep(data: bytes, image: Image.Image | None) -> bool:
