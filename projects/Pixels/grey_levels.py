@@ -128,7 +128,7 @@ def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:
     counts = f"{len(deep)} of {len(chosen)} images looked at have more than 8 bits a sample"
     if max(others) < high / NARROW:
         dark = f"99 % of their values are at most {max(others):g}, so nearly black next to {high:g}"
-        logger.warning(f"{counts}; {dark}: if that is a mark for no data, write it as 0, and the range follows")
+        logger.warning(f"{counts}; {dark}: if that is a mark for no data, set INPUT.NODATA {high:g}")
     return bits, f"{counts}, their highest value is {high:g}"
 
 

@@ -18,7 +18,7 @@ _KINDS = 4096  # bytes, in which a DICOM file says what kind of image it is
 
 def images_among(files: Mapping[str, list[str]], alone: bool) -> dict[str, list[str]]:
     """By suffix, files that are images: .dcm where pydicom is installed. Where a folder has no other images, ``alone``,
-    .npy and .npz too, because next to photographs they are features; and where it has none of these, DICOM files under any
+    .npy and .npz too, because next to photographs they are features; and where it has none of these, DICOM files of any
     name. Of DICOM files, localisers and secondary captures are left out, unless all are such."""
     if can_read() and DICOM in files:
         return {DICOM: _pictures(files[DICOM])}
