@@ -12,6 +12,7 @@ from trees import logged
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_record
+from revisit.data.views.looks import LOOK_REGISTRY
 from revisit.engine.data_checks import decide_by_images
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
@@ -188,3 +189,19 @@ def test_deep_photographs_in_tiffs_need_no_tifffile(tmp_path, monkeypatch):
         Image.fromarray(values).save(tmp_path / f"{number}.tif")
     cfg = decided(f"folder:{tmp_path}", output=tmp_path / "run")
     assert cfg.INPUT.BIT_DEPTH == 12 and cfg.INPUT.CHANNELS is None and cfg.INPUT.RANGE is None
+
+
+def test_pictures_show_three_channels_that_are_named(tmp_path):
+    cfg = decided(write_arrays(tmp_path / "a"), "VIEW.CHANNELS", "5 1 3", output=tmp_path)
+    pixels = pixel_format(cfg)
+    image = read_record({"file_name": str(tmp_path / "a" / "0.npy")}, pixels)
+    np.testing.assert_array_equal(pixels.picture(image), image[..., [4, 0, 2]])
+    assert pixels.caption("a title") == "a title; shown: 5, 1, 3"
+
+
+def test_a_run_drops_channels_as_often_as_its_key_says(tmp_path):
+    name = write_arrays(tmp_path / "a")
+    for often, dropped in ((0.0, 0), (1.0, 4)):
+        cfg = decided(name, "VIEWS.CHANNEL_DROPOUT", often, output=tmp_path)
+        look = LOOK_REGISTRY.get(cfg.VIEWS.POLICY)(cfg)(np.random.default_rng(0))
+        assert len(look.dropped) == dropped  # one of five channels stays
