@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from revisit.files import written_whole
 LAYER = "predictions"
 GEOPACKAGE, GEOJSON = f"{LAYER}.gpkg", f"{LAYER}.geojson"
 COLUMNS = ("file", "class", "score", "area")
+_AT_ONCE = 2**12  # shapes whose texts are in memory
 _DATE = "1970-01-01T00:00:00.000Z"  # of a layer's last change: the same objects have the same bytes
 
 
@@ -89,12 +91,12 @@ def _layer(placed: Sequence[tuple[Mapping[str, Any], Place]], class_names: Seque
 
 def _write_geojson(path: Path, layer: _Layer) -> None:
     """A feature a line."""
-    geometries = geo_package("shapely").to_geojson(layer.on_earth)
-    rows = zip(*(column.tolist() for column in layer.columns), strict=True)
+    as_text, shapes = geo_package("shapely").to_geojson, layer.on_earth
+    parts = (as_text(shapes[start : start + _AT_ONCE]) for start in range(0, len(shapes), _AT_ONCE))
     with written_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write('{"type": "FeatureCollection", "features": [')
         between = "\n"
-        for geometry, row in zip(geometries, rows, strict=True):
+        for geometry, *row in zip(chain.from_iterable(parts), *layer.columns, strict=True):
             properties = json.dumps(dict(zip(COLUMNS, row, strict=True)))
             file.write(f'{between}{{"type": "Feature", "properties": {properties}, "geometry": {geometry}}}')
             between = ",\n"
