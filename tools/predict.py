@@ -29,6 +29,8 @@ def parse_args() -> argparse.Namespace:
     add(parser, "output", required=True, help="folder for pictures and JSON")
     add(parser, "data", nargs="+", default=[], type=str, metavar="PATH", help="image files, folders, data sets, videos")
     parser.add_argument("inputs", nargs="*", metavar="PATH", help="the same, without --data")
+    tiles = "images too large for one look: px of a tile, +overlap and @scale, such as 1024+128@0.5; whole: none"
+    parser.add_argument("--tiles", metavar="TILING", help=f"{tiles} (default: what the weights have learned from)")
     add_runner_options(parser)
     add(parser, "opts")
     args = parse(parser)
@@ -42,20 +44,23 @@ def main() -> None:
     from projects.Predict.amounts import objects_in_words
     from projects.Predict.file_predictions import FilePredictor, find_sources
     from projects.Predict.predictions import finetuned_config, set_score_threshold
+    from projects.Tiles.tiled_predictions import TiledPredictor, some_windows, tiling_to_predict
     from revisit.data.images.deep_images import pixel_format
     from revisit.keys import Facts, resolve_auto_values
 
     runner = runner_of(args)
     cfg = finetuned_config(args)
     threshold = set_score_threshold(cfg, args)
+    tiling = tiling_to_predict(cfg, args.tiles)
     sources = find_sources(args.data, args.output)
     try:
         images = [{"file_name": str(source.path)} for source in sources if not source.is_video]
+        images = some_windows(images, tiling) if tiling else images
         resolve_auto_values(cfg, Facts(records=images))
     except UserError as error:  # an odd file among photographs: those that cannot be read so are left out
         print(f"warning: {error}")
     make_folder(args.output, "--output")
-    predictor = FilePredictor(cfg, args.output)
+    predictor = TiledPredictor(cfg, args.output, tiling) if tiling else FilePredictor(cfg, args.output)
     predictor.run(sources, runner)
     for message in predictor.unreadable:
         print(f"left out: {message}")

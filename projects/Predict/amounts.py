@@ -24,7 +24,7 @@ def objects_in_words(cfg: CfgNode, predictor: FilePredictor, threshold: float) -
         without = f"; {empty} of {count} images have none" if empty else ""
         return f"{total} objects score {scores}{without}"
     none = f"none of {count} images has an object that scores {scores}"
-    files = predictor.files
+    files = predictor.seen_whole
     return f"{none}; {advice(cfg, files)}" if files and threshold > LOWEST else none
 
 

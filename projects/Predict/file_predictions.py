@@ -1,7 +1,7 @@
 """Predict for image files, folders and videos that are no data set."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -129,14 +129,20 @@ class FilePredictor:
     """Predicts for files, draws what it finds, and collects it for JSON files."""
 
     def __init__(self, cfg: CfgNode, output: Path):
-        self._predictor = PerProcess(partial(Predictor, cfg), Predictor(cfg))
-        self._cfg, self._output = cfg, output
+        self.predictor = PerProcess(partial(Predictor, cfg), Predictor(cfg))
+        self.cfg, self.output = cfg, output
         self.is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
         self.images: list[dict] = []  # with their objects, as COCO's format has both
         self.files: list[str] = []  # of the first images; the others are frames of videos
         self.unreadable: list[str] = []
         self.shorter: list[str] = []  # videos that were read, with fewer frames than their files say
         self.data_set = ""  # the name of what was found in image files
+        self.settings: dict[str, str] = {}  # on which an interrupted call has to agree, too
+
+    @property
+    def seen_whole(self) -> list[str]:
+        """Image files that the network can look at as they are."""
+        return self.files
 
     def run(self, sources: list[Source], runner: Runner = HERE) -> None:
         """Write a picture for each image, a video for each video, then the JSON files; those of an earlier call are
@@ -144,25 +150,36 @@ class FilePredictor:
 
         Raises SystemExit in a process that has made its share, where another one writes the JSON files.
         """
-        parts = self._output / "parts"
+        parts = self.output / "parts"
         parts.mkdir(exist_ok=True)
         files = [{"file_name": str(source.path)} for source in sources]
-        weights = [{"file_name": self._cfg.MODEL.WEIGHTS}]
-        with runner.alone(self._output):
+        weights = [{"file_name": self.cfg.MODEL.WEIGHTS}]
+        with runner.alone(self.output):
             of_files = {"files": fingerprint(files), "weights": fingerprint(weights)}
-            settings = {key: value for key, value in plain_config(self._cfg).items() if is_read(self._cfg, key)}
-            record = Record(parts, of_files | settings)
+            settings = {key: value for key, value in plain_config(self.cfg).items() if is_read(self.cfg, key)}
+            record = Record(parts, of_files | settings | self.settings)
             record.claim("give those again to continue, or delete this folder")
-        work = Work("predicting", len(sources), PART, partial(self._part, sources))
-        with in_parts(work, parts, runner) as arrays:
-            for line in of_lines(arrays["lines"]):
+        with in_parts(self.work_of(sources), parts, runner) as arrays:
+            for line in self.lines_of_sources(sources, of_lines(arrays["lines"])):
                 self._collect(line)
             self._write_json()
 
-    def _part(self, sources: list[Source], part: range) -> Arrays:
+    def work_of(self, sources: list[Source]) -> Work:
+        """What can be done in parts, each of which has lines."""
+        return Work("predicting", len(sources), PART, partial(self._part, sources))
+
+    def lines_of_sources(self, sources: list[Source], lines: Iterable[dict]) -> Iterable[dict]:
+        """A line for each source, of those of all parts."""
+        return lines
+
+    def remove_earlier(self) -> None:
+        """What an earlier call has written, before anything new is."""
         for name in ALL:
-            (self._output / name).unlink(missing_ok=True)
-        return {"lines": as_lines([self._line_of(sources[number]) for number in part])}
+            (self.output / name).unlink(missing_ok=True)
+
+    def _part(self, sources: list[Source], part: range) -> Arrays:
+        self.remove_earlier()
+        return {"lines": as_lines([self.line_of(sources[number]) for number in part])}
 
     def _collect(self, line: dict) -> None:
         """What was predicted for the next source, in their order."""
@@ -174,17 +191,17 @@ class FilePredictor:
             numbered = [box | {"image_id": number, "category_id": box["category_id"] + 1} for box in image["objects"]]
             self.images.append({"id": number, **image, "objects": numbered})
 
-    def _line_of(self, source: Source) -> dict:
+    def line_of(self, source: Source) -> dict:
         """Write its pictures; its images, with their objects, and what cannot be read."""
         images: list[dict] = []
         if source.is_video:
             return {"files": [], "problems": self._run_video(source, images), "images": images}
         try:
-            pixels = self._predictor().read({"file_name": str(source.path)})
+            pixels = self.predictor().read({"file_name": str(source.path)})
             picture = self._picture(pixels, str(source.path), source.name, images)
         except UserError as error:
             return {"files": [], "problems": [str(error)], "images": []}
-        _write_image(self._output / f"{source.name}.png", picture)
+        write_image(self.output / f"{source.name}.png", picture)
         return {"files": [str(source.path)], "problems": [], "images": images}
 
     def _run_video(self, source: Source, images: list[dict]) -> list[str]:
@@ -199,7 +216,7 @@ class FilePredictor:
             picture = self._picture(frame, f"{source.path}#{count}", f"{source.name}_{count:06d}", images)
             height, width = (side // 2 * 2 for side in picture.shape[:2])  # codecs want even sides
             if film is None:
-                path = self._output / f"{source.name}.mp4"
+                path = self.output / f"{source.name}.mp4"
                 film = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, (width, height))
                 expect(film.isOpened(), f"cannot write {path}: this OpenCV has no encoder for MPEG-4")
             film.write(np.ascontiguousarray(picture[:height, :width, ::-1]))
@@ -212,15 +229,15 @@ class FilePredictor:
 
     def _problem_of(self, video: Path) -> str:
         """Why a video is not opened, "" where it is."""
-        pixels = self._predictor().pixels
+        pixels = self.predictor().pixels
         if not pixels.is_of_photographs:
             return f"frames are photographs, and the network sees {str(pixels) or 'values of INPUT.RANGE'}"
-        has_other_letters = any(printable(str(path)) != str(path) for path in (video, self._output))
+        has_other_letters = any(printable(str(path)) != str(path) for path in (video, self.output))
         return "OpenCV opens no video whose name is not UTF-8, so rename it" if has_other_letters else ""
 
     def _picture(self, pixels: np.ndarray, file_name: str, name: str, images: list[dict]) -> np.ndarray:
         """Add what is predicted for an (H, W, C) uint8 image; returns it drawn, in a size to look at."""
-        predictor, (height, width) = self._predictor(), pixels.shape[:2]
+        predictor, (height, width) = self.predictor(), pixels.shape[:2]
         size = int(np.clip(max(height, width), *PICTURE))
         predicted = predictor({"file_name": file_name}, pixels)
         image = {"file_name": file_name, "height": height, "width": width, "objects": []}
@@ -232,21 +249,22 @@ class FilePredictor:
             return draw_objects(shown, Boxes.of_instances(objects), predictor.class_names, size)
         if "sem_seg" in predicted:
             labels = predicted_classes(predicted["sem_seg"], (height, width))
-            _write_image(self._output / "classes" / f"{name}.png", labels)
+            write_image(self.output / "classes" / f"{name}.png", labels)
             return fit(paint_classes(shown, labels, class_colors(predictor.class_names)), size)
         depth = predicted["depth"].float().cpu().numpy()
-        _write_image(self._output / "depth" / f"{name}.png", np.clip(depth * _MILLIMETRES, 0, 65535).astype(np.uint16))
+        write_image(self.output / "depth" / f"{name}.png", np.clip(depth * _MILLIMETRES, 0, 65535).astype(np.uint16))
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
     def _write_json(self) -> None:
         """Write images.json after all that is read by it."""
-        predicted = self._output, self.images, self._predictor().class_names
+        predicted = self.output, self.images, self.predictor().class_names
         if self.is_detector:
-            self.data_set = write_objects(*predicted, len(self.files), self._cfg.MODEL.WEIGHTS)
+            self.data_set = write_objects(*predicted, len(self.files), self.cfg.MODEL.WEIGHTS)
         write_images(*predicted)
 
 
-def _write_image(path: Path, image: np.ndarray) -> None:
+def write_image(path: Path, image: np.ndarray) -> None:
+    """Write an (H, W) image, or an (H, W, 3) one in RGB, as a PNG, whole or not at all."""
     path.parent.mkdir(exist_ok=True)
     pixels = image[..., ::-1] if image.ndim == 3 else image
     encoded = cv2.imencode(".png", np.ascontiguousarray(pixels))[1]  # imwrite would end at a name that is not UTF-8

@@ -1,3 +1,3 @@
-"""Registers data sets of windows, and who reads these."""
+"""Registers data sets of windows, who reads these, which of them a network sees, and who scores what is found."""
 
-from projects.Tiles import tiled_sets, window_files  # noqa: F401
+from projects.Tiles import tiled_evaluation, tiled_sets, tiling_of_run, window_files  # noqa: F401

@@ -10,9 +10,10 @@ from functools import lru_cache
 import numpy as np
 
 from projects.Pixels.channel_files import FIELD
+from projects.Tiles.tiling_of_run import TILES
 from projects.Tiles.window_files import Scan, look_at, read_window
 from projects.Tiles.windows import Tiling, inside, windows
-from revisit.data.images.image_bytes import WINDOW, UnreadableImageError
+from revisit.data.images.image_bytes import PADDED, WINDOW, UnreadableImageError
 from revisit.data.sources.catalog import get_records, metadata_of_part
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
@@ -21,7 +22,6 @@ from revisit.errors import expect
 
 from detectron2.utils.logger import log_first_n
 
-TILES = "tiles"
 MOST_MISSING = 0.5  # share of a window's pixels without data, above which it is left out
 KEPT = ("file_name", "label", FIELD)  # fields of an image that its windows have too
 
@@ -42,11 +42,10 @@ def load_tiles(*parts: str) -> Records:
     scans = ask_each(look_at, files, "looking at the sizes of images")
     records, left_out = [], 0
     for image, file, scan in zip(images, files, scans, strict=True):
-        cut = inside(windows(scan.height, scan.width, *tiling), scan.height, scan.width)
-        kept = cut[_has_data(file, os.stat(file).st_mtime_ns, scan, tiling)] if scan.has_marks else cut
-        left_out += len(cut) - len(kept)
+        kept, without = windows_with_data(file, scan, tiling)
+        left_out += without
         fields = {field: image[field] for field in KEPT if field in image}
-        records += [fields | _window_fields(window) for window in kept.tolist()]
+        records += [fields | _window_fields(window, tiling.side) for window in kept.tolist()]
     expect(records, f"{named}: no window has data in more than half of its pixels")
     share = f"; {left_out:,} more are left out, in which more than half of the pixels have no data" * bool(left_out)
     message = f"{named}: {len(records):,} windows of {tiling.side} px in {len(images):,} images{share}"
@@ -60,9 +59,17 @@ def _tiling_and_name(*parts: str) -> tuple[Tiling, str]:
     return Tiling.of(text), name
 
 
-def _window_fields(window: list[int]) -> dict:
+def _window_fields(window: list[int], side: int) -> dict:
     left, top, right, bottom = window
-    return {WINDOW: (left, top, right, bottom), "height": bottom - top, "width": right - left}
+    return {WINDOW: (left, top, right, bottom), PADDED: side, "height": bottom - top, "width": right - left}
+
+
+def windows_with_data(file: str, scan: Scan, tiling: Tiling) -> tuple[np.ndarray, int]:
+    """(n, 4) windows of a file inside its image, of those that it marks most pixels of as having no data none, and how
+    many these are."""
+    cut = inside(windows(scan.height, scan.width, *tiling), scan.height, scan.width)
+    kept = cut[_has_data(file, os.stat(file).st_mtime_ns, scan, tiling)] if scan.has_marks else cut
+    return kept, len(cut) - len(kept)
 
 
 @lru_cache(maxsize=4096)
@@ -82,8 +89,10 @@ def _has_data(file: str, time: int, scan: Scan, tiling: Tiling) -> np.ndarray:
 
 
 def metadata_of_tiles(*parts: str) -> dict:
-    """Detectron2's of the data set that is cut."""
-    return metadata_of_part(_tiling_and_name(*parts)[1])
+    """Detectron2's of the data set that is cut; boxes are scored on whole images."""
+    metadata = metadata_of_part(_tiling_and_name(*parts)[1])
+    is_of_boxes = metadata.get("evaluator_type") == "coco"
+    return metadata | ({"evaluator_type": "coco_tiles"} if is_of_boxes else {})
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout(TILES, "SIZE:NAME", load_tiles, metadata_of_tiles, texts=("SIZE", "NAME")))

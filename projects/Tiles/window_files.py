@@ -25,6 +25,8 @@ from revisit.data.images.reader import naming, read_size
 from revisit.errors import UserError, first_line
 
 _LARGE = "one that is too large can be saved in tiles: gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
+REDUCED = "reduced"  # a record's field, beside a window: how many px of the file are a pixel of the image
+_PART = 1024  # px of each side, which are reduced at once
 _one_at_a_time = threading.Lock()
 
 
@@ -73,10 +75,55 @@ def read_window(file_name: str, window: Window) -> Samples:
         return samples
 
 
+def read_reduced(file_name: str, window: Window, times: int) -> Samples:
+    """As read_window, (ceil(h / times), ceil(w / times), C): each pixel is the mean of those with data in a square of
+    ``times`` px, and is missing where none has. In parts, so that memory goes by the result."""
+    left, top, right, bottom = window
+    step = times * max(1, _PART // times)
+    rows = []
+    for y in range(top, bottom, step):
+        parts = [(x, y, min(x + step, right), min(y + step, bottom)) for x in range(left, right, step)]
+        rows.append(_joined([_reduced(read_window(file_name, part), times) for part in parts], axis=1))
+    whole = _joined(rows, axis=0)
+    return whole if whole.missing.any() else whole._replace(missing=None)
+
+
+def _reduced(samples: Samples, times: int) -> Samples:
+    """``missing`` is an array, whether or not some of it is."""
+    values, missing, alpha = samples.values, samples.missing, samples.alpha
+    has_data = np.ones(values.shape[:2], bool) if missing is None else ~missing
+    count = _sums(has_data, times)
+    means = [_sums(np.where(has_data, values[..., c], 0), times) / np.maximum(count, 1) for c in range(values.shape[2])]
+    mean = np.stack(means, axis=-1)
+    return samples._replace(
+        values=mean.astype(values.dtype) if values.dtype.kind == "f" else np.round(mean).astype(values.dtype),
+        missing=count == 0,
+        alpha=None if alpha is None else np.ceil(_sums(alpha, times) / times**2).astype(alpha.dtype),
+    )
+
+
+def _sums(values: np.ndarray, times: int) -> np.ndarray:
+    """Over squares of (H, W), float64; those at the borders have fewer pixels."""
+    rows, columns = (np.arange(0, length, times) for length in values.shape)
+    return np.add.reduceat(np.add.reduceat(values, rows, axis=0, dtype=np.float64), columns, axis=1)
+
+
+def _joined(parts: list[Samples], axis: int) -> Samples:
+    """Of one file, side by side or one below the other."""
+    alphas = [part.alpha for part in parts if part.alpha is not None]
+    return parts[0]._replace(
+        values=np.concatenate([part.values for part in parts], axis),
+        missing=np.concatenate([part.missing for part in parts], axis),
+        alpha=np.concatenate(alphas, axis) if alphas else None,
+    )
+
+
 @WINDOW_READER_REGISTRY.register()
 def window_bytes(record: dict) -> bytes:
-    """A file of a record's window alone, from which every reader gets the pixels of the whole image there."""
-    return samples_bytes(read_window(str(record["file_name"]), record[WINDOW]))
+    """A file of a record's window alone, from which every reader gets the pixels of the whole image there, so many
+    times smaller as the record's REDUCED says."""
+    file_name, window, times = str(record["file_name"]), record[WINDOW], record.get(REDUCED, 1)
+    return samples_bytes(read_window(file_name, window) if times == 1 else read_reduced(file_name, window, times))
 
 
 def _whole_image(file_name: str) -> Samples:

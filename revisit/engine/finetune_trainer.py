@@ -63,7 +63,12 @@ class FinetuneTrainer(RevisitTrainer):
 
     @classmethod
     def build_test_loader(cls, cfg: CfgNode, dataset_name: str) -> DataLoader:
-        plain = build_detection_test_loader(cfg, dataset_name, mapper=build_mapper(cfg, is_train=False))
+        mapper, records_of = build_mapper(cfg, is_train=False), getattr(evaluator_for(dataset_name), "records", None)
+        if records_of:
+            workers = cfg.DATALOADER.NUM_WORKERS
+            plain = build_detection_test_loader(records_of(dataset_name), mapper=mapper, num_workers=workers)
+        else:
+            plain = build_detection_test_loader(cfg, dataset_name, mapper=mapper)
         how = {"batch_sampler": plain.batch_sampler, "collate_fn": plain.collate_fn, "num_workers": plain.num_workers}
         return SignalSafeLoader(plain.dataset, **how)
 

@@ -30,7 +30,8 @@ Each has
 
 - ``TYPES``: the values of ``evaluator_type`` in a data set's metadata that choose it;
 - ``SCORES``: a ``Score`` for each result over the whole data set, the main one first;
-- ``NETWORKS``: the meta-architectures that this main score is of, where a data set does not say it; may be empty.
+- ``NETWORKS``: the meta-architectures that this main score is of, where a data set does not say it; may be empty;
+- ``records``, where what is predicted is not the data set's own records: a function of its name.
 """
 
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from revisit.data.images.deep_images import pixel_format
-from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import PADDED, UnreadableImageError
 from revisit.data.images.reader import read_record, require_record
 from revisit.data.sources.labels import read_ids
 from revisit.errors import UserError
@@ -55,6 +55,8 @@ class DetectionMapper(DatasetMapper):
         super().__init__(cfg, is_train)
         self._pixels = pixel_format(cfg)
         self._longest = longest_side(cfg, is_train)
+        mean = np.round(cfg.MODEL.PIXEL_MEAN).clip(0, 255).astype(np.uint8)
+        self._fill = mean[::-1] if cfg.INPUT.FORMAT == "BGR" else mean  # as ``read`` has the channels
 
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, C) uint8 pixels of a record's image."""
@@ -66,6 +68,8 @@ class DetectionMapper(DatasetMapper):
         """Detectron2's; ``pixels`` are those of ``read`` where the caller has them."""
         record = copy.deepcopy(record)
         pixels = self.read(record) if pixels is None else pixels
+        if PADDED in record:
+            pixels = self._padded(record, pixels)
         try:
             utils.check_image_size(record, pixels)
         except utils.SizeMismatchError as error:
@@ -88,6 +92,14 @@ class DetectionMapper(DatasetMapper):
             record["annotations"] = annotations
             self._transform_annotations(record, transforms, size)
         return record
+
+    def _padded(self, record: dict, pixels: np.ndarray) -> np.ndarray:
+        """A window with the mean where its image has ended; the record's size follows, in place."""
+        side, (height, width) = record[PADDED], pixels.shape[:2]
+        padded = np.tile(self._fill, (side, side, 1))
+        padded[:height, :width] = pixels
+        record["height"] = record["width"] = side
+        return padded
 
     def _seen(self, pixels: np.ndarray, labels: np.ndarray | None) -> T.AugInput:
         if self._pixels.channels:

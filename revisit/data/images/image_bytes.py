@@ -30,6 +30,7 @@ Range = tuple[str, int, int]  # a file, its first byte, and the one after the la
 Answer = TypeVar("Answer")
 
 WINDOW = "window"  # a record's field: left, top, right and bottom of the part of its file that is the image, in px
+PADDED = "padded_to"  # beside a window: px of both sides, up to which a detector sees the mean where no image is
 WINDOW_READER_REGISTRY = Registry("WINDOW_READER")
 WINDOW_READER_REGISTRY.__doc__ = """
 What reads a part of an image's file: functions of a record with a window, of which the last counts. They return the

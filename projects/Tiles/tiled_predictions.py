@@ -1,0 +1,139 @@
+"""Predict for image files by windows: an interrupted call continues within an image, memory goes by the window."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from projects.Pictures.prediction_sheet import class_colors
+from projects.Pictures.tiles import evenly_spread, fit, outline
+from projects.Predict.file_predictions import PICTURE, FilePredictor, Source, write_image
+from projects.Predict.predictions import heads_of
+from projects.Tiles.tested_windows import line_of, objects_of_lines, windows_to_test
+from projects.Tiles.tiling_of_run import expect_tiles
+from projects.Tiles.window_files import look_at
+from projects.Tiles.windows import Tiling
+from revisit.boxes.boxes import corners_of
+from revisit.data.images.image_bytes import WINDOW
+from revisit.errors import UserError, expect
+from revisit.jobs.parts import Arrays, Work, as_lines
+
+from detectron2.config import CfgNode
+
+PART = 4  # windows
+WHOLE = "whole"  # in place of a tiling: none
+LOOKED_AT = 64  # images, and windows of these
+GRID = (128, 128, 128)  # RGB
+
+
+def tiling_to_predict(cfg: CfgNode, text: str | None) -> Tiling | None:
+    """As --tiles says, which has to fit what the network has learned from, else that; None of whole images."""
+    stated = cfg.INPUT.TILES if text is None else text
+    if stated in ("", WHOLE):
+        return None
+    tiling = Tiling.of(stated)
+    expect_tiles(cfg, tiling, f"--tiles {tiling}")
+    return tiling
+
+
+def some_windows(images: Sequence[dict], tiling: Tiling) -> list[dict]:
+    """Of images that are too large to be looked at whole, a few windows instead. Raises as ``windows_to_test``."""
+    some = [images[place] for place in evenly_spread(len(images), LOOKED_AT)]
+    records = [record for image in some for record in windows_to_test(image, tiling)]
+    return [records[place] for place in evenly_spread(len(records), LOOKED_AT)]
+
+
+class Row(NamedTuple):
+    """What is predicted for at once."""
+
+    source: int  # its place
+    record: dict | None  # of a window; None: the source as it is, a video, or the problem says why not
+    problem: str = ""
+    is_whole: bool = False  # whether the window is all of the image
+
+
+class TiledPredictor(FilePredictor):
+    """As FilePredictor, of images by windows of a tiling; what is found in these is merged."""
+
+    def __init__(self, cfg: CfgNode, output: Path, tiling: Tiling):
+        super().__init__(cfg, output)
+        expect(self.is_detector, f"--tiles {tiling}: {cfg.MODEL.META_ARCHITECTURE} is not merged, expected a detector")
+        self._tiling, self._nms = tiling, heads_of(cfg).NMS_THRESH_TEST
+        self.settings = {"tiles": str(tiling)}
+
+    @property
+    def seen_whole(self) -> list[str]:
+        return []
+
+    def work_of(self, sources: list[Source]) -> Work:
+        rows = [row for place, source in enumerate(sources) for row in self._rows_of(place, source)]
+        return Work("predicting", len(rows), PART, partial(self._windows, sources, rows))
+
+    def _rows_of(self, place: int, source: Source) -> list[Row]:
+        if source.is_video:
+            return [Row(place, None)]
+        try:
+            records = windows_to_test({"file_name": str(source.path)}, self._tiling)
+        except UserError as error:
+            return [Row(place, None, str(error))]
+        last = len(records) - 1
+        return [Row(place, record, is_whole=number == last) for number, record in enumerate(records)]
+
+    def _windows(self, sources: list[Source], rows: list[Row], part: range) -> Arrays:
+        self.remove_earlier()
+        return {"lines": as_lines([self._line_of_row(sources, rows[number]) for number in part])}
+
+    def _line_of_row(self, sources: list[Source], row: Row) -> dict:
+        source = sources[row.source]
+        if row.problem:
+            return {"source": row.source, "problem": row.problem}
+        if row.record is None:
+            return {"source": row.source, "whole": self.line_of(source)}
+        scan, predictor = look_at(str(source.path)), self.predictor()
+        try:
+            pixels = predictor.read(row.record)
+        except UserError as error:
+            return {"source": row.source, "problem": str(error)}
+        if row.is_whole:
+            write_image(self._picture_of(source), predictor.pixels.picture(pixels))
+        objects = predictor(row.record, pixels)["instances"].to("cpu")
+        line = line_of(row.record, objects, scan.height, scan.width)
+        return {"source": row.source, "size": [scan.height, scan.width], **line}
+
+    def _picture_of(self, source: Source) -> Path:
+        """Of the whole image, reduced, without objects."""
+        return self.output / "parts" / f"{source.name}.png"
+
+    def lines_of_sources(self, sources: list[Source], lines: Iterable[dict]) -> Iterator[dict]:
+        for place, of_source in groupby(lines, key=lambda line: line["source"]):
+            yield self._merged(sources[place], list(of_source))
+
+    def _merged(self, source: Source, lines: list[dict]) -> dict:
+        """The line of a source of those of its windows."""
+        if "whole" in lines[0]:
+            return lines[0]["whole"]
+        problems = [line["problem"] for line in lines if "problem" in line]
+        if problems:
+            return {"files": [], "problems": problems[:1], "images": []}
+        height, width = lines[0]["size"]
+        objects = list(objects_of_lines(lines, height, width, self._nms))
+        image = {"file_name": str(source.path), "height": height, "width": width, "objects": objects}
+        self._draw(source, image, [line[WINDOW] for line in lines])
+        return {"files": [str(source.path)], "problems": [], "images": [image]}
+
+    def _draw(self, source: Source, image: dict, windows: Sequence[Sequence[int]]) -> None:
+        """The whole image with its windows and objects, in a size to look at."""
+        plain = cv2.imread(str(self._picture_of(source)))
+        size = int(np.clip(max(image["height"], image["width"]), *PICTURE))
+        picture = np.ascontiguousarray(fit(plain, size)[..., ::-1])
+        times = picture.shape[1] / image["width"]
+        for window in windows:
+            outline(picture, np.array(window) * times, GRID)
+        colors = class_colors(self.predictor().class_names).tolist()
+        for one, box in zip(image["objects"], corners_of(image["objects"]) * times, strict=True):
+            outline(picture, box, colors[one["category_id"]])
+        write_image(self.output / f"{source.name}.png", picture)
