@@ -10,8 +10,10 @@ from pycocotools import mask as coco_mask
 
 from projects.Labels.mask_checks import LISTED
 from revisit.boxes.boxes import IOU, Boxes, corners_of, iou_of_pairs
+from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.reader import UNKNOWN_SIZE, size_if_known
 from revisit.data.sources.records import Records, sample
+from revisit.data.sources.subsets import BACKGROUND
 from revisit.errors import UserError, expect, first_few
 
 from detectron2.data import MetadataCatalog
@@ -115,7 +117,7 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
 def _log_counts(
     name: str, records: Records, listed: list[str], kept: Counter[int], ignored: int, to_learn: bool
 ) -> None:
-    empty = sum(not record["annotations"] for record in records)
+    empty = sum(not record["annotations"] and not (to_learn and BACKGROUND in record) for record in records)
     fate = "whatever is found on them counts as wrong"
     if to_learn:
         fate = "left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False"
@@ -127,7 +129,7 @@ def _log_counts(
 def _check_sizes(name: str, records: Records) -> None:
     """Compare the sizes of a sample of the images with those of their annotations, both upright."""
     for record in sample(records):
-        annotated = {side: record[side] for side in ("height", "width") if side in record}
+        annotated = {side: record[side] for side in ("height", "width") if side in record and WINDOW not in record}
         size = size_if_known(record["file_name"]) if annotated else UNKNOWN_SIZE
         if size not in (annotated, UNKNOWN_SIZE):
             sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, annotated))

@@ -10,31 +10,34 @@ from functools import lru_cache
 import numpy as np
 
 from projects.Pixels.channel_files import FIELD
+from projects.Tiles.cutting import cut
 from projects.Tiles.tiling_of_run import TILES
 from projects.Tiles.window_files import Scan, look_at, read_window
 from projects.Tiles.windows import Tiling, inside, windows
 from revisit.data.images.image_bytes import PADDED, WINDOW, UnreadableImageError
 from revisit.data.sources.catalog import get_records, metadata_of_part
+from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.file_names import expect_file_names
-from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
-from revisit.data.sources.records import Records, ask_each
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
+from revisit.data.sources.records import WITHOUT_LABELS, ask_each, sample
+from revisit.data.sources.subsets import BACKGROUND, is_labelled, is_looked_at
 from revisit.errors import expect
 
 from detectron2.utils.logger import log_first_n
 
 MOST_MISSING = 0.5  # share of a window's pixels without data, above which it is left out
-KEPT = ("file_name", "label", FIELD)  # fields of an image that its windows have too
+KEPT = ("file_name", "label", WITHOUT_LABELS, FIELD)  # fields of an image that its windows have too
+EMPTY_SHARE = 1.0  # of windows without objects, to be learned from, for each with some
 
 
-def load_tiles(*parts: str) -> Records:
-    """Windows of each image, row by row; those of mostly no data, by what the file marks, are left out and counted.
-
-    Labels other than the class of an image are not cut.
+def load_tiles(*parts: str) -> LabelledSet:
+    """Windows of each image with their labels, row by row; those of mostly no data, by what the file marks, are left
+    out and counted. Of those that show no object, evenly spread, some are BACKGROUND to learn from, by EMPTY_SHARE.
 
     Raises:
-        UserError: no tiling; images that are no files of their own, or whose windows cannot be read.
+        UserError: no tiling; images that are no files of their own, or whose windows cannot be read or not be labelled.
     """
-    tiling, name = _tiling_and_name(*parts)
+    tiling, name = tiling_and_name(*parts)
     images = get_records(name)
     named = f"{TILES}:{tiling}:{name}"
     expect_file_names(images, named)
@@ -44,16 +47,50 @@ def load_tiles(*parts: str) -> Records:
     for image, file, scan in zip(images, files, scans, strict=True):
         kept, without = windows_with_data(file, scan, tiling)
         left_out += without
-        fields = {field: image[field] for field in KEPT if field in image}
-        records += [fields | _window_fields(window, tiling.side) for window in kept.tolist()]
+        records += windows_of(image, kept, scan, tiling.side)
     expect(records, f"{named}: no window has data in more than half of its pixels")
     share = f"; {left_out:,} more are left out, in which more than half of the pixels have no data" * bool(left_out)
     message = f"{named}: {len(records):,} windows of {tiling.side} px in {len(images):,} images{share}"
-    log_first_n(logging.INFO, message, name=__name__, key="message")
+    log_first_n(logging.INFO, message + _choose_background(records), name=__name__, key="message")
+    return LabelledSet(records, class_metadata(name))
+
+
+def windows_of(image: dict, places: np.ndarray, scan: Scan, side: int) -> list[dict]:
+    """A record of each window of an image, in px of which its annotations are.
+
+    Args:
+        image: the record of a whole image.
+        places: (n, 4) left, top, right and bottom, px, inside the image.
+        side: of a whole window, px.
+
+    Raises:
+        UserError: the image has another size than its record, so that its labels lie elsewhere.
+    """
+    fields = {field: image[field] for field in KEPT if field in image}
+    records = [fields | _window_fields(window, side) for window in places.tolist()]
+    if "annotations" in image:
+        stated = (image.get("height", scan.height), image.get("width", scan.width))
+        sizes = f"{image['file_name']} has {scan.width} x {scan.height} px, and its labels {stated[1]} x {stated[0]}"
+        expect(stated == scan[:2], f"{sizes}: expected labels of the file as it is")
+        for record, annotations in zip(records, cut(image["annotations"], places, *stated), strict=True):
+            record["annotations"] = annotations
     return records
 
 
-def _tiling_and_name(*parts: str) -> tuple[Tiling, str]:
+def _choose_background(records: list[dict]) -> str:
+    """Mark windows without objects that are learned from; returns words for how many."""
+    looked_at = [record for record in records if "annotations" in record and is_looked_at(record)]
+    empty = [record for record in looked_at if not is_labelled(record)]
+    shown = len(looked_at) - len(empty)
+    background = sample(empty, round(EMPTY_SHARE * shown))
+    for record in background:
+        record[BACKGROUND] = True
+    return f"; {shown:,} show objects, and of {len(empty):,} others {len(background):,} teach the background" * bool(
+        looked_at
+    )
+
+
+def tiling_and_name(*parts: str) -> tuple[Tiling, str]:
     """A name of a data set has colons of its own, at the last of which the parts were separated."""
     text, _, name = ":".join(parts).partition(":")
     return Tiling.of(text), name
@@ -67,9 +104,9 @@ def _window_fields(window: list[int], side: int) -> dict:
 def windows_with_data(file: str, scan: Scan, tiling: Tiling) -> tuple[np.ndarray, int]:
     """(n, 4) windows of a file inside its image, of those that it marks most pixels of as having no data none, and how
     many these are."""
-    cut = inside(windows(scan.height, scan.width, *tiling), scan.height, scan.width)
-    kept = cut[_has_data(file, os.stat(file).st_mtime_ns, scan, tiling)] if scan.has_marks else cut
-    return kept, len(cut) - len(kept)
+    places = inside(windows(scan.height, scan.width, *tiling), scan.height, scan.width)
+    kept = places[_has_data(file, os.stat(file).st_mtime_ns, scan, tiling)] if scan.has_marks else places
+    return kept, len(places) - len(kept)
 
 
 @lru_cache(maxsize=4096)
@@ -84,13 +121,13 @@ def _has_data(file: str, time: int, scan: Scan, tiling: Tiling) -> np.ndarray:
             return True
         return missing is None or missing.mean() <= MOST_MISSING
 
-    cut = inside(windows(scan.height, scan.width, *tiling), scan.height, scan.width)
-    return np.array(ask_each(has_data, cut.tolist(), f"looking for pixels without data in {os.path.basename(file)}"))
+    places = inside(windows(scan.height, scan.width, *tiling), scan.height, scan.width)
+    return np.array(ask_each(has_data, places.tolist(), f"looking for pixels without data in {os.path.basename(file)}"))
 
 
 def metadata_of_tiles(*parts: str) -> dict:
     """Detectron2's of the data set that is cut; boxes are scored on whole images."""
-    metadata = metadata_of_part(_tiling_and_name(*parts)[1])
+    metadata = metadata_of_part(tiling_and_name(*parts)[1])
     is_of_boxes = metadata.get("evaluator_type") == "coco"
     return metadata | ({"evaluator_type": "coco_tiles"} if is_of_boxes else {})
 

@@ -15,6 +15,7 @@ from revisit.errors import UserError
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
 from revisit.keys import PIXELWISE, network_of, with_values
 from revisit.modeling.distributed import share_state, unwrap
+from revisit.modeling.ignoring import ignore_marked
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog, build_detection_test_loader
@@ -33,6 +34,12 @@ class FinetuneTrainer(RevisitTrainer):
     """Finetunes Detectron2's detectors, SemanticSegmentor and DepthEstimator."""
 
     evaluation_checkpointer = WholeModelCheckpointer
+
+    @classmethod
+    def build_model(cls, cfg: CfgNode) -> nn.Module:
+        model = super().build_model(cfg)
+        ignore_marked(model)
+        return model
 
     def build_hooks(self) -> list[HookBase | None]:
         return [

@@ -90,3 +90,21 @@ def test_a_deep_or_thin_or_other_image_is_one_line_and_a_truncated_one_is_comple
     with pytest.raises(UnreadableImageError, match="4000 x 1 px are too thin"):  # another stands in for it
         DetectionMapper(config(), True)(record(thin))
     assert mapper(record(tmp_path / "cut.jpg"))["image"].float().std() > 5  # what is there, and grey
+
+
+def test_boxes_that_are_ignored_come_along_and_crowds_do_not(tmp_path):
+    Image.fromarray(shallow_picture()).save(tmp_path / "a.png")
+    width, height = Image.open(tmp_path / "a.png").size
+    sample = record(tmp_path / "a.png")
+    (thing,) = sample["annotations"]
+    crowd = {**thing, "iscrowd": 1}
+    ignored = {**crowd, "bbox": [1, 2, 8, 6], "bbox_mode": BoxMode.XYWH_ABS, "ignored": True}
+    cfg = config("INPUT.MIN_SIZE_TRAIN", (2 * min(width, height),), "INPUT.RANDOM_FLIP", "none")
+    mapper = DetectionMapper(cfg, is_train=True)
+    plain = mapped(mapper, {**sample, "annotations": [thing, crowd]})["instances"]
+    labels = mapped(mapper, {**sample, "annotations": [ignored, thing, crowd]})["instances"]
+    assert type(plain).__name__ == "Instances" and len(plain) == len(labels) == 1
+    assert torch.equal(labels.gt_boxes.tensor, plain.gt_boxes.tensor)
+    assert labels.ignored.tolist() == [[2, 4, 18, 16]]
+    (empty,) = [mapped(mapper, {**sample, "annotations": [ignored]})["instances"]]
+    assert len(empty) == 0 and empty.ignored.tolist() == [[2, 4, 18, 16]]

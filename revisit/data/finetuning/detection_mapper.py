@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from revisit.data.finetuning.ignored import IGNORED, ObjectsAndIgnored
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.image_bytes import PADDED, UnreadableImageError
 from revisit.data.images.reader import read_record, require_record
@@ -101,7 +102,19 @@ class DetectionMapper(DatasetMapper):
         record["height"] = record["width"] = side
         return padded
 
+    def _transform_annotations(self, record: dict, transforms: T.Transform, size: tuple[int, int]) -> None:
+        """Detectron2's, which drops crowds; those that are IGNORED are kept as boxes."""
+        ignored = [each for each in record["annotations"] if each.get(IGNORED)]
+        boxes = [utils.transform_instance_annotations(_box_of(each), transforms, size)["bbox"] for each in ignored]
+        super()._transform_annotations(record, transforms, size)
+        if boxes:
+            record["instances"] = ObjectsAndIgnored(record["instances"], torch.as_tensor(np.stack(boxes)).float())
+
     def _seen(self, pixels: np.ndarray, labels: np.ndarray | None) -> T.AugInput:
         if self._pixels.channels:
             return ChannelsInput(pixels, sem_seg=labels)
         return T.AugInput(utils.convert_PIL_to_numpy(Image.fromarray(pixels), self.image_format), sem_seg=labels)
+
+
+def _box_of(annotation: dict) -> dict:
+    return {key: annotation[key] for key in ("bbox", "bbox_mode")}

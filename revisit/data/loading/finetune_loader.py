@@ -11,6 +11,7 @@ from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.randomness import Stream, seed_global_generators
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import fingerprint
+from revisit.data.sources.subsets import is_labelled
 from revisit.errors import expect
 from revisit.keys import network_of
 
@@ -57,9 +58,11 @@ class FinetuneLoader:
         expect(name == "TrainingSampler", message)
         records = get_detection_dataset_dicts(
             cfg.DATASETS.TRAIN,
-            filter_empty=cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS,
+            filter_empty=False,
             min_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE if cfg.MODEL.KEYPOINT_ON else 0,
         )
+        if cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS and "annotations" in records[0]:
+            records = [record for record in records if is_labelled(record)]  # Detectron2 would know no BACKGROUND
         # Of all data sets together, as Detectron2 gives them; their classes are the first one's.
         self.images = fingerprint(records, classes=names_of(cfg.DATASETS.TRAIN[0]))
         # Masks and depth name no size, and are cut to one.

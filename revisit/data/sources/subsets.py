@@ -8,6 +8,8 @@ from revisit.data.sources.records import WITHOUT_LABELS, Records, labels_of, tak
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError
 
+BACKGROUND = "background"  # a field that is true of an image chosen to be learned from though it shows no object
+
 
 def nested_subset(records: Records, count: int, seed: int, name: str) -> Records:
     """``count`` of the labelled records, in their order: the first of one order that depends on ``seed`` alone.
@@ -50,7 +52,7 @@ def is_looked_at(record: dict) -> bool:
 
 
 def is_labelled(record: dict) -> bool:
-    """Whether there is something to learn from: of boxes, one that is not of a crowd."""
+    """Whether there is something to learn from: of boxes, one that is not of a crowd, or that there is none."""
     if "annotations" in record:
-        return any(not box.get("iscrowd", 0) for box in record["annotations"])
+        return BACKGROUND in record or any(not box.get("iscrowd", 0) for box in record["annotations"])
     return record.get("label", 0) >= 0

@@ -1,0 +1,47 @@
+"""Whether windows fit what is to be learned or scored, before a run begins."""
+
+import numpy as np
+
+from projects.Tiles.tiled_sets import TILES, tiling_and_name
+from projects.Tiles.windows import Tiling
+from revisit.boxes.boxes import Boxes, sides_of
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY, LEARNT_FROM
+from revisit.data.sources.records import LABEL_FILES, Records
+from revisit.errors import expect
+from revisit.keys import architecture_of
+
+from detectron2.config import CfgNode
+
+MOST_LARGER = 0.1  # share of the objects that may be longer than a window
+_STEP = 64  # px, of which a size that is named has a multiple
+
+
+@LABEL_CHECK_REGISTRY.register()
+def windows_fit(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
+    """Raises UserError for labels that are not cut, and for windows that are smaller than the objects to learn."""
+    kind, _, rest = name.partition(":")
+    if kind != TILES or architecture_of(cfg) not in LEARNT_FROM:
+        return
+    tiling, whole = tiling_and_name(rest)
+    images = get_records(whole)
+    files = [field for field in LABEL_FILES if field in images[0]]
+    expect(not files, f"{name}: maps of labels and depths are not cut into windows: expected boxes or masks of objects")
+    if to_learn:
+        check_size(name, tiling, images)
+
+
+def check_size(name: str, tiling: Tiling, images: Records) -> None:
+    """Raises UserError where more than MOST_LARGER of the objects are longer than a window, which shows none of them
+    whole."""
+    objects = [each for image in images for each in image.get("annotations", ()) if not each.get("iscrowd")]
+    if not objects:
+        return
+    longest = sides_of(Boxes.of_annotations(objects).xyxy).max(axis=1)
+    larger = (longest > tiling.side).mean()
+    fits = np.quantile(longest, 1 - MOST_LARGER) * tiling.scale
+    expected = -(-int(np.ceil(fits)) // _STEP) * _STEP
+    problem = f"{name}: {larger:.0%} of {len(objects):,} objects are longer than a window of {tiling.side:,} px"
+    expect(
+        larger <= MOST_LARGER, f"{problem} of the file: expected tiles of {expected:,} px or more, or a smaller @scale"
+    )
