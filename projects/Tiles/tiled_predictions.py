@@ -33,9 +33,9 @@ GRID = (128, 128, 128)  # RGB
 def tiling_to_predict(cfg: CfgNode, text: str | None) -> Tiling | None:
     """As --tiles says, which has to fit what the network has learned from, else that; None of whole images."""
     stated = cfg.INPUT.TILES if text is None else text
-    if stated in ("", WHOLE):
+    if stated in (None, WHOLE):
         return None
-    tiling = Tiling.of(stated)
+    tiling = Tiling.of(str(stated))
     expect_tiles(cfg, tiling, f"--tiles {tiling}")
     return tiling
 

@@ -26,7 +26,7 @@ def tiling_in(name: str) -> Tiling | None:
 def tiling_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     """As stated, or as DATASETS.TRAIN has windows; a detector resizes a window to as many px as the tile has."""
     if cfg.INPUT.TILES:
-        tiling, why = Tiling.of(cfg.INPUT.TILES), "as stated"
+        tiling, why = Tiling.of(str(cfg.INPUT.TILES)), "as stated"
     else:
         name = next(filter(tiling_in, cfg.DATASETS.TRAIN), "")
         tiling, why = tiling_in(name), f"as {name}"
@@ -43,7 +43,7 @@ def _sides(tile: int) -> dict[str, object]:
 
 def _is_tiling(value: object) -> bool:
     try:
-        return value == "" or bool(Tiling.of(str(value)))
+        return value is None or bool(Tiling.of(str(value)))
     except UserError:
         return False
 
@@ -56,7 +56,7 @@ def expect_tiles(cfg: CfgNode, tiling: Tiling | None, what: str) -> None:
             scale = f"their scale, {tiling.scale:g}, may not fit it"
             logger.warning(f"{what}: the network has not learned from tiles, so {scale}")
         return
-    learned = Tiling.of(cfg.INPUT.TILES)
+    learned = Tiling.of(str(cfg.INPUT.TILES))
     problem = f"{what}: the network sees tiles of INPUT.TILES {learned}"
     expect(tiling, f"{problem}, and would see these images whole: name them {TILES}:{learned}:{what}")
     is_alike = (tiling.tile, tiling.scale) == (learned.tile, learned.scale)
@@ -72,10 +72,10 @@ def check_tiling(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> N
 
 declare(
     "INPUT.TILES",
-    "",
-    "Which windows of large images the network sees: px of a tile, +overlap and @scale, such as 1024+128@0.5. Empty: "
+    None,  # yacs lets it become a word or a number
+    "Which windows of large images the network sees: px of a tile, +overlap and @scale, such as 1024+128@0.5. None: "
     "as DATASETS.TRAIN has tiles, else whole images. Detectors resize a window to the tile's px.",
-    Rule("empty, or a tiling such as 1024, 1024+128 or 1024+128@0.5", _is_tiling),
+    Rule("None, or a tiling such as 1024, 1024+128 or 1024+128@0.5", _is_tiling),
     scope=NETWORK,
     resolve=tiling_of_run,
 )

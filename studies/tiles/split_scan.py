@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--image", type=Path, required=True, help="the scan, as OpenCV reads it")
     parser.add_argument("--xml", type=Path, required=True, help="its boxes, in Pascal VOC's format")
     parser.add_argument("--share", type=float, default=2 / 3, help="of the columns to learn from")
-    parser.add_argument("--output", type=Path, required=True, help="folder for left.png, left.json, right.png, right.json")
+    parser.add_argument("--output", type=Path, required=True, help="folder for left.png, left.json, and so on")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     image, (boxes, names) = cv2.imread(str(args.image)), boxes_of(args.xml)

@@ -59,7 +59,13 @@ def test_windows_of_all_images_row_by_row(folder):
         (8, 0, 520, 100),
     ]
     assert [record["file_name"][-5:] for record in records] == ["a.tif"] * 4 + ["b.tif"] * 2
-    assert records[4] | {"file_name": ""} == {"file_name": "", "window": (0, 0, 512, 100), "height": 100, "width": 512}
+    assert records[4] | {"file_name": ""} == {
+        "file_name": "",
+        "window": (0, 0, 512, 100),
+        "padded_to": 512,
+        "height": 100,
+        "width": 512,
+    }
     assert len(get_records(f"tiles:256@0.5:folder:{folder}")) == 6
 
 
