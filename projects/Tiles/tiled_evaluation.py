@@ -18,6 +18,9 @@ from detectron2.config import CfgNode
 from detectron2.utils import comm
 
 
+MOST = 1_000_000  # objects of an image that count
+
+
 def whole_of(name: str) -> str:
     """The data set that ``tiles:TILING:NAME`` cuts."""
     return name.split(":", 2)[2]
@@ -45,7 +48,8 @@ class TiledBoxEvaluator(BoxEvaluator):
         self._sizes = {image["image_id"]: size_of(image) for image in images}
         self._nms = heads_of(cfg).NMS_THRESH_TEST
         named = {name: whole if name == dataset_name else name for name in cfg.DATASETS.TEST}
-        super().__init__(whole, with_values(cfg, {"DATASETS.TEST": tuple(named.values())}))
+        values = {"DATASETS.TEST": tuple(named.values()), "TEST.DETECTIONS_PER_IMAGE": MOST}
+        super().__init__(whole, with_values(cfg, values))
 
     def reset(self) -> None:
         self._lines: list[tuple[object, Line]] = []
@@ -66,6 +70,4 @@ class TiledBoxEvaluator(BoxEvaluator):
             found = objects_of_lines(lines, *self._sizes[image], self._nms)
             objects = [one | {"image_id": image} for one in found]
             self._predictions.append({"image_id": image, "instances": objects})
-        most = max((len(each["instances"]) for each in self._predictions), default=0)
-        self._max_dets_per_image[-1] = max(most, self._max_dets_per_image[-1])
         return super().evaluate()
