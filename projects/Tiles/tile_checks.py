@@ -39,9 +39,7 @@ def check_size(name: str, tiling: Tiling, images: Records) -> None:
         return
     longest = sides_of(Boxes.of_annotations(objects).xyxy).max(axis=1)
     larger = (longest > tiling.side).mean()
-    fits = np.quantile(longest, 1 - MOST_LARGER) * tiling.scale
+    fits = np.quantile(longest, 1 - MOST_LARGER, method="higher") * tiling.scale
     expected = -(-int(np.ceil(fits)) // _STEP) * _STEP
-    problem = f"{name}: {larger:.0%} of {len(objects):,} objects are longer than a window of {tiling.side:,} px"
-    expect(
-        larger <= MOST_LARGER, f"{problem} of the file: expected tiles of {expected:,} px or more, or a smaller @scale"
-    )
+    problem = f"{name}: {larger:.0%} of {len(objects):,} objects are longer than a window, {tiling.side:,} px of a file"
+    expect(larger <= MOST_LARGER, f"{problem}: expected tiles of {expected:,} px or more, or a smaller @scale")

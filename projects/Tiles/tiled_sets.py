@@ -16,7 +16,6 @@ from projects.Tiles.window_files import Scan, look_at, read_window
 from projects.Tiles.windows import Tiling, inside, windows
 from revisit.data.images.image_bytes import PADDED, WINDOW, UnreadableImageError
 from revisit.data.sources.catalog import get_records, metadata_of_part
-from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.records import WITHOUT_LABELS, ask_each, sample
@@ -52,7 +51,7 @@ def load_tiles(*parts: str) -> LabelledSet:
     share = f"; {left_out:,} more are left out, in which more than half of the pixels have no data" * bool(left_out)
     message = f"{named}: {len(records):,} windows of {tiling.side} px in {len(images):,} images{share}"
     log_first_n(logging.INFO, message + _choose_background(records), name=__name__, key="message")
-    return LabelledSet(records, class_metadata(name))
+    return LabelledSet(records, metadata_of_tiles(*parts))
 
 
 def windows_of(image: dict, places: np.ndarray, scan: Scan, side: int) -> list[dict]:

@@ -151,11 +151,8 @@ def square(x: float, y: float, side: float) -> list[float]:
     "rings, expected",
     [
         ([[10, 10, 70, 70, 70, 10, 10, 70]], 2 * 0.5 * 60 * 30),  # a bow tie, which crosses itself
-        (
-            [square(10, 10, 20), square(20, 10, 20), square(80, 40, 10)],
-            30 * 20 + 100,
-        ),  # two that overlap, and an island
-        # A frame, as one line that goes in by a cut and out by the same; and its corners cross in a star.
+        ([square(10, 10, 20), square(20, 10, 20), square(80, 40, 10)], 30 * 20 + 100),  # two overlap
+        # A frame, as one line that goes in by a cut and out by the same.
         ([[10, 10, 70, 10, 70, 70, 10, 70, 10, 10, 30, 30, 30, 50, 50, 50, 50, 30, 30, 30]], 60 * 60 - 20 * 20),
     ],
 )
@@ -168,9 +165,8 @@ def test_outlines_that_cross_themselves_or_are_several_keep_their_area(rings, ex
         for each in there:
             runs = coco_mask.merge(coco_mask.frPyObjects(each["segmentation"], bottom - top, right - left))
             drawn[top:bottom, left:right] |= coco_mask.decode(runs).astype(bool)
-    whole = coco_mask.decode(
-        coco_mask.merge(coco_mask.frPyObjects([list(map(float, r)) for r in rings], HEIGHT, WIDTH))
-    )
+    runs = coco_mask.frPyObjects([list(map(float, ring)) for ring in rings], HEIGHT, WIDTH)
+    whole = coco_mask.decode(coco_mask.merge(runs))
     assert (drawn != whole).sum() <= 120  # a px along its edges
 
 

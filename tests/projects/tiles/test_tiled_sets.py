@@ -7,17 +7,25 @@ import numpy as np
 import pytest
 import tifffile
 from commands import TINY, run
+from labels import inspected
 from PIL import Image
-from trees import logged
+from tiny import tiny_config
+from trees import logged, refused, voc_xml_of, write
 
 from projects.Objectives.image_groups import groups_of
 from revisit.data.images.image_bytes import WINDOW_READER_REGISTRY, UnreadableImageError, read_bytes
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_record
+from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.inspection import inspect
 from revisit.data.sources.records import changes, equal_images, fingerprint, shared_images
+from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError
+
+from detectron2.data import MetadataCatalog
+from detectron2.structures import BoxMode
 
 LEAST = f"{TINY} SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 NEIGHBORS.WEIGHT 0.0 DATASETS.TEST () KNN_EVAL.BANK ''"
 
@@ -92,6 +100,95 @@ def test_classes_of_images_are_those_of_their_windows(tmp_path):
         photograph().save(tmp_path / kind / "a.png")
     records = get_records(f"tiles:256:class_folders:{tmp_path}")
     assert [record["label"] for record in records] == [0] * 4 + [1] * 4
+
+
+def labelled_photographs(folder, *objects, size=(300, 400), **more) -> str:
+    """A data set of one photograph; objects are boxes xywh."""
+    folder.mkdir(exist_ok=True)
+    photograph(size).save(folder / "a.png")
+    usual = {"image_id": 1, "category_id": 7, "iscrowd": 0}
+    annotations = [usual | {"id": n, "bbox": box} | more for n, box in enumerate(objects, start=1)]
+    images = [{"id": 1, "file_name": "a.png", "height": size[0], "width": size[1]}]
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 7, "name": "tree"}]}
+    (folder / "boxes.json").write_text(json.dumps(content))
+    return f"coco:{folder}:{folder}/boxes.json"
+
+
+def test_boxes_of_windows(tmp_path):
+    name = f"tiles:200:{labelled_photographs(tmp_path, [150, 20, 60, 40], [230, 130, 20, 20])}"
+    first, second, third, fourth = get_records(name)
+    usual = {"category_id": 0, "bbox_mode": BoxMode.XYXY_ABS}
+    assert first["annotations"] == [usual | {"bbox": [150, 20, 200, 60], "iscrowd": 0}]
+    cut_off, whole = second["annotations"]
+    assert cut_off == usual | {"bbox": [0, 20, 10, 60], "iscrowd": 1, "ignored": True}
+    assert whole == usual | {"bbox": [30, 130, 50, 150], "iscrowd": 0}
+    assert third["annotations"] == [] and fourth["annotations"] == [usual | {"bbox": [30, 30, 50, 50], "iscrowd": 0}]
+    assert MetadataCatalog.get(name).thing_classes == ["tree"]
+
+
+def test_as_many_windows_teach_the_background_as_show_objects(tmp_path):
+    name = f"tiles:50:{labelled_photographs(tmp_path, [10, 10, 20, 20], [60, 10, 20, 20], [390, 290, 5, 5])}"
+    (line,) = [line for _, line in logged(get_records, name) if "windows of 50 px" in line]
+    assert "; 3 show objects, and of 45 others 3 teach the background" in line
+    records = get_records(name)
+    assert len(records) == 48
+    background = [number for number, record in enumerate(records) if record.get("background")]
+    assert background == [2, 24, 46]  # the first, middle and last of 45
+    assert [is_labelled(record) for record in records].count(True) == 6
+    options = ["MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "DATASETS.TRAIN", (name,)]
+    learned = FinetuneLoader(tiny_config(*options), dict).images
+    assert learned[0]["count"] == 6
+    of_all = FinetuneLoader(tiny_config(*options, "DATALOADER.FILTER_EMPTY_ANNOTATIONS", False), dict).images
+    assert of_all[0]["count"] == 48
+
+
+def test_images_nobody_labelled_teach_no_background(tmp_path):
+    for name in "ab":
+        write(tmp_path / f"labels/{name}.xml", voc_xml_of(("tree", 1, 1, 20, 20), size=(300, 400)))
+        (tmp_path / "images").mkdir(exist_ok=True)
+        photograph().save(tmp_path / f"images/{name}.png")
+    (tmp_path / "labels/b.xml").unlink()
+    records = get_records(f"tiles:100:voc_xml:{tmp_path}/images:{tmp_path}/labels")
+    background = [record for record in records if record.get("background")]
+    assert len(records) == 24 and len(background) == 1 and background[0]["file_name"].endswith("a.png")
+
+
+def test_labels_of_another_size_than_the_file_are_refused(tmp_path):
+    name = labelled_photographs(tmp_path, [10, 10, 20, 20])
+    photograph((310, 400)).save(tmp_path / "a.png")
+    refused(r"a\.png has 400 x 310 px, and its labels 400 x 300: expected", get_records, f"tiles:200:{name}")
+
+
+def test_windows_smaller_than_objects_are_refused_with_the_size_that_fits(tmp_path):
+    boxes = [[20, 20, 250, 90], [30, 30, 210, 90]] + 8 * [[5, 5, 20, 20]]
+    name = labelled_photographs(tmp_path, *[[x + n, y, w, h] for n, (x, y, w, h) in enumerate(boxes)])
+    problem = "20% of 10 objects are longer than a window, 200 px of a file: expected tiles of 256 px or more"
+    refused(problem, inspected, f"tiles:200:{name}", to_learn=True)
+    refused("expected tiles of 128 px or more", inspected, f"tiles:100@0.5:{name}", to_learn=True)
+    inspected(f"tiles:220:{name}", to_learn=True)
+    assert get_records(f"tiles:100:{name}")  # a pretraining may have them
+
+
+def test_maps_of_labels_are_refused_where_they_would_be_learned(tmp_path):
+    for folder, mode in (("images", "RGB"), ("masks", "L")):
+        (tmp_path / folder).mkdir()
+        Image.new(mode, (60, 40)).save(tmp_path / f"{folder}/a.png")
+    name = f"tiles:30:masks:{tmp_path}/images:{tmp_path}/masks"
+    assert len(get_records(name)) == 4
+    cfg = tiny_config("MODEL.META_ARCHITECTURE", "SemanticSegmentor")
+    refused("maps of labels and depths are not cut into windows", inspect, cfg, name, to_learn=True)
+
+
+def test_a_detector_learns_from_windows(tmp_path):
+    boxes = [[x, y, 30, 24] for x in range(20, 380, 60) for y in range(20, 270, 60)]
+    name = labelled_photographs(tmp_path, *boxes)
+    train = "python tools/train_net.py --config-file configs/toy/detection.yaml MODEL.ROI_HEADS.NUM_CLASSES 1"
+    data = f"DATASETS.TRAIN \"('tiles:100+20:{name}',)\" DATASETS.TEST () OUTPUT_DIR {tmp_path}/run"
+    few = "SOLVER.MAX_ITER 2 SOLVER.IMS_PER_BATCH 2 SOLVER.STEPS () TEST.PRECISE_BN.NUM_ITER 1"
+    log = run(f"{train} {data} {few} MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8", tmp_path)
+    assert "show objects" in log
+    *_, last = (tmp_path / "run/metrics.json").read_text().splitlines()
+    assert np.isfinite(json.loads(last)["total_loss"])
 
 
 @pytest.mark.parametrize(
