@@ -35,6 +35,7 @@ TOOLS = {
     "demo": "tools/demo.py",
     "toy-scenes": "projects/ToyScenes/make_toy_scenes.py",
     "shards": "tools/make_shards.py",
+    "tiles": "tools/tiles.py",
     "slurm": "tools/slurm.py",
     "doctor": "tools/doctor.py",
     "install-detectron2": "tools/install_detectron2.py",

@@ -16,8 +16,8 @@ import numpy as np
 from projects.Pixels.jpeg_header import jpeg_size
 from projects.Pixels.samples import Samples, with_missing
 from projects.Pixels.tiff_descriptions import Planes, names_of_bands, stated_planes
-from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError
-from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
+from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError, first_bytes
+from revisit.data.images.opening import MAX_MEMORY, TIFF_MAGICS, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import LYING, turned
 from revisit.data.images.tiff_tags import ALPHA, HEIGHT, WIDTH, tags_of
@@ -32,6 +32,7 @@ except ImportError:  # said where a TIFF is to be read
     tifffile = None
 
 ORIENTATION, GDAL_METADATA, NODATA = 274, 42112, 42113
+_OF_PLACE = (33550, 33922, 34264, 34735, 34736, 34737)  # GeoTIFF's: scale, tie points, affine map, keys
 MOST_PAGES = 4096
 _REDUCED, MASK = 1, 4  # bits of NewSubfileType
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
@@ -94,6 +95,18 @@ def tiff_head(file_name: str) -> TiffHead:
         is_marked = bool(_text(page, NODATA)) or page.dtype is None or page.dtype.kind == "f"
         has_mask = _place_of_alpha(page) is not None or _mask_of(pages, page) is not None
         return TiffHead(page.imagelength, page.imagewidth, is_marked or has_mask)
+
+
+def tags_to_keep(file_name: str) -> list[tuple]:
+    """Of a TIFF, as tifffile writes them: where the image lies, what GDAL says of it, and its mark of no data where
+    samples are those of the file; of another file none."""
+    if not first_bytes(file_name).startswith(TIFF_MAGICS):
+        return []
+    with opened(file_name) as file:
+        _, (page, *_) = _pages(file)
+        is_as_stored = page.photometric in (_BLACK_IS_ZERO, _RGB)
+        kept = [page.tags.get(code) for code in (*_OF_PLACE, GDAL_METADATA, *[NODATA] * is_as_stored)]
+        return [(tag.code, int(tag.dtype), tag.count, tag.value, True) for tag in kept if tag is not None]
 
 
 def _pages(file: "tifffile.TiffFile") -> tuple[list["TiffPage"], list["TiffPage"]]:

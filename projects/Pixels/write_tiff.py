@@ -59,23 +59,27 @@ def _colours(samples: Samples) -> int:
     return len(COLOURS) if samples.is_colour else 1
 
 
-def _whole_tiff(samples: Samples) -> bytes:
-    values, missing, names, is_colour, alpha = samples
+def tiff_layout(samples: Samples) -> tuple[np.ndarray, dict]:
+    """The (H, W) or (H, W, C) samples of a page, transparency last, and what tifffile writes with them."""
+    values, _, names, is_colour, alpha = samples
     kinds = ["unspecified"] * (values.shape[2] - _colours(samples))
     if alpha is not None:
         values, kinds = np.concatenate([values, alpha[..., None]], axis=2), [*kinds, "unassalpha"]
     layout = {"planarconfig": "contig", "extrasamples": kinds} if values.shape[2] > 1 else {}
     described = (*names, "alpha")[: values.shape[2]]
     tags = [(GDAL_METADATA, "s", 0, _descriptions(described), True)] if names else []
+    colours = {"photometric": "rgb" if is_colour else "minisblack", "extratags": tags}
+    return values if layout else values[..., 0], colours | layout
+
+
+def _whole_tiff(samples: Samples) -> bytes:
+    values, layout = tiff_layout(samples)
     options = {"metadata": None, "software": False}
     file = io.BytesIO()
     with tifffile.TiffWriter(file) as writer:
-        grey_or_more = values if layout else values[..., 0]
-        writer.write(
-            grey_or_more, photometric="rgb" if is_colour else "minisblack", extratags=tags, **layout, **options
-        )
-        if missing is not None:
-            writer.write(~missing, subfiletype=MASK, **options)
+        writer.write(values, **layout, **options)
+        if samples.missing is not None:
+            writer.write(~samples.missing, subfiletype=MASK, **options)
     return file.getvalue()
 
 

@@ -193,6 +193,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "embeddings": {"required": True, "type": Path, "metavar": "DIR", "help": "output of tools/embed.py"},
     "table": {"type": input_file, "metavar": "FILE", "help": "a table of your own"},
     "output": {"type": output_path, "metavar": "DIR", "help": "folder to write"},
+    "tiles": _text("TILING", "px of a tile, +overlap and @scale, such as 1024+128@0.5"),
     "replace": _flag("replace what is there"),
     "format": {"help": "of what is written"},
     # How much, and which part
