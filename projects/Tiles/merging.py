@@ -12,14 +12,16 @@ An object that ends at an *inner* border of its window, one that is not the imag
 Only what windows that meet have found is compared.
 """
 
-from typing import Any, NamedTuple, Self
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from pycocotools import mask as run_lengths
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from revisit.boxes.boxes import IOU, iou_of_pairs, sides_of
+from revisit.boxes.boxes import IOU, iou, iou_of_pairs, sides_of
 from revisit.errors import expect
 
 Runs = dict[str, Any]  # a mask's run lengths in COCO's format, compressed
@@ -42,17 +44,18 @@ class Found(NamedTuple):
     origins: np.ndarray  # (N,) int, the row of the window
     masks: list[Runs] | None = None  # N of the whole image
 
-    def take(self, chosen: np.ndarray) -> Self:
+    def take(self, chosen: np.ndarray) -> Found:
         """Some of them, in the order of indices."""
         masks = None if self.masks is None else [self.masks[n] for n in chosen]
-        return type(self)(*(values[chosen] for values in self[:4]), masks)
+        arrays = (self.boxes[chosen], self.scores[chosen], self.classes[chosen], self.origins[chosen])
+        return Found(*arrays, masks)
 
 
 def merged(found: Found, windows: np.ndarray, height: int, width: int, nms: float = IOU) -> Found:
-    """The objects of an image, by falling score; ``origins`` of joined fragments is the window of the largest.
+    """The objects of an image, by falling score, whatever the order of ``found``.
 
-    Each has the score, the class and the box of the detection that stays; of joined fragments the score of the largest,
-    the box around all and their masks united. The order of ``found`` does not matter.
+    An object is a detection as it was, or joined fragments: the box around all, their masks united, and the score, the
+    class and the origin of the largest.
 
     Args:
         windows: (n, 4) int left, top, right, bottom px, inside the image.
@@ -60,30 +63,22 @@ def merged(found: Found, windows: np.ndarray, height: int, width: int, nms: floa
         nms: IoU in [0, 1] above which the worse of two objects of a class goes.
     """
     image = np.array([0, 0, width, height])
-    reduced = _reduced(windows, image)
-    found = _in_order(_large_enough(found, windows, reduced))
-    seen = windows[found.origins]
-    cut = _cut_sides(found.boxes, seen, image, _shared(windows[~reduced]))
-    reaching = np.where(cut, seen + EDGE * OUTWARD, found.boxes)
-    pairs = _pairs(reaching, found, windows)
-    is_reduced, is_whole = reduced[found.origins], ~cut.any(axis=1)
-    alike = pairs[:, _alike(pairs, reaching, seen + EDGE * OUTWARD, is_whole)]
-    sure = found.scores[alike[1]] >= SURE * found.scores[alike[0]]
-    objects, places = _joined(found, is_whole, _groups(len(seen), alike[:, sure | ~is_reduced[alike[1]]]))
-    behind = np.zeros(len(objects.scores), bool)
-    behind[places[places >= 0]] = (is_reduced | ~is_whole)[places >= 0]
-    return _in_order(objects.take(_suppressed(objects, behind, places[pairs], nms)))
+    whole_image = (windows == image).all(axis=1)
+    reduced = whole_image & ~whole_image.all()
+    tiles = windows[~reduced]
+    found = _in_order(_large_enough(found, reduced, tiles))
+    cut = _cut_sides(found.boxes, windows[found.origins], image, _shared(tiles))
+    is_whole, is_reduced = cut.max(axis=1) == 0, reduced[found.origins]
+    groups = _groups(len(cut), _links(found, windows, cut, is_reduced))
+    objects, largest = _joined(found, is_whole, groups)
+    is_second = (is_reduced | ~is_whole)[largest]
+    return _in_order(objects.take(_suppressed(objects, is_second, tiles, nms)))
 
 
-def _reduced(windows: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """(n,) bool, of each window: whether it is a pass over the whole image beside smaller ones."""
-    whole = (windows == image).all(axis=1)
-    return whole & ~whole.all()
-
-
-def _large_enough(found: Found, windows: np.ndarray, reduced: np.ndarray) -> Found:
-    least = LARGE * sides_of(windows[~reduced]).max(initial=0)
-    return found.take(np.flatnonzero(~reduced[found.origins] | (sides_of(found.boxes).max(axis=1) >= least)))
+def _large_enough(found: Found, reduced: np.ndarray, tiles: np.ndarray) -> Found:
+    least = LARGE * sides_of(tiles).max(initial=0)
+    is_large = sides_of(found.boxes).max(axis=1) >= least
+    return found.take(np.flatnonzero(is_large | ~reduced[found.origins]))
 
 
 def _in_order(found: Found) -> Found:
@@ -91,98 +86,96 @@ def _in_order(found: Found) -> Found:
     return found.take(np.lexsort((found.origins, *found.boxes.T, found.classes, -found.scores)))
 
 
-def _shared(windows: np.ndarray) -> int:
+def _shared(tiles: np.ndarray) -> int:
     """Px that all neighbours in a grid share at least, or 0."""
-    axes = [(np.unique(windows[:, axis]), np.unique(windows[:, 2 + axis])) for axis in (0, 1)]
+    axes = [(np.unique(tiles[:, axis]), np.unique(tiles[:, 2 + axis])) for axis in (0, 1)]
     return max(0, min((ends[:-1] - starts[1:]).min(initial=MOST_PIXELS) for starts, ends in axes))
 
 
 def _cut_sides(boxes: np.ndarray, seen: np.ndarray, image: np.ndarray, shared: int) -> np.ndarray:
     """(N, 4) bool: which sides of boxes end at an inner border of the windows in which they were seen."""
     farther = np.minimum(NEAR_SHARE * np.tile(sides_of(boxes), 2), NEAR_SHARED * shared)
-    near = np.maximum(NEAR, farther)
-    return ((seen - boxes) * OUTWARD <= near) & ((image - seen) * OUTWARD > 0)
+    is_near = (seen - boxes) * OUTWARD <= np.maximum(NEAR, farther)
+    is_inner = (image - seen) * OUTWARD > 0
+    return is_near & is_inner
 
 
-def _pairs(boxes: np.ndarray, found: Found, windows: np.ndarray) -> np.ndarray:
-    """(2, P) all pairs of detections of one class, in both orders, whose boxes overlap and whose windows meet."""
+def _links(found: Found, windows: np.ndarray, cut: np.ndarray, is_reduced: np.ndarray) -> np.ndarray:
+    """(2, P) indices of fragments, and of what is the same object in another window: both agree in what the fragment's
+    window sees of the other, or, where that is a fragment too, in what both windows see."""
     wide = windows + EDGE * OUTWARD
-    order = np.argsort(found.origins, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(found.origins, minlength=len(windows)))[:-1])
-    by_area = np.argsort(sides_of(windows).prod(axis=1), kind="stable")  # so the reduced whole is met, and meets none
-    parts = [np.zeros((2, 0), int)]
-    for place, window in enumerate(by_area):
-        later = by_area[place:]
-        own = members[window]
-        others = np.concatenate([members[n] for n in later[_overlap(wide[window], wide[later])]])
-        rows, columns = np.nonzero(
-            (found.classes[own, None] == found.classes[others]) & _overlap(boxes[own, None], boxes[others])
-        )
-        parts.append(np.stack([own[rows], others[columns]]))
-    pairs = np.concatenate(parts, axis=1)
-    pairs = pairs[:, pairs[0] != pairs[1]]
-    return np.concatenate([pairs, pairs[::-1]], axis=1)
+    seen = wide[found.origins]
+    boxes = np.where(cut, seen, found.boxes)
+    sides = boxes.T.copy()
+    is_cut = cut.max(axis=1) > 0
+    fragments = np.flatnonzero(is_cut)
+    links = [np.zeros((2, 0), int)]
+    for origin in np.unique(found.origins[fragments]):
+        own = fragments[found.origins[fragments] == origin]
+        others = _meeting(wide[origin], sides)
+        others = others[found.origins[others] != origin]
+        views = np.where(is_cut[others, None], _common(seen[others], wide[origin]), wide[origin])
+        overlap = iou_of_pairs(_common(boxes[own, None], views), _common(boxes[others], views)[None])
+        same = found.classes[own, None] == found.classes[others]
+        sure = ~is_reduced[others] | (found.scores[others] >= SURE * found.scores[own, None])
+        rows, columns = np.nonzero((overlap >= IOU) & same & sure)
+        links.append(np.stack([own[rows], others[columns]]))
+    return np.concatenate(links, axis=1)
 
 
-def _overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(...) bool of (..., 4) each, which are broadcast."""
-    in_x = (boxes[..., 0] < others[..., 2]) & (others[..., 0] < boxes[..., 2])
-    return in_x & (boxes[..., 1] < others[..., 3]) & (others[..., 1] < boxes[..., 3])
+def _common(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(..., 4) what is in both, of (..., 4) each, which are broadcast; without area where they do not meet."""
+    return np.clip(boxes, others[..., [0, 1, 0, 1]], others[..., [2, 3, 2, 3]])
 
 
-def _alike(pairs: np.ndarray, boxes: np.ndarray, seen: np.ndarray, is_whole: np.ndarray) -> np.ndarray:
-    """(P,) bool, of pairs: whether the first is a fragment, and the second, of another window, the same object: both
-    agree in what the first's window sees of the second, or, of two fragments, in what both windows see."""
-    first, second = pairs
-    other = np.where(is_whole[second, None], seen[first], seen[second])
-    both = np.where(OUTWARD < 0, np.maximum(seen[first], other), np.minimum(seen[first], other))
-    overlap = iou_of_pairs(_clipped(boxes[first], both), _clipped(boxes[second], both))
-    is_other = (seen[first] != seen[second]).any(axis=1)
-    return (overlap >= IOU) & ~is_whole[first] & is_other
+def _meeting(window: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    """Indices of boxes, of which (4, N) sides are given, that have a part in a window."""
+    left, top, right, bottom = sides
+    in_x = (window[0] < right) & (left < window[2])
+    return np.flatnonzero(in_x & (window[1] < bottom) & (top < window[3]))
 
 
-def _clipped(boxes: np.ndarray, regions: np.ndarray) -> np.ndarray:
-    return np.clip(boxes, np.tile(regions[:, :2], 2), np.tile(regions[:, 2:], 2))
-
-
-def _groups(count: int, pairs: np.ndarray) -> np.ndarray:
+def _groups(count: int, links: np.ndarray) -> np.ndarray:
     """(count,) int number of the group of each of ``count``, of which (2, P) pairs belong together."""
-    links = coo_array((np.ones(pairs.shape[1], bool), tuple(pairs)), shape=(count, count))
-    return connected_components(links, directed=False)[1]
+    linked = coo_array((np.ones(links.shape[1], bool), tuple(links)), shape=(count, count))
+    return connected_components(linked, directed=False)[1]
 
 
 def _joined(found: Found, is_whole: np.ndarray, groups: np.ndarray) -> tuple[Found, np.ndarray]:
-    """The objects: what is whole, and the fragments of each group that has nothing whole, as one. Also (N,) int, of
-    each detection its object, or -1 where it gives way."""
-    stays = is_whole | (np.bincount(groups, is_whole) == 0)[groups]
+    """The objects: what is whole, and the fragments of each group that has nothing whole, as one; also the index of
+    each one's largest part."""
     number = np.where(is_whole, len(groups) + np.arange(len(groups)), groups)
+    gives_way = ~is_whole & (np.bincount(groups, is_whole) > 0)[groups]
     areas = sides_of(found.boxes).prod(axis=1)
     parts = np.lexsort((-areas, number))
-    parts = parts[stays[parts]]
-    is_first = np.diff(number[parts], prepend=-1) > 0
-    starts = np.flatnonzero(is_first)
-    objects = found.take(parts[starts])
-    low, high = (np_end.reduceat(found.boxes[parts], starts) for np_end in (np.minimum, np.maximum))
-    masks = None
-    if found.masks is not None:
-        masks = [run_lengths.merge([found.masks[n] for n in each]) for each in np.split(parts, starts[1:])]
-    places = np.full(len(groups), -1)
-    places[parts] = np.cumsum(is_first) - 1
-    return objects._replace(boxes=np.where(OUTWARD < 0, low, high), masks=masks), places
+    parts = parts[~gives_way[parts]]
+    starts = np.flatnonzero(np.diff(number[parts], prepend=-1))
+    largest = parts[starts]
+    low = np.minimum.reduceat(found.boxes[parts], starts)
+    high = np.maximum.reduceat(found.boxes[parts], starts)
+    objects = found.take(largest)._replace(boxes=np.where(OUTWARD < 0, low, high))
+    if found.masks is None:
+        return objects, largest
+    united = [run_lengths.merge(found.take(each).masks) for each in np.split(parts, starts[1:])]
+    return objects._replace(masks=united), largest
 
 
-def _suppressed(objects: Found, behind: np.ndarray, pairs: np.ndarray, nms: float) -> np.ndarray:
-    """The indices that are left of objects when of each of (2, P) pairs that overlap too much the worse one goes: what
-    is ``behind`` the others, then what has the lower score."""
-    ranks = np.empty(len(behind), int)
-    ranks[np.lexsort((-objects.scores, behind))] = np.arange(len(behind))
-    better, worse = pairs[:, (pairs >= 0).all(axis=0)]
-    chosen = (ranks[better] < ranks[worse]) & (iou_of_pairs(objects.boxes[better], objects.boxes[worse]) > nms)
-    better, worse = better[chosen], worse[chosen]
-    in_turn = np.argsort(ranks[better], kind="stable")
-    stays = np.ones(len(behind), bool)
-    for one, other in zip(better[in_turn].tolist(), worse[in_turn].tolist(), strict=True):
-        stays[other] &= not stays[one]
+def _suppressed(objects: Found, is_second: np.ndarray, tiles: np.ndarray, nms: float) -> np.ndarray:
+    """Indices of the objects that are left when of each two of a class with an IoU above ``nms`` the worse one goes:
+    one that ``is_second``, else the one with the lower score."""
+    ranks = np.argsort(np.lexsort((-objects.scores, is_second)))
+    sides = objects.boxes.T.copy()
+    pairs = [np.zeros((2, 0), int)]
+    for tile in tiles:
+        near = _meeting(tile, sides)
+        overlap = iou(objects.boxes[near], objects.boxes[near])
+        same = objects.classes[near, None] == objects.classes[near]
+        is_better = ranks[near, None] < ranks[near]
+        pairs.append(near[np.stack(np.nonzero((overlap > nms) & same & is_better))])
+    better, worse = np.concatenate(pairs, axis=1)
+    stays = np.ones(len(ranks), bool)
+    for pair in np.argsort(ranks[better], kind="stable"):
+        stays[worse[pair]] &= not stays[better[pair]]
     return np.flatnonzero(stays)
 
 

@@ -116,11 +116,11 @@ def iou(boxes: np.ndarray, others: np.ndarray, crowds: np.ndarray | None = None)
 
 
 def iou_of_pairs(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(N,) float64 of (N, 4) and (N, 4) xyxy, each box with the other in its row; 0 without area."""
+    """(...) float64 of (..., 4) xyxy each, broadcast: each box with the other in its place; 0 without area."""
     low, high = np.maximum(boxes, others), np.minimum(boxes, others)
-    shared = (high[:, 2:] - low[:, :2]).clip(0).prod(axis=1)
-    union = sides_of(boxes).prod(axis=1) + sides_of(others).prod(axis=1) - shared
-    return np.divide(shared, union, out=np.zeros(len(shared)), where=union > 0)
+    shared = (high[..., 2:] - low[..., :2]).clip(0).prod(axis=-1)
+    union = sides_of(boxes).prod(axis=-1) + sides_of(others).prod(axis=-1) - shared
+    return np.divide(shared, union, out=np.zeros(shared.shape), where=union > 0)
 
 
 def matched(overlap: np.ndarray) -> np.ndarray:

@@ -65,7 +65,7 @@ def _drawn(
     others: np.ndarray, cut: bool, twice: bool, tile: int, side: int, lines: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """(DRAWN, 4): anywhere, on a line or on two that cross, or close to another one."""
-    sides = np.exp(rng.uniform(*np.log([SMALLEST * tile, LARGEST * tile]), (DRAWN, 2))).round()
+    sides = np.exp(rng.uniform(np.log(SMALLEST * tile), np.log(LARGEST * tile), (DRAWN, 2))).round()
     corners = rng.integers(0, side, (DRAWN, 2)).astype(float)
     if cut:
         axes = [0, 1] if twice else [rng.integers(2)]
