@@ -2,14 +2,14 @@
 
 An object that ends at an *inner* border of its window, one that is not the image's, is a fragment: it may go on beyond.
 
-- A fragment gives way to an object that another window sees whole, where both look alike inside the fragment's window.
-- Fragments of several windows that look alike where both windows see are one object; windows that share nothing have
-  their common edge to compare.
+- A fragment gives way to an object that another window sees whole, where both agree inside the fragment's window.
+- Fragments of several windows that agree where both windows see are one object; windows that share nothing have their
+  common edge to compare.
 - A pass over the reduced whole image, whose window is the image, counts for what is larger than half a window. It gives
   way to what a window sees whole, and fragments give way to it, unless it is much less sure.
 - Then non-maximum suppression within each class, as a detector does in each image.
 
-Only what windows that meet have found is compared.
+Only what meets in a window is compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from revisit.errors import expect
 Runs = dict[str, Any]  # a mask's run lengths in COCO's format, compressed
 OUTWARD = np.array([-1, -1, 1, 1])  # where left, top, right and bottom lie
 NEAR = 1.5  # px from a border, within which an object ends there; farther, if
-NEAR_SHARE = 0.05  # of the object's side, and
+NEAR_SHARE = 0.08  # of the object's side, and
 NEAR_SHARED = 0.5  # of what neighbours share are not exceeded: so far the next window tells whether it goes on
 EDGE = 1.0  # px by which windows and what they cut are taken to go on, so that windows that only touch have an edge
 LARGE = 0.5  # of a window's side, from which on an object of the reduced whole counts
@@ -115,10 +115,14 @@ def _links(found: Found, windows: np.ndarray, cut: np.ndarray, is_reduced: np.nd
         others = _meeting(wide[origin], sides)
         others = others[found.origins[others] != origin]
         views = np.where(is_cut[others, None], _common(seen[others], wide[origin]), wide[origin])
-        overlap = iou_of_pairs(_common(boxes[own, None], views), _common(boxes[others], views)[None])
+        one, other = _common(boxes[own, None], views), _common(boxes[others], views)
+        overlap = iou_of_pairs(one, other)
+        near = np.minimum(NEAR_SHARE * sides_of(boxes[others]).max(axis=1), NEAR_SHARED * sides_of(views).min(axis=1))
+        is_close = np.abs(one - other).max(axis=2) < near
+        alike = (overlap >= IOU) | (is_close & (overlap > 0))
         same = found.classes[own, None] == found.classes[others]
         sure = ~is_reduced[others] | (found.scores[others] >= SURE * found.scores[own, None])
-        rows, columns = np.nonzero((overlap >= IOU) & same & sure)
+        rows, columns = np.nonzero(alike & same & sure)
         links.append(np.stack([own[rows], others[columns]]))
     return np.concatenate(links, axis=1)
 

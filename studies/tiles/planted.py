@@ -86,8 +86,8 @@ def detect(scan: Scan, rng: np.random.Generator, noise: float = 0.0) -> Found:
     """
     seen = scan.windows[:, None].astype(float)
     boxes = np.concatenate([np.maximum(scan.boxes, seen)[..., :2], np.minimum(scan.boxes, seen)[..., 2:]], axis=2)
-    side = sides_of(scan.windows).max()
-    origins, which = np.nonzero((sides_of(boxes) >= LEAST * side).all(axis=2))
+    least = LEAST * sides_of(seen).max(axis=2, keepdims=True)
+    origins, which = np.nonzero((sides_of(boxes) >= least).all(axis=2))
     boxes = boxes[origins, which]
     boxes += rng.normal(0, noise, boxes.shape) * np.tile(sides_of(boxes), 2)
     window = scan.windows[origins]
@@ -95,6 +95,11 @@ def detect(scan: Scan, rng: np.random.Generator, noise: float = 0.0) -> Found:
     order = rng.permutation(len(boxes))
     scores = rng.uniform(0.3, 1, len(boxes))
     return Found(boxes[order], scores, np.zeros(len(boxes), int), origins[order])
+
+
+def with_reduced(scan: Scan) -> Scan:
+    """A pass over the reduced whole more: it shows what has a 64th of the image's side."""
+    return scan._replace(windows=np.concatenate([scan.windows, [[0, 0, scan.side, scan.side]]]))
 
 
 def judge(scan: Scan, boxes: np.ndarray, least: float = STRICT) -> Verdict:

@@ -64,6 +64,10 @@ def test_a_fragment_gives_way_where_another_window_sees_the_object_whole():
     seen = found((85, 10, 120, 50, 0.9, 0, 0), (85, 10, 140, 50, 0.3, 0, 1), (85, 10, 120, 50, 0.8, 1, 0))
     whole, another_class = (85, 10, 140, 50, 0.3, 0, 1), (85, 10, 120, 50, 0.8, 1, 0)
     assert rows_of(merged(seen, LAPPED, 100, 200)) == [another_class, whole]
+    sliver = (80, 10, 88, 50, 0.9, 0, 1)  # 3 px of the object and 5 of noise
+    assert rows_of(merged(found((10, 10, 83, 50, 0.3, 0, 0), sliver), LAPPED, 100, 200)) == [
+        (10, 10, 83, 50, 0.3, 0, 0)
+    ]
     unlike = (60, 10, 120, 50, 0.9, 0, 0)  # 25 px before what the other window sees whole
     assert unlike in rows_of(merged(found(unlike, (95, 10, 115, 50, 0.3, 0, 1)), LAPPED, 100, 200))
 
