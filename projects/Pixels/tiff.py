@@ -49,6 +49,10 @@ _CONVERT = "convert it, such as by gdal_translate -co COMPRESS=DEFLATE"
 Window = tuple[int, int, int, int]  # left, top, right and bottom, in px of the file
 
 
+class UnknownCompressionError(DeepImageError):
+    """A TIFF that another library may decode."""
+
+
 class TiffHead(NamedTuple):
     """What the tags of a TIFF say of its image."""
 
@@ -187,7 +191,7 @@ def _check_page(page: "TiffPage", window: Window | None, count: int = 1) -> None
         raise DeepImageError(f"a TIFF of {bits} bits a sample, {depth} deep: expected one number of bits, and depth 1")
     if page.compression not in _COMPRESSIONS:
         kinds = ", ".join(dict.fromkeys(_COMPRESSIONS.values()))
-        raise DeepImageError(f"a TIFF of compression {page.compression:d}: expected {kinds}, so {_CONVERT}")
+        raise UnknownCompressionError(f"a TIFF of compression {page.compression:d}: expected {kinds}, so {_CONVERT}")
     of_pixel = count * page.samplesperpixel * page.dtype.itemsize
     left, top, right, bottom = window or (0, 0, page.imagewidth, page.imagelength)
     check_pixel_count(bottom - top, right - left, 4 + _COPIES * of_pixel)

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from revisit.data.images.image_bytes import first_bytes
+from revisit.data.images.image_bytes import UnreadableImageError, first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, TIFF_MAGICS
 from revisit.data.sources.coco_truth import run_lengths
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, first_line
 from revisit.plugins import require_package
 
 WGS84 = "OGC:CRS84"  # longitude before latitude
 JP2_MAGICS = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 # What GDAL opens a file by, for what it begins with: of these no file names another one for its pixels, as VRT does.
 _DRIVERS = {TIFF_MAGICS: "GTiff", JP2_MAGICS: "JP2OpenJPEG", JPEG_MAGIC: "JPEG", PNG_MAGIC: "PNG"}
-_NOTHING_ELSEWHERE = {"CPL_VSIL_CURL_ALLOWED_EXTENSIONS": "none", "GDAL_DISABLE_READDIR_ON_OPEN": "TRUE"}
+_NOTHING_ELSEWHERE = {"CPL_VSIL_CURL_ALLOWED_FILENAME": "none", "GDAL_DISABLE_READDIR_ON_OPEN": "TRUE"}
 
 
 class Place(NamedTuple):
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 def geo_package(name: str) -> ModuleType:
     """A package of the extra geo. Raises UserError where it is not installed."""
-    return require_package(name, f"coordinates need the package {name}: pip install 'revisit-detectron2[geo]'")
+    return require_package(name, f"the package {name} is not installed: pip install 'revisit-detectron2[geo]'")
 
 
 @contextmanager
@@ -55,20 +55,21 @@ def opened_raster(file_name: str, **environment: str) -> Iterator[Any]:
     file says.
 
     Raises:
-        UserError: rasterio is not installed; no such file.
+        UserError: rasterio is not installed.
+        UnreadableImageError: no such file, or a damaged one, also in the block.
     """
     rasterio = geo_package("rasterio")
     path, head = Path(os.path.abspath(file_name)), first_bytes(file_name)
     driver = next((driver for magics, driver in _DRIVERS.items() if head.startswith(magics)), "")
-    expect(driver and not str(path).startswith("/vsi"), f"{file_name} is no TIFF, JPEG 2000, JPEG or PNG file")
+    if not driver or str(path).startswith("/vsi"):
+        raise UnreadableImageError("no TIFF, JPEG 2000, JPEG or PNG file")
     with rasterio.Env(**_NOTHING_ELSEWHERE | environment), warnings.catch_warnings():
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
         try:
-            raster = rasterio.open(path, driver=driver)
+            with rasterio.open(path, driver=driver) as raster:
+                yield raster
         except rasterio.errors.RasterioIOError as error:
-            raise UserError(f"{file_name} cannot be opened by GDAL: {first_line(error)}") from error
-        with raster:
-            yield raster
+            raise UnreadableImageError(f"GDAL cannot read it: {first_line(error.__cause__ or error)}") from error
 
 
 def place_of(file_name: str) -> Place | None:
@@ -77,13 +78,12 @@ def place_of(file_name: str) -> Place | None:
 
     Where a file gives the place of a pixel's centre (PixelIsPoint, world files), half a pixel is taken off.
     """
-    geo_package("rasterio")
     try:
         with opened_raster(file_name) as raster:
             if raster.crs is None or raster.transform.is_identity:
                 return None
             return Place(raster.crs.to_string(), tuple(raster.transform)[:6])
-    except UserError:
+    except UnreadableImageError:
         return None
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from projects.Tiles.geo import Place, geo_package, place_of, reprojected
 from projects.Tiles.map_labels import Shapes, read_shapes
+from projects.Tiles.scan_files import load_scans
 from projects.Tiles.window_files import look_at
 from revisit.data.sources.coco_boxes import COCO_METADATA
 from revisit.data.sources.coco_truth import MIN_SIDE
-from revisit.data.sources.image_folders import load_folder
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.records import WITHOUT_LABELS
 from revisit.errors import expect
@@ -50,7 +50,7 @@ def load_geo(scans: Path, labels: Path) -> LabelledSet:
         UserError: see read_shapes; no image with coordinates, or no polygon in any image; a CRS that nothing leads to.
     """
     objects, notes = _objects(read_shapes(labels), labels)
-    images = [record["file_name"] for record in load_folder(scans)]
+    images = [record["file_name"] for record in load_scans(scans)]
     placed = {file: place for file in images if (place := place_of(file))}
     without = len(images) - len(placed)
     expect(placed, f"no image below {scans} has coordinates with a CRS: expected GeoTIFFs, say, for labels of {labels}")

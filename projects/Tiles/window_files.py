@@ -2,14 +2,18 @@
 
 - A TIFF, a BigTIFF or a COG: the strips or tiles that a window touches are decoded. Reduced levels are not read.
 - A .npy file is mapped.
+- JPEG 2000, and TIFFs of a compression that tifffile does not know, are read by rasterio (the extra geo), whole slides
+  at their full resolution by openslide (slides).
 - Of another file (JPEG, PNG) the whole image is decoded, and the last one is kept: up to what ``opening.py`` allows.
 
-Files are opened for each window, so nothing open is carried into a worker.
+Files are opened for each window, slides once in each process, so nothing open is carried into a worker.
 """
 
 import os
 import threading
+from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +21,11 @@ import numpy as np
 from projects.Pixels.arrays import NPY_MAGIC, map_numpy
 from projects.Pixels.sample_files import read_samples
 from projects.Pixels.samples import Samples, with_missing
-from projects.Pixels.tiff import Window, read_tiff, tiff_head
+from projects.Pixels.tiff import UnknownCompressionError, Window, read_tiff, tiff_head
 from projects.Pixels.write_tiff import samples_bytes
+from projects.Tiles.geo import JP2_MAGICS
+from projects.Tiles.rasters import raster_head, read_raster
+from projects.Tiles.slides import SLIDES, read_slide, slide_head
 from revisit.data.images.image_bytes import WINDOW, WINDOW_READER_REGISTRY, UnreadableImageError, first_bytes, read_file
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.reader import naming, read_size
@@ -38,18 +45,19 @@ class Scan(NamedTuple):
     has_marks: bool  # whether some of its pixels may have no data, by what the file says
 
 
+class _Kind(NamedTuple):
+    """How files of some formats are read."""
+
+    look: Callable[[str], tuple]  # the fields of Scan
+    read: Callable[[str, Window], Samples]
+
+
 def look_at(file_name: str) -> Scan:
     """By the head of a file. Raises UserError where its windows cannot be read."""
     try:
-        head = first_bytes(file_name)
-        if head.startswith(TIFF_MAGICS):
-            return Scan(*tiff_head(file_name))
-        if head.startswith(NPY_MAGIC):
-            values = map_numpy(file_name)
-            return Scan(*values.shape[:2], values.dtype.kind == "f")
-        return Scan(**read_size(file_name), has_marks=False)
-    except UserError as error:
-        raise UserError(f"{error}; {_LARGE}") from error
+        return Scan(*_kind_of(file_name).look(file_name))
+    except UserError:
+        raise
     except Exception as error:  # whatever damaged bytes trip
         raise UserError(f"{file_name} cannot be cut into tiles: {first_line(error)}") from error
 
@@ -62,13 +70,7 @@ def read_window(file_name: str, window: Window) -> Samples:
         UnreadableImageError: damaged, too large, of another format, or not of the size that the window asks for.
     """
     with naming(file_name):
-        head = first_bytes(file_name)
-        if head.startswith(TIFF_MAGICS):
-            samples = read_tiff(file_name, file_name, window)
-        elif head.startswith(NPY_MAGIC):
-            samples = with_missing(Samples(_part(map_numpy(file_name), window)))
-        else:
-            samples = _cut(_whole_image(file_name), window)
+        samples = _kind_of(file_name).read(file_name, window)
         left, top, right, bottom = window
         if samples.values.shape[:2] != (bottom - top, right - left):
             raise UnreadableImageError(f"no pixels in a part of {window}: the file has changed")
@@ -126,6 +128,41 @@ def window_bytes(record: dict) -> bytes:
     return samples_bytes(read_window(file_name, window) if times == 1 else read_reduced(file_name, window, times))
 
 
+def _kind_of(file_name: str) -> _Kind:
+    """By its suffix of a whole slide, else by what a file begins with."""
+    if Path(file_name).suffix.lower() in SLIDES:
+        return _SLIDE
+    head = first_bytes(file_name)
+    return next((kind for magics, kind in _KINDS.items() if head.startswith(magics)), _WHOLE)
+
+
+def _read_tiff(file_name: str, window: Window) -> Samples:
+    try:
+        return read_tiff(file_name, file_name, window)
+    except UnknownCompressionError:
+        return read_raster(file_name, window)
+
+
+def _look_at_array(file_name: str) -> tuple[int, int, bool]:
+    values = map_numpy(file_name)
+    return *values.shape[:2], values.dtype.kind == "f"
+
+
+def _read_array(file_name: str, window: Window) -> Samples:
+    return with_missing(Samples(_part(map_numpy(file_name), window)))
+
+
+def _look_at_whole(file_name: str) -> tuple[int, int, bool]:
+    try:
+        return *read_size(file_name).values(), False
+    except UserError as error:
+        raise UserError(f"{error}; {_LARGE}") from error
+
+
+def _read_whole(file_name: str, window: Window) -> Samples:
+    return _cut(_whole_image(file_name), window)
+
+
 def _whole_image(file_name: str) -> Samples:
     with _one_at_a_time:  # so that of many windows of an image one decodes it
         return _kept_image(file_name, os.stat(file_name).st_mtime_ns)
@@ -145,3 +182,11 @@ def _cut(samples: Samples, window: Window) -> Samples:
 def _part(values: np.ndarray, window: Window) -> np.ndarray:
     left, top, right, bottom = window
     return values[top:bottom, left:right]
+
+
+_SLIDE, _WHOLE = _Kind(slide_head, read_slide), _Kind(_look_at_whole, _read_whole)
+_KINDS = {
+    TIFF_MAGICS: _Kind(tiff_head, _read_tiff),
+    NPY_MAGIC: _Kind(_look_at_array, _read_array),
+    JP2_MAGICS: _Kind(raster_head, read_raster),
+}

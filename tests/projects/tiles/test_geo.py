@@ -9,6 +9,7 @@ from pycocotools import mask as coco_mask
 from trees import refused
 
 from projects.Tiles.geo import WGS84, Place, opened_raster, place_of, reprojected, shape_of
+from revisit.data.images.image_bytes import UnreadableImageError
 
 rasterio = pytest.importorskip("rasterio")
 shapely = pytest.importorskip("shapely")
@@ -72,7 +73,8 @@ def test_names_that_gdal_would_take_for_something_else_are_no_files(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     for name in ("b.tif", "/vsicurl/http://127.0.0.1:9/a.tif", "http://127.0.0.1:9/a.tif", "GTIFF_DIR:1:a.tif", vrt):
         assert place_of(name) is None
-        refused("is no TIFF, JPEG 2000, JPEG or PNG file", opened_raster(name).__enter__)
+        with pytest.raises(UnreadableImageError, match="no TIFF, JPEG 2000, JPEG or PNG file"), opened_raster(name):
+            pass
 
 
 def test_without_the_extra_a_line_names_it(tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def test_images_without_coordinates_are_on_no_map(image, tmp_path):
 def test_without_the_extra_a_line_says_so(image, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyogrio", None)
     line = write_map(tmp_path, [found(image)], ["oak", "fir"])
-    assert line == "no map: coordinates need the package pyogrio: pip install 'revisit-detectron2[geo]'"
+    assert line == "no map: the package pyogrio is not installed: pip install 'revisit-detectron2[geo]'"
     assert not (tmp_path / GEOJSON).exists()
 
 
