@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ def _has_data(samples: Samples) -> np.ndarray:
     return np.ones(samples.values.shape[:2], bool) if samples.missing is None else ~samples.missing
 
 
-def _write(writer: "tifffile.TiffWriter", tiles: Iterator[np.ndarray], **how: object) -> None:
+def _write(writer: "tifffile.TiffWriter", tiles: Iterator[np.ndarray], **how: Any) -> None:
     writer.write(tiles, tile=(TILE, TILE), compression="zlib", metadata=None, software=False, **how)
 
 

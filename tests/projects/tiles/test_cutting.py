@@ -24,7 +24,7 @@ def parts_of(rng, length: int) -> np.ndarray:
     return np.unique(np.concatenate([[0, length], rng.integers(1, length, rng.integers(0, 5))]))
 
 
-def partition(rng, height=HEIGHT, width=WIDTH) -> np.ndarray:
+def partition(rng, height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
     """Windows of many sizes, which cover each px once."""
     rows, columns = parts_of(rng, height), parts_of(rng, width)
     pairs = [(y, x) for y in range(len(rows) - 1) for x in range(len(columns) - 1)]
@@ -36,12 +36,11 @@ def boxed(number=0, **fields) -> dict:
     return usual | fields
 
 
-def some_boxes(rng, count=12) -> list[dict]:
+def some_boxes(rng, height: int, width: int, count: int = 12) -> list[dict]:
     """On quarters of a px, some across the border of the image."""
-    low = rng.integers(-40, 4 * WIDTH - 40, (count, 2)) * [1, HEIGHT / WIDTH] // 1 / 4
-    high = np.maximum(low + rng.integers(1, 200, (count, 2)) / 4, 1)
-    kept = (low < [WIDTH, HEIGHT]).all(axis=1)
-    return [boxed(n, bbox=[*low[n], *high[n]]) for n in np.flatnonzero(kept)]
+    low = np.floor(rng.uniform(-0.1, 1, (count, 2)) * [width, height] * 4) / 4
+    high = np.maximum(low + np.ceil(rng.uniform(0, 0.5, (count, 2)) * [width, height] * 4) / 4, 1)
+    return [boxed(n, bbox=[*low[n], *high[n]]) for n in range(count)]
 
 
 def star(rng) -> list[float]:
@@ -71,15 +70,15 @@ def of_object(parts: list[list[dict]], number: int) -> list[dict]:
     return [each for window in parts for each in window if each["id"] == number]
 
 
-@settings(max_examples=300, deadline=None)
-@given(seeds)
-def test_boxes_of_a_partition_are_the_whole_image_s(seed):
+@settings(max_examples=1000, deadline=None)
+@given(st.integers(2, 3000), st.integers(2, 3000), seeds)
+def test_boxes_of_a_partition_are_the_whole_image_s(height, width, seed):
     rng = np.random.default_rng(seed)
-    annotations, places = some_boxes(rng), partition(rng)
-    parts = cut(annotations, places, HEIGHT, WIDTH)
+    annotations, places = some_boxes(rng, height, width), partition(rng, height, width)
+    parts = cut(annotations, places, height, width)
     assert {each["id"] for window in parts for each in window} == {each["id"] for each in annotations}
     for whole in annotations:
-        x0, y0, x1, y1 = np.clip(whole["bbox"], 0, [WIDTH, HEIGHT] * 2)
+        x0, y0, x1, y1 = np.clip(whole["bbox"], 0, [width, height] * 2)
         found = of_object(parts, whole["id"])
         assert sum(map(area, found)) == pytest.approx((x1 - x0) * (y1 - y0), abs=1e-9)
         assert {each["category_id"] for each in found} == {whole["category_id"]}
