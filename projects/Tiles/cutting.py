@@ -124,7 +124,7 @@ class _Outlines:
         """Shapely's, valid."""
         shapely = _shapely()
         rings = [shapely.make_valid(shapely.Polygon(np.reshape(ring, (-1, 2)))) for ring in self.rings]
-        return shapely.union_all(_polygons(rings))
+        return shapely.union_all(polygons(rings))
 
     @cached_property
     def area(self) -> float:
@@ -135,8 +135,8 @@ class _Outlines:
         low, high = self.bounds[:2], self.bounds[2:]
         if (low >= window[:2]).all() and (high <= window[2:]).all():
             return self
-        parts = _polygons(self.geometry.intersection(_shapely().box(*window)))
-        rings = [np.array(solid.exterior.coords)[:-1].ravel() for part in parts for solid in _without_holes(part)]
+        parts = polygons(self.geometry.intersection(_shapely().box(*window)))
+        rings = [np.array(solid.exterior.coords)[:-1].ravel() for part in parts for solid in without_holes(part)]
         made = _Outlines(rings)
         return made if rings and _is_wide(made.bounds) else None
 
@@ -148,14 +148,14 @@ def _shapely() -> ModuleType:
     return require_package("shapely", "outlines of objects are cut by shapely: pip install 'revisit-detectron2[geo]'")
 
 
-def _polygons(geometries: Any) -> list:
+def polygons(geometries: Any) -> list:
     """Those of shapely's geometries, or of what these hold, that have an area."""
     shapely = _shapely()
     parts = shapely.get_parts(shapely.get_parts(geometries))
     return [part for part in parts if part.geom_type == "Polygon" and part.area > 0]
 
 
-def _without_holes(polygon: Any) -> list:
+def without_holes(polygon: Any) -> list:
     """Polygons that are the same together, because COCO's have no holes: it is cut through each hole."""
     shapely = _shapely()
     hole = next((ring for ring in polygon.interiors if shapely.Polygon(ring).area > _LEAST_HOLE), None)
@@ -164,7 +164,7 @@ def _without_holes(polygon: Any) -> list:
     left, top, right, bottom = polygon.bounds
     middle = (hole.bounds[0] + hole.bounds[2]) / 2
     halves = shapely.box([left, middle], top, [middle, right], bottom)
-    return [solid for part in _polygons(shapely.intersection(polygon, halves)) for solid in _without_holes(part)]
+    return [solid for part in polygons(shapely.intersection(polygon, halves)) for solid in without_holes(part)]
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from projects.Tiles.cutting import KEPT_SHARE, polygons, without_holes
 from projects.Tiles.geo import Place, geo_package, place_of, reprojected
 from projects.Tiles.map_labels import Shapes, read_shapes
 from projects.Tiles.scan_files import load_scans
 from projects.Tiles.window_files import look_at
+from revisit.data.finetuning.ignored import IGNORED
 from revisit.data.sources.coco_boxes import COCO_METADATA
 from revisit.data.sources.coco_truth import MIN_SIDE
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
@@ -22,7 +24,6 @@ from detectron2.utils.logger import log_first_n
 
 CLASS_COLUMNS = ("class", "label", "name", "category", "species", "type")  # in any case; the first that is there
 OBJECT = "object"  # the class where there is no such column
-KEPT_SHARE = 0.5  # of an object's area in a raster, from which on it is one of the raster's objects
 
 
 class _Objects(NamedTuple):
@@ -52,27 +53,38 @@ def load_geo(scans: Path, labels: Path) -> LabelledSet:
     objects, notes = _objects(read_shapes(labels), labels)
     images = [record["file_name"] for record in load_scans(scans)]
     placed = {file: place for file in images if (place := place_of(file))}
-    without = len(images) - len(placed)
     expect(placed, f"no image below {scans} has coordinates with a CRS: expected GeoTIFFs, say, for labels of {labels}")
-    notes += [f"{without:,} of {len(images):,} images below {scans} have no coordinates"] * bool(without)
-    in_crs = {crs: objects.within(crs) for crs in {place.crs for place in placed.values()}}
-    trees = {crs: geo_package("shapely").STRtree(moved.outlines) for crs, moved in in_crs.items()}
-    names, seen = sorted(set(objects.classes)), set()
-    records = []
-    for number, (file, place) in enumerate(placed.items()):
-        height, width, _ = look_at(file)
-        places = trees[place.crs].query(_footprint(place, height, width), predicate="intersects")
-        labelled = _annotations(in_crs[place.crs], np.sort(places), names, place, (height, width))
-        seen |= labelled.keys()
-        record = {"file_name": file, "height": height, "width": width, "image_id": number}
-        record |= {"annotations": list(labelled.values())} | ({} if labelled else {WITHOUT_LABELS: True})
-        records.append(record)
-    total = len(objects.outlines)
+    names = sorted(set(objects.classes))
+    annotations = _annotations_of(placed, objects, names)
+    records = [_record(file, number, of_image) for number, (file, of_image) in enumerate(annotations.items())]
+    total, seen = len(objects.outlines), len(set().union(*annotations.values()))
     expect(seen, f"none of {total:,} polygons of {labels} lies in an image below {scans}: expected those of its place")
-    notes += [f"{total - len(seen):,} of {total:,} polygons of {labels} lie in no image"] * (len(seen) < total)
+    without = len(images) - len(placed)
+    notes += [f"{without:,} of {len(images):,} images below {scans} have no coordinates"] * (without > 0)
+    notes += [f"{total - seen:,} of {total:,} polygons of {labels} lie in no image"] * (seen < total)
     for line in notes:
         log_first_n(logging.INFO, line, name=__name__, key="message")
     return LabelledSet(records, {"thing_classes": names})
+
+
+def _record(file: str, number: int, annotations: dict[int, dict]) -> dict:
+    height, width, _ = look_at(file)
+    record = {"file_name": file, "image_id": number, "height": height, "width": width}
+    record["annotations"] = list(annotations.values())
+    return record if annotations else record | {WITHOUT_LABELS: True}
+
+
+def _annotations_of(placed: dict[str, Place], objects: _Objects, names: Sequence[str]) -> dict[str, dict[int, dict]]:
+    """Of each image, in px, by which of the objects they are."""
+    shapely, found = geo_package("shapely"), {}
+    in_crs = {crs: objects.within(crs) for crs in {place.crs for place in placed.values()}}
+    trees = {crs: shapely.STRtree(moved.outlines) for crs, moved in in_crs.items()}
+    for file, place in placed.items():
+        height, width, _ = look_at(file)
+        corners = np.array([(0.0, 0.0), (width, 0), (width, height), (0, height)])
+        places = trees[place.crs].query(shapely.Polygon(place.on_map(corners)), predicate="intersects")
+        found[file] = _annotations(in_crs[place.crs], np.sort(places), names, place, (height, width))
+    return found
 
 
 def _objects(shapes: Shapes, labels: Path) -> tuple[_Objects, list[str]]:
@@ -99,11 +111,6 @@ def _name(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value).strip()
 
 
-def _footprint(place: Place, height: int, width: int) -> Any:
-    corners = np.array([(0.0, 0.0), (width, 0), (width, height), (0, height)])
-    return geo_package("shapely").Polygon(place.on_map(corners))
-
-
 def _annotations(
     objects: _Objects, places: np.ndarray, names: Sequence[str], place: Place, size: tuple[int, int]
 ) -> dict[int, dict]:
@@ -111,41 +118,21 @@ def _annotations(
     shapely = geo_package("shapely")
     outlines = shapely.transform(objects.outlines[places], place.in_pixels)
     parts = shapely.intersection(outlines, shapely.box(0, 0, size[1], size[0]))
+    are_objects = shapely.area(parts) >= KEPT_SHARE * shapely.area(outlines)
     annotations = {}
-    for number, outline, part in zip(places.tolist(), outlines, parts, strict=True):
-        polygons = _polygons(part)
-        left, top, right, bottom = shapely.total_bounds(polygons)
-        if not min(right - left, bottom - top) >= MIN_SIDE:  # nor is NaN
-            continue
-        rings = [_ring(solid) for polygon in polygons for solid in _without_holes(polygon)]
-        made = {"bbox": [left, top, right, bottom], "bbox_mode": BoxMode.XYXY_ABS, "segmentation": rings}
-        is_object = part.area >= KEPT_SHARE * outline.area
-        made |= {"iscrowd": 0} if is_object else {"iscrowd": 1, "ignored": True}
-        annotations[number] = made | {"category_id": names.index(objects.classes[number])}
+    for number, part, is_object in zip(places.tolist(), parts, are_objects, strict=True):
+        left, top, right, bottom = shapely.total_bounds(polygons(part))
+        if min(right - left, bottom - top) >= MIN_SIDE:  # of what has no polygon NaN is not
+            made = {"bbox": [left, top, right, bottom], "bbox_mode": BoxMode.XYXY_ABS, "segmentation": _rings(part)}
+            made |= {"iscrowd": 0} if is_object else {"iscrowd": 1, IGNORED: True}
+            annotations[number] = made | {"category_id": names.index(objects.classes[number])}
     return annotations
 
 
-def _polygons(geometry: Any) -> list:
-    """Those that a geometry of shapely's has, with an area."""
-    parts = geo_package("shapely").get_parts(geometry)
-    return [part for part in parts if part.geom_type == "Polygon" and part.area > 0]
-
-
-def _without_holes(polygon: Any) -> list:
-    """Polygons that are the same together, because COCO's have no holes: it is cut through each hole."""
-    if not polygon.interiors:
-        return [polygon]
-    shapely = geo_package("shapely")
-    left, top, right, bottom = polygon.bounds
-    low, _, high, _ = polygon.interiors[0].bounds
-    middle = (low + high) / 2
-    halves = shapely.intersection(polygon, shapely.box([left, middle], top, [middle, right], bottom))
-    return [solid for half in halves for part in _polygons(half) for solid in _without_holes(part)]
-
-
-def _ring(polygon: Any) -> list[float]:
-    """x, y, x, y, ... of a polygon without holes."""
-    return geo_package("shapely").get_coordinates(polygon)[:-1].ravel().tolist()
+def _rings(geometry: Any) -> list[list[float]]:
+    """COCO's outlines, each x, y, x, y, ..."""
+    solids = [solid for polygon in polygons(geometry) for solid in without_holes(polygon)]
+    return [np.array(solid.exterior.coords)[:-1].ravel().tolist() for solid in solids]
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout("geo", "SCANS:FILE", load_geo, COCO_METADATA))

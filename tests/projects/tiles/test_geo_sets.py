@@ -119,6 +119,10 @@ def test_an_image_without_shapes_counts_as_one_without_labels(scans, tmp_path):
 def test_windows_of_rasters_have_a_place_in_their_names(scans, tmp_path):
     records = get_records(f"tiles:32:geo:{scans}:{write_labels(tmp_path / 'a.gpkg')}")
     assert [record["window"] for record in records[:2]] == [(0, 0, 32, 32), (28, 0, 60, 32)] and len(records) == 8
+    boxes = [[each["bbox"] for each in record["annotations"]] for record in records[:2]]
+    np.testing.assert_allclose(boxes[0][1], (30, 10, 32, 14), atol=1e-6)
+    np.testing.assert_allclose(boxes[1][0], (2, 10, 8, 14), atol=1e-6)
+    assert [each["iscrowd"] for each in records[0]["annotations"]] == [0, 1]
 
 
 def test_geojson_says_its_crs_or_is_wgs84(tmp_path):
