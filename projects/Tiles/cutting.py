@@ -82,7 +82,7 @@ def _shape_of(annotation: dict, box: np.ndarray) -> _Shape:
     mask = annotation.get("segmentation")
     if not mask:
         return _Box(box)
-    return _Runs.of(mask) if isinstance(mask, dict) else _Outlines(mask)
+    return ColumnRuns.of(mask) if isinstance(mask, dict) else _Outlines(mask)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def without_holes(polygon: Any) -> list:
 
 
 @dataclass(frozen=True)
-class _Runs:
+class ColumnRuns:
     """Of a mask: parts of columns, by column and row; it is never drawn."""
 
     columns: np.ndarray  # (n,) int64, rising
@@ -176,7 +176,7 @@ class _Runs:
     bottoms: np.ndarray  # (n,) row after the last one
 
     @classmethod
-    def of(cls, mask: dict) -> _Runs:
+    def of(cls, mask: dict) -> ColumnRuns:
         """Of run lengths as COCO has them: counts, or their text."""
         counts, height = mask["counts"], mask["size"][0]
         text = counts.decode() if isinstance(counts, bytes) else counts
@@ -200,13 +200,13 @@ class _Runs:
     def area(self) -> float:
         return float((self.bottoms - self.tops).sum())
 
-    def within(self, window: Window) -> _Runs | None:
+    def within(self, window: Window) -> ColumnRuns | None:
         """As ``_Box.within``."""
         left, top, right, bottom = window
         inside = slice(*np.searchsorted(self.columns, (left, right)))
         tops, bottoms = self.tops[inside].clip(min=top), self.bottoms[inside].clip(max=bottom)
         kept = tops < bottoms
-        made = _Runs(self.columns[inside][kept], tops[kept], bottoms[kept])
+        made = ColumnRuns(self.columns[inside][kept], tops[kept], bottoms[kept])
         if made.area == self.area:
             return self if kept.any() else None
         return made if kept.any() else None
@@ -223,4 +223,4 @@ class _Runs:
         return {"segmentation": coco_mask.frPyObjects(runs, height, width)}
 
 
-_Shape = _Box | _Outlines | _Runs
+_Shape = _Box | _Outlines | ColumnRuns

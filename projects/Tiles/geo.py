@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from projects.Tiles.cutting import ColumnRuns
 from revisit.data.images.image_bytes import UnreadableImageError, first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, TIFF_MAGICS
-from revisit.data.sources.coco_truth import run_lengths
 from revisit.errors import UserError, first_line
 from revisit.plugins import require_package
 
@@ -114,21 +114,15 @@ def shape_of(found: Mapping[str, Any]) -> Any:
 
 
 def _outline(mask: Mapping[str, Any]) -> Any:
-    """A MultiPolygon of run lengths, of which the columns that have pixels are decoded."""
+    """A MultiPolygon of run lengths, of which the rows and columns that have pixels are drawn."""
     shapely, features = geo_package("shapely"), geo_package("rasterio.features")
-    left, pixels = _columns(mask)
-    found = features.shapes(pixels, mask=pixels > 0, transform=(1, 0, left, 0, 1, 0))
+    runs = ColumnRuns.of(mask)
+    if not len(runs.columns):
+        return shapely.MultiPolygon()
+    left, top, right, bottom = runs.bounds.astype(int)
+    steps = np.zeros((right - left, bottom - top + 1), np.int8)
+    np.add.at(steps, (runs.columns - left, runs.tops - top), 1)
+    np.add.at(steps, (runs.columns - left, runs.bottoms - top), -1)
+    pixels = np.cumsum(steps[:, :-1], axis=1, dtype=np.uint8).T.copy()
+    found = features.shapes(pixels, mask=pixels > 0, transform=(1, 0, left, 0, 1, top))
     return shapely.MultiPolygon([shapely.geometry.shape(polygon) for polygon, _ in found])
-
-
-def _columns(mask: Mapping[str, Any]) -> tuple[int, np.ndarray]:
-    """The first column of a mask that has pixels, and (H, w) uint8 from there to the last."""
-    height, counts = mask["size"][0], mask["counts"]
-    text = counts.decode() if isinstance(counts, bytes) else counts
-    ends = np.cumsum(run_lengths(text))
-    starts, ends = ends[: len(ends) // 2 * 2 : 2], ends[1::2]
-    left, right = (starts[0] // height, -(-ends[-1] // height)) if len(ends) else (0, 1)
-    steps = np.zeros((right - left) * height + 1, np.int8)
-    np.add.at(steps, starts - left * height, 1)
-    np.add.at(steps, ends - left * height, -1)
-    return int(left), np.cumsum(steps[:-1], dtype=np.uint8).reshape(-1, height).T.copy()
