@@ -108,3 +108,13 @@ def test_boxes_that_are_ignored_come_along_and_crowds_do_not(tmp_path):
     assert labels.ignored.tolist() == [[2, 4, 18, 16]]
     (empty,) = [mapped(mapper, {**sample, "annotations": [ignored]})["instances"]]
     assert len(empty) == 0 and empty.ignored.tolist() == [[2, 4, 18, 16]]
+
+
+def test_an_image_without_objects_has_no_masks_to_cut_around(tmp_path):
+    Image.fromarray(shallow_picture()).save(tmp_path / "a.png")
+    sample = record(tmp_path / "a.png")
+    (thing,) = sample["annotations"]
+    mapper = DetectionMapper(config("MODEL.MASK_ON", True, "INPUT.CROP.ENABLED", True), is_train=True)
+    for annotations in ([], [thing | {"iscrowd": 1, "ignored": True}]):
+        empty = mapped(mapper, {**sample, "annotations": annotations})
+        assert len(empty["instances"]) == 0 and "annotations" not in empty

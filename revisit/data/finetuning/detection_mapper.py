@@ -106,7 +106,11 @@ class DetectionMapper(DatasetMapper):
         """Detectron2's, which drops crowds; those that are IGNORED are kept as boxes."""
         ignored = [each for each in record["annotations"] if each.get(IGNORED)]
         boxes = [utils.transform_instance_annotations(_box_of(each), transforms, size)["bbox"] for each in ignored]
-        super()._transform_annotations(record, transforms, size)
+        if len(ignored) < len(record["annotations"]):
+            super()._transform_annotations(record, transforms, size)
+        else:  # Detectron2 would look for masks of no object
+            del record["annotations"]
+            record["instances"] = utils.annotations_to_instances([], size)
         if boxes:
             record["instances"] = ObjectsAndIgnored(record["instances"], torch.as_tensor(np.stack(boxes)).float())
 
