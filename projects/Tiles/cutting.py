@@ -62,12 +62,21 @@ def _touch(box: np.ndarray, windows: np.ndarray) -> np.ndarray:
 def _annotation(each: dict, box: np.ndarray, whole: _Shape, part: _Shape, window: Window) -> dict:
     """What a window has of an object."""
     is_whole = part is whole  # then the box is the one that was drawn, which need not be the mask's
-    bounds = np.clip(box, window[:2] * 2, window[2:] * 2) if is_whole else part.bounds
-    made = {**each, "bbox": (bounds - window[:2] * 2).tolist(), "bbox_mode": BoxMode.XYXY_ABS, **part.mask_in(window)}
+    bounds = _clipped(box, window) if is_whole else part.bounds
+    corner = np.array(window[:2])
+    moved = bounds - np.tile(corner, 2)
+    made = {**each, "bbox": moved.tolist(), "bbox_mode": BoxMode.XYXY_ABS, **part.mask_in(window)}
     if "keypoints" in each:
         made["keypoints"] = _keypoints(each["keypoints"], window)
     is_object = is_whole or part.area >= KEPT_SHARE * whole.area
-    return made if is_object and not each.get("iscrowd") else made | {"iscrowd": 1, IGNORED: True}
+    if each.get("iscrowd") or not is_object:
+        made |= {"iscrowd": 1, IGNORED: True}
+    return made
+
+
+def _clipped(box: np.ndarray, window: Window) -> np.ndarray:
+    left, top, right, bottom = window
+    return np.clip(box, (left, top, left, top), (right, bottom, right, bottom))
 
 
 def _keypoints(values: Sequence[float], window: Window) -> list[float]:
@@ -95,8 +104,8 @@ class _Box:
 
     def within(self, window: Window) -> _Box | None:
         """What of it is in a window: itself where all of it is; None of next to nothing."""
-        inside = np.clip(self.bounds, window[:2] * 2, window[2:] * 2)
-        if (inside == self.bounds).all():
+        inside = _clipped(self.bounds, window)
+        if np.array_equal(inside, self.bounds):
             return self
         return _Box(inside) if _is_wide(inside) else None
 
@@ -132,8 +141,7 @@ class _Outlines:
 
     def within(self, window: Window) -> _Outlines | None:
         """As ``_Box.within``."""
-        low, high = self.bounds[:2], self.bounds[2:]
-        if (low >= window[:2]).all() and (high <= window[2:]).all():
+        if np.array_equal(_clipped(self.bounds, window), self.bounds):
             return self
         parts = polygons(self.geometry.intersection(_shapely().box(*window)))
         rings = [np.array(solid.exterior.coords)[:-1].ravel() for part in parts for solid in without_holes(part)]
@@ -141,7 +149,8 @@ class _Outlines:
         return made if rings and _is_wide(made.bounds) else None
 
     def mask_in(self, window: Window) -> dict:
-        return {"segmentation": [(np.reshape(ring, (-1, 2)) - window[:2]).ravel().tolist() for ring in self.rings]}
+        moved = [np.reshape(ring, (-1, 2)) - window[:2] for ring in self.rings]
+        return {"segmentation": [corners.ravel().tolist() for corners in moved]}
 
 
 def _shapely() -> ModuleType:
@@ -180,14 +189,16 @@ class ColumnRuns:
         """Of run lengths as COCO has them: counts, or their text."""
         counts, height = mask["counts"], mask["size"][0]
         text = counts.decode() if isinstance(counts, bytes) else counts
-        places = np.cumsum(run_lengths(text) if isinstance(text, str) else text)
-        starts = places[: len(places) // 2 * 2 : 2]  # the first run is background
-        ends = places[1::2]
+        runs = run_lengths(text) if isinstance(text, str) else text
+        places = np.cumsum(runs)
+        ends = places[1::2]  # the first run is background
+        starts = places[::2][: len(ends)]
         starts, ends = starts[starts < ends], ends[starts < ends]
-        first = starts // height
-        spanned = (ends - 1) // height - first + 1
+        first, last = starts // height, (ends - 1) // height
+        spanned = last - first + 1
+        before = np.cumsum(spanned) - spanned
         run = np.repeat(np.arange(len(starts)), spanned)
-        columns = first[run] + np.arange(len(run)) - np.repeat(np.cumsum(spanned) - spanned, spanned)
+        columns = first[run] + np.arange(len(run)) - before[run]
         above = columns * height
         return cls(columns, np.maximum(starts[run] - above, 0), np.minimum(ends[run] - above, height))
 
@@ -204,20 +215,24 @@ class ColumnRuns:
         """As ``_Box.within``."""
         left, top, right, bottom = window
         inside = slice(*np.searchsorted(self.columns, (left, right)))
-        tops, bottoms = self.tops[inside].clip(min=top), self.bottoms[inside].clip(max=bottom)
+        tops = self.tops[inside].clip(min=top)
+        bottoms = self.bottoms[inside].clip(max=bottom)
         kept = tops < bottoms
+        if not kept.any():
+            return None
         made = ColumnRuns(self.columns[inside][kept], tops[kept], bottoms[kept])
-        if made.area == self.area:
-            return self if kept.any() else None
-        return made if kept.any() else None
+        return self if made.area == self.area else made
 
     def mask_in(self, window: Window) -> dict:
         left, top, right, bottom = window
         height, width = bottom - top, right - left
         above = (self.columns - left) * height - top
-        starts, ends = self.tops + above, self.bottoms + above
-        between = starts[1:] > ends[:-1]  # parts of neighbouring columns may be one run
-        borders = np.stack([starts[np.append(True, between)], ends[np.append(between, True)]], axis=1)
+        starts = self.tops + above
+        ends = self.bottoms + above
+        is_apart = starts[1:] > ends[:-1]  # parts of neighbouring columns may be one run
+        first = np.append(True, is_apart)
+        last = np.append(is_apart, True)
+        borders = np.stack([starts[first], ends[last]], axis=1)
         counts = np.diff(borders.ravel(), prepend=0, append=height * width)
         runs = {"size": [height, width], "counts": counts.tolist()}
         return {"segmentation": coco_mask.frPyObjects(runs, height, width)}

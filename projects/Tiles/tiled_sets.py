@@ -84,9 +84,8 @@ def _choose_background(records: list[dict]) -> str:
     background = sample(empty, round(EMPTY_SHARE * shown))
     for record in background:
         record[BACKGROUND] = True
-    return f"; {shown:,} show objects, and of {len(empty):,} others {len(background):,} teach the background" * bool(
-        looked_at
-    )
+    words = f"; {shown:,} show objects, and of {len(empty):,} others {len(background):,} teach the background"
+    return words if looked_at else ""
 
 
 def tiling_and_name(*parts: str) -> tuple[Tiling, str]:
