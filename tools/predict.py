@@ -29,8 +29,8 @@ def parse_args() -> argparse.Namespace:
     add(parser, "output", required=True, help="folder for pictures and JSON")
     add(parser, "data", nargs="+", default=[], type=str, metavar="PATH", help="image files, folders, data sets, videos")
     parser.add_argument("inputs", nargs="*", metavar="PATH", help="the same, without --data")
-    tiles = "images too large for one look: px of a tile, +overlap and @scale, such as 1024+128@0.5; whole: none"
-    parser.add_argument("--tiles", metavar="TILING", help=f"{tiles} (default: what the weights have learned from)")
+    tiling = "of images too large for one look: px, +overlap and @scale, such as 1024+128@0.5; whole: none"
+    add(parser, "tiles", metavar="TILING", help=f"tiles {tiling} (default: what the weights have learned from)")
     add_runner_options(parser)
     add(parser, "opts")
     args = parse(parser)

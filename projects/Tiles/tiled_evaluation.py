@@ -17,7 +17,6 @@ from revisit.keys import with_values
 from detectron2.config import CfgNode
 from detectron2.utils import comm
 
-
 MOST = 1_000_000  # objects of an image that count
 
 
