@@ -8,7 +8,8 @@ The output folder gets a picture of every image, by its name, and a video of eve
 predictions.json has the objects in COCO's result format, and images.json the images and classes that its numbers mean,
 so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). data_set.json has the same objects of
 image files as a COCO data set, which CVAT and FiftyOne open, label_studio.json as tasks for Label Studio, whose
-interface is label_studio.xml. Of a segmenter, classes/NAME.png has the class of each pixel, of a depth network
+interface is label_studio.xml. Objects of images with coordinates are in predictions.gpkg and predictions.geojson, too.
+Images too large for one look are seen by --tiles, and scored, drawn and written as wholes. Of a segmenter, classes/NAME.png has the class of each pixel, of a depth network
 depth/NAME.png the millimetres. Names of classes come from the checkpoint. The same command continues where it was
 interrupted.
 """
@@ -44,6 +45,7 @@ def main() -> None:
     from projects.Predict.amounts import objects_in_words
     from projects.Predict.file_predictions import FilePredictor, find_sources
     from projects.Predict.predictions import finetuned_config, set_score_threshold
+    from projects.Tiles.map_files import are_rasters, write_map
     from projects.Tiles.tiled_predictions import TiledPredictor, some_windows, tiling_to_predict
     from revisit.data.images.deep_images import pixel_format
     from revisit.keys import Facts, resolve_auto_values
@@ -72,6 +74,8 @@ def main() -> None:
     print(pixel_format(cfg).caption(written))
     if predictor.data_set:
         print(f"as a data set: {predictor.data_set}")
+        if tiling or are_rasters(predictor.files):
+            print(write_map(args.output, predictor.images[: len(predictor.files)], predictor.class_names))
     if predictor.is_detector:
         print(objects_in_words(cfg, predictor, threshold))
 

@@ -140,6 +140,10 @@ class FilePredictor:
         self.settings: dict[str, str] = {}  # on which an interrupted call has to agree, too
 
     @property
+    def class_names(self) -> list[str]:
+        return self.predictor().class_names
+
+    @property
     def seen_whole(self) -> list[str]:
         """Image files that the network can look at as they are."""
         return self.files
@@ -257,7 +261,7 @@ class FilePredictor:
 
     def _write_json(self) -> None:
         """Write images.json after all that is read by it."""
-        predicted = self.output, self.images, self.predictor().class_names
+        predicted = self.output, self.images, self.class_names
         if self.is_detector:
             self.data_set = write_objects(*predicted, len(self.files), self.cfg.MODEL.WEIGHTS)
         write_images(*predicted)

@@ -16,6 +16,7 @@ from revisit.files import written_whole
 
 LAYER = "predictions"
 GEOPACKAGE, GEOJSON = f"{LAYER}.gpkg", f"{LAYER}.geojson"
+RASTERS = (".tif", ".tiff", ".jp2")
 COLUMNS = ("file", "class", "score", "area")
 _AT_ONCE = 2**12  # shapes whose texts are in memory
 _DATE = "1970-01-01T00:00:00.000Z"  # of a layer's last change: the same objects have the same bytes
@@ -27,6 +28,11 @@ class _Layer(NamedTuple):
     shapes: np.ndarray  # (N,) shapely's, in the files' own CRS
     on_earth: np.ndarray  # (N,) in WGS84
     columns: list[np.ndarray]  # (N,) each of COLUMNS
+
+
+def are_rasters(files: Sequence[str]) -> bool:
+    """Whether some of these are of the kinds that maps usually are."""
+    return any(file.lower().endswith(RASTERS) for file in files)
 
 
 def write_map(folder: Path, images: Sequence[Mapping[str, Any]], class_names: Sequence[str]) -> str:

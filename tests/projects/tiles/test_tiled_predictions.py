@@ -7,9 +7,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import tifffile
 import torch
 from checkpoints import finetuned_checkpoint
 from commands import run
+from geotiffs import UTM, geo_keys, tie
 from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -167,12 +169,15 @@ def test_processes_of_which_one_is_killed_write_the_bytes_of_one(tmp_path, monke
 
 def test_scores_of_windows_are_those_of_the_merged_file_by_pycocotools(tmp_path):
     rng = np.random.default_rng(0)
-    cv2.imwrite(str(tmp_path / "scan.png"), rng.integers(0, 256, (150, 260, 3), np.uint8))
+    pixels = rng.integers(0, 256, (150, 260, 3), np.uint8)
+    tifffile.imwrite(tmp_path / "scan.tif", pixels, metadata=None, extratags=[*tie(), geo_keys()])
     weights = finetuned_checkpoint("mask_rcnn_fpn", tmp_path)
     more = "MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.05 MODEL.DEVICE cpu TEST.DETECTIONS_PER_IMAGE 20"
     tool = f"python tools/predict.py --weights {weights} --tiles 128+32 --score-threshold 0.05"
-    run(f"{tool} --output {tmp_path / 'found'} {tmp_path / 'scan.png'} {more}", tmp_path)
+    text = run(f"{tool} --output {tmp_path / 'found'} {tmp_path / 'scan.tif'} {more}", tmp_path)
     found = json.loads((tmp_path / "found/predictions.json").read_text())
+    assert f"{len(found)} objects of 1 of 1 images; in their own CRS, {UTM}, in predictions.gpkg" in text
+    assert len(json.loads((tmp_path / "found/predictions.geojson").read_text())["features"]) == len(found)
     truth = json.loads((tmp_path / "found/data_set.json").read_text())
     assert len(found) > 25  # more than of one window
     truth["annotations"] = truth["annotations"][::2]
