@@ -9,7 +9,7 @@ from projects.Tiles.windows import inside, windows
 from revisit.boxes.boxes import iou, matched, sides_of
 
 GAPS = (3, 7)  # px between close neighbours, the last excluded
-CLOSE = 0.4  # of the objects are put next to another one
+CLOSE = 0.4  # of the draws are next to another one
 SMALLEST, LARGEST = 0.2, 1.5  # of a window, an object's sides
 LEAST = 1 / 64  # of a window, from which on a side that is visible is seen
 DRAWN = 64  # boxes at once, until one fits
@@ -35,8 +35,8 @@ class Verdict(NamedTuple):
 
 
 def plant(tile: int, overlap: int, count: int, on_seams: int, rng: np.random.Generator) -> Scan:
-    """Objects of 0.2 to 1.5 windows, ``on_seams`` of them cut by borders and every third of these by two that cross;
-    two of five are a few px from another one. One window for each object is about as dense as finds its places."""
+    """Objects of 0.2 to 1.5 windows, ``on_seams`` of them cut by borders and every third of these, at least,
+    by two that cross; about half are a few px from another one. The side gives each object 1.2 windows of its own."""
     side = int(tile * 1.1 * count**0.5)
     cut = inside(windows(side, side, tile, overlap), side, side)
     lines = np.setdiff1d(cut[:, [0, 2]], [0, side])
