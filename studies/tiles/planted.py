@@ -35,8 +35,8 @@ class Verdict(NamedTuple):
 
 
 def plant(tile: int, overlap: int, count: int, on_seams: int, rng: np.random.Generator) -> Scan:
-    """Objects of 0.2 to 1.5 windows, ``on_seams`` of them cut by borders and every third of these, at least,
-    by two that cross; about half are a few px from another one. The side gives each object 1.2 windows of its own."""
+    """Objects of 0.2 to 1.5 windows, ``on_seams`` of them cut by borders and half of these by two that
+    cross; half of all are a few px from another one. The scan has 1.2 windows for each object."""
     side = int(tile * 1.1 * count**0.5)
     cut = inside(windows(side, side, tile, overlap), side, side)
     lines = np.setdiff1d(cut[:, [0, 2]], [0, side])
