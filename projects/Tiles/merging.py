@@ -196,8 +196,8 @@ def place_mask(mask: np.ndarray, left: int, top: int, height: int, width: int) -
     """
     many = f"masks of an image of {width:,} x {height:,} px: expected at most {MOST_PIXELS:,} px"
     expect(height * width <= MOST_PIXELS, f"{many}; predict boxes, or cut the image")
-    changes = np.diff(np.pad(mask.astype(np.int8), ((1, 1), (0, 0))), axis=0)
-    columns, rows = np.nonzero(changes.T)
+    in_columns = np.pad(mask.T != 0, ((0, 0), (1, 1)))
+    columns, rows = np.nonzero(in_columns[:, 1:] != in_columns[:, :-1])
     ends = (left + columns) * height + top + rows
     numbers, times = np.unique(
         ends, return_counts=True
