@@ -22,9 +22,11 @@ import tifffile
 import timm
 import torch
 from commands import ROOT, TINY, documented, popen, run
+from geotiffs import geo_keys, tie
 from pydicom.data import get_testdata_files
 
 import revisit
+from projects.Tiles.map_files import write_map
 from revisit.checkpoint.backbone_file import write_backbone
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.named_weights import kept_file
@@ -321,3 +323,46 @@ def test_the_page_of_channels_leads_from_thirteen_bands_to_a_detector(scenes, tm
     for number, file in enumerate(get_testdata_files("CT_small.dcm") * 4):
         shutil.copy(file, tmp_path / f"ct/{number}.dcm")
     assert "INPUT.RANGE [[-160.0, 240.0]]" in run(dicom, tmp_path)
+
+
+@pytest.fixture
+def scans(tmp_path) -> Path:
+    """Four GeoTIFFs with bright boxes, their labels in COCO's format, and one of them as a polygon on the map."""
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    images, boxes = [], []
+    for number in range(4):
+        pixels = rng.integers(0, 90, (200, 260, 3), np.uint8)
+        x, y = rng.integers(5, 150, size=2).tolist()
+        pixels[y : y + 40, x : x + 50] += 150
+        name = f"{number}.tif"
+        tifffile.imwrite(folder / name, pixels, metadata=None, extratags=[*tie(), geo_keys()])
+        images.append({"id": number, "file_name": name, "height": 200, "width": 260})
+        box = {"image_id": number, "category_id": 1, "bbox": [x, y, 50, 40], "area": 2000, "iscrowd": 0}
+        boxes.append({"id": number + 1, **box})
+    content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "roof"}]}
+    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    found = [{"file_name": str(folder / "0.tif"), "objects": [{**boxes[0], "score": 1.0}]}]
+    write_map(tmp_path, found, ["roof"])
+    (tmp_path / "predictions.gpkg").rename(tmp_path / "crowns.gpkg")
+    return folder
+
+
+@pytest.mark.docs
+def test_the_page_of_large_images_leads_from_scans_to_a_map(scans, tmp_path):
+    pretrain, convert_to, finetune, predict, on_a_map, save = (
+        on_photos(each, tmp_path).replace("more_", "").replace("1024+128", "128+32")
+        for each in documented("docs/tasks/large-images.md")
+    )
+    assert "24 windows of 128 px in 4 images" in run(f"{pretrain} {OWN}", tmp_path)
+    run(convert_to, tmp_path)
+    text = run(f"{finetune} {ON_CPU}", tmp_path)
+    assert "show objects, and of" in text and "INPUT.TILES '128+32'" in text
+    assert json.loads((tmp_path / "output/scans/detector/evaluation.json").read_text())["bbox"]["AP"] >= 0
+    text = run(f"{predict} --score-threshold 0", tmp_path)
+    assert "4 of 4 files: pictures and JSON" in text and "in their own CRS" in text
+    assert (tmp_path / "output/scans/found/predictions.gpkg").is_file()
+    assert "crowns.gpkg are the column class" in run(f"{on_a_map} {ON_CPU}", tmp_path)
+    run(save, tmp_path)
+    assert len(list((tmp_path / "output/tiled").glob("*.tif"))) == 4

@@ -30,9 +30,9 @@ LOOKED_AT = 64  # images, and windows of these
 GRID = (128, 128, 128)  # RGB
 
 
-def tiling_to_predict(cfg: CfgNode, text: str | None) -> Tiling | None:
-    """As --tiles says, which has to fit what the network has learned from, else that; None of whole images."""
-    stated = cfg.INPUT.TILES if text is None else text
+def tiling_to_predict(cfg: CfgNode, text: str) -> Tiling | None:
+    """As --tiles says, which has to fit what the network has learned from; of "" that; None of whole images."""
+    stated = text or cfg.INPUT.TILES
     if stated in (None, WHOLE):
         return None
     tiling = Tiling.of(str(stated))

@@ -209,7 +209,7 @@ def test_scores_of_windows_are_those_of_the_merged_file_by_pycocotools(tmp_path)
 
 def test_tiles_of_another_scale_or_size_are_refused_and_another_overlap_is_not():
     cfg = detector("64+16@0.5")
-    assert tiling_to_predict(cfg, None) == tiling_to_predict(cfg, "64+16@0.5") == Tiling(64, 16, 0.5)
+    assert tiling_to_predict(cfg, "") == tiling_to_predict(cfg, "64+16@0.5") == Tiling(64, 16, 0.5)
     assert tiling_to_predict(cfg, "64+32@0.5") == Tiling(64, 32, 0.5)
     assert tiling_to_predict(cfg, "whole") is None
     refused("the network sees tiles of INPUT.TILES 64.16@0.5, not 64.16", tiling_to_predict, cfg, "64+16")
