@@ -50,6 +50,24 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in geta
 LABELS = ("circle", "cross", "square")
 
 
+OLD_PYTHON = """#!/bin/sh
+[ "$1" = -c ] && exec {python} -c "import sys; sys.version_info = (3, 10, 13); exec(sys.argv[1])" "$2"
+echo "ran $@"
+"""
+
+
+@pytest.mark.parametrize("name", ["python3.10", "nowhere"])
+def test_make_env_asks_a_python_for_its_version_before_anything_is_fetched(tmp_path, name):
+    (tmp_path / "python3.10").write_text(OLD_PYTHON.format(python=sys.executable))
+    (tmp_path / "python3.10").chmod(0o755)
+    words = ["make", "--silent", "env", f"VENV={tmp_path}/env", f"BOOTSTRAP={tmp_path}/{name}"]
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    expected = "is not Python 3.11.4 to 3.14.*: expected one, by make env BOOTSTRAP=/path/to/python"
+    assert done.returncode == 2 and re.match(f"make: {tmp_path}/{name} {expected}", done.stderr), done.stderr
+    assert not done.stdout and not (tmp_path / "env").exists()
+
+
 def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_path):
     if int(version("setuptools").partition(".")[0]) < 77:
         pytest.skip("pyproject.toml states its licence as setuptools 77 and newer read it")
