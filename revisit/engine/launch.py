@@ -99,6 +99,7 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         LostContactError: a process or machine did not answer within the timeout.
         SystemExit: a process was killed, with the shell's exit code for it.
     """
+    mp.set_start_method(workers.START_METHOD, force=True)  # also of a plug-in's own loader, whatever Python's is
     on_gpu = device != "cpu"
     index = _index_of_gpu(processes, device) if on_gpu else None
     if processes.world_size > 1:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.util import Finalize, register_after_fork
 from typing import ClassVar
 
@@ -47,6 +48,8 @@ class SignalSafeLoader(DataLoader):
         super().__init__(dataset, pin_memory=torch.cuda.is_available(), **how)
 
     def __iter__(self) -> Iterator:
+        if START_METHOD != "fork":
+            resource_tracker.ensure_running()  # which lets SIGTERM and SIGINT through again where it is started
         # Workers inherit what is blocked here. One that reaches this thread meanwhile waits.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
         try:
