@@ -15,11 +15,12 @@ import torch
 from revisit.errors import UserError, first_line
 from revisit.plugins import require_package
 
-# All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2.
+# All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2. _frombuffer is of pickle's
+# protocol 5, the default of Python 3.14.
 _ARRAYS = {
     (f"numpy.{core}.{module}", name)
     for core in ("core", "_core")
-    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"))
+    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
 } | {("numpy", "ndarray"), ("numpy", "dtype"), ("collections", "OrderedDict")}
 
 _WRAPPERS = re.compile(

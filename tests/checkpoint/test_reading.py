@@ -97,12 +97,14 @@ def test_what_is_no_dict_is_refused(tmp_path, content):
         read_checkpoint(save(content, tmp_path / "a.pth"))
 
 
-def test_arrays_in_a_pkl_are_read_and_objects_refused(tmp_path):
-    content = {"model": {"stem.conv1.weight": np.ones((2, 3), np.float32), "n": np.int64(3)}, "__author__": "me"}
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps(content))
-    read = read_checkpoint(tmp_path / "a.pkl")
-    assert np.array_equal(read["model"]["stem.conv1.weight"], content["model"]["stem.conv1.weight"])
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": np.array([{}, []], dtype=object)}}))
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_arrays_in_a_pkl_are_read_and_objects_refused(tmp_path, protocol):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    content = {"model": {"stem.conv1.weight": array, "by_columns": array.T, "n": np.int64(3)}, "__author__": "me"}
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(content, protocol))
+    read = read_checkpoint(tmp_path / "a.pkl")["model"]
+    assert all(np.array_equal(read[name], value) for name, value in content["model"].items())
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": np.array([{}, []], dtype=object)}}, protocol))
     with pytest.raises(UnreadableCheckpointError, match="array of object"):
         read_checkpoint(tmp_path / "a.pkl")
 
