@@ -107,8 +107,16 @@ def export(network: ExportedNetwork, path: Path) -> None:
 def run_exported(path: Path, image: Tensor) -> list[Tensor]:
     """The outputs of an exported file for (C, H, W) float32."""
     if path.suffix == ".ts":
-        return list(torch.jit.load(str(path))(image))
+        return load_torchscript(path)(image)
     return open_session(path)(image)
+
+
+def load_torchscript(path: Path) -> Callable[[Tensor], list[Tensor]]:
+    """A .ts file as a function of (C, H, W) float32."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's newest say that TorchScript is deprecated
+        module = torch.jit.load(str(path))
+    return lambda image: list(module(image))
 
 
 def open_session(path: Path, threads: int = 0) -> Callable[[Tensor], list[Tensor]]:

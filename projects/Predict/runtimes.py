@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from projects.Predict.int8 import quantize
-from projects.Predict.model_export import ExportedNetwork, export, open_session
+from projects.Predict.model_export import ExportedNetwork, export, load_torchscript, open_session
 
 # By name: the suffix of its file, and what it computes in.
 RUNTIMES = {
@@ -50,6 +50,5 @@ def _open(name: str, network: ExportedNetwork, folder: Path, images: list[Tensor
     else:
         quantize(folder / "detector.onnx", path, images, pyramid_only=name == "int8_pyramid")
     if name == "torchscript":
-        module = torch.jit.load(str(path))
-        return Runtime(name, precision, path, lambda image: list(module(image)))
+        return Runtime(name, precision, path, load_torchscript(path))
     return Runtime(name, precision, path, open_session(path, threads))

@@ -2,6 +2,7 @@
 
 import ast
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,14 +60,21 @@ def test_formats_that_cannot_be_read_are_counted_in_one_warning(tmp_path, caplog
 
 
 def test_the_plugin_of_pil_is_used_where_it_is_installed(monkeypatch):
-    registered, avif = [], {"AVIF"} if features.check("avif") else set()
+    registered, avif = [], {"AVIF"} if "avif" in features.get_supported() else set()
     plugin = SimpleNamespace(register_heif_opener=lambda: registered.append("heif"))
     for module, formats in ((plugin, {"HEIF"}), (None, set())):  # None as if it were not installed
         monkeypatch.setitem(sys.modules, "pillow_heif", module)
         assert set(formats_of_plugins()) == avif | formats and registered == ["heif"]
 
 
-@pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")
+def test_a_pillow_that_does_not_know_avif_is_asked_without_a_warning(monkeypatch):
+    monkeypatch.delitem(features.modules, "avif", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "AVIF" not in formats_of_plugins()
+
+
+@pytest.mark.skipif("avif" not in features.get_supported(), reason="this Pillow reads no AVIF")
 def test_avif_is_read_whole_or_refused(tmp_path):
     picture, path = shallow_picture(), tmp_path / "a.avif"
     Image.fromarray(picture).save(path, quality=95)

@@ -23,7 +23,7 @@ _turn = threading.Lock()
 
 def formats_of_plugins() -> dict[str, str]:
     """Formats, with their suffixes, that PIL reads where it was built so, or by pillow-heif, which is registered."""
-    formats = {"AVIF": ".avif"} if features.check("avif") else {}
+    formats = {"AVIF": ".avif"} if "avif" in features.get_supported() else {}
     with suppress(ImportError):  # not installed, or not for this machine
         importlib.import_module("pillow_heif").register_heif_opener()
         formats["HEIF"] = ".heic .heif .hif"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from argparse import Namespace
 from collections.abc import Callable
 from functools import cache
@@ -24,6 +25,7 @@ from projects.Predict.model_export import (
     compare,
     export,
     load_network,
+    load_torchscript,
     noise_images,
     run_exported,
 )
@@ -40,6 +42,21 @@ HAS_ONNX = find_spec("onnx") and find_spec("onnxruntime")  # a ready environment
 FORMATS = [pytest.param(s, marks=pytest.mark.skipif(s == ".onnx" and not HAS_ONNX, reason="no onnx")) for s in SUFFIXES]
 RECIPES = ("detection", "convnext_detection", "mask_rcnn_fpn", "retinanet_fpn", "segmentation_nyud", "depth")
 THRESHOLD = 0.15
+
+
+def test_a_torchscript_is_opened_without_a_word_of_its_deprecation(tmp_path, monkeypatch):
+    torch.jit.trace(torch.nn.Identity(), (torch.ones(2),)).save(str(tmp_path / "a.ts"))
+    load = torch.jit.load
+
+    def of_newest_torch(path: str) -> torch.jit.ScriptModule:
+        warnings.warn("`torch.jit.load` is deprecated. Please switch to `torch.export`.", FutureWarning, stacklevel=2)
+        return load(path)
+
+    monkeypatch.setattr(torch.jit, "load", of_newest_torch)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        assert load_torchscript(tmp_path / "a.ts")(torch.ones(2)) == [1, 1]
+    assert not [warning for warning in shown if warning.category is FutureWarning]
 
 
 def config(recipe: str, folder: Path, *options: str) -> CfgNode:
