@@ -12,16 +12,17 @@ endif
 
 # uv installs where it is found, in a quarter of pip's time; `make env UV=` leaves it out.
 UV := $(shell command -v uv)
-# 3.11.4 is the first 3.11 that can unpack an archive safely.
-USABLE := $(if $(UV),,import venv; import ensurepip; )import sys; sys.exit(not (3, 11, 4) <= sys.version_info < (3, 15))
+USABLE := $(if $(UV),,import venv; import ensurepip; )import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
 NAMES := python3.13 python3.12 python3.11 python3.14 python3
 BOOTSTRAP ?= $(firstword $(foreach p,$(NAMES),$(shell $(p) -c '$(USABLE)' 2>/dev/null && echo $(p))))
 VENV_BY = $(if $(UV),$(UV) venv --clear --no-python-downloads --python $(BOOTSTRAP),$(BOOTSTRAP) -m venv --clear)
 INSTALL = $(if $(UV),$(UV) pip install --python $(PYTHON),$(PYTHON) -m pip --disable-pip-version-check install)
-PIP = $(INSTALL) --constraint constraints.txt
+CONSTRAINTS := constraints.txt
+PIP = $(INSTALL) --constraint $(CONSTRAINTS)
+RESOLVE = $(UV) pip compile --quiet --upgrade --all-extras pyproject.toml --output-file
 SOURCES := $(wildcard revisit tools projects studies examples tests setup.py datasets)
 
-.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-docs check-wheel check-container detectron2-main fuzz weight
+.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-docs check-wheel check-versions check-container detectron2-main fuzz weight
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -31,14 +32,15 @@ help:  ## this text
 	@echo 'All but help make the environment first if there is none (a few minutes, 6 GB). Variables:'
 	@echo '  PYTHON=/path/to/python     use this interpreter and its packages (any Detectron2); install nothing'
 	@echo '  BOOTSTRAP=/path/to/python  make .venv with this Python 3.11 to 3.14'
+	@echo '  CONSTRAINTS=FILE VENV=DIR  make DIR with other versions, and take it'
 	@echo '  UV=                        install by pip, where uv is found, too'
 
 env: $(STAMP)  ## make .venv: torch, Detectron2, and what else is needed
 	@$(PYTHON) tools/install_detectron2.py --dry-run
 
-$(VENV)/.complete: pyproject.toml setup.py constraints.txt tools/install_detectron2.py
+$(VENV)/.complete: pyproject.toml setup.py $(CONSTRAINTS) tools/install_detectron2.py
 	@$(or $(BOOTSTRAP),false) -c '$(USABLE)' 2>/dev/null || { echo \
-		'make: $(if $(BOOTSTRAP),$(BOOTSTRAP) is not,none of $(NAMES) is) Python 3.11.4 to 3.14$(if $(UV),, with its' \
+		'make: $(if $(BOOTSTRAP),$(BOOTSTRAP) is not,none of $(NAMES) is) Python 3.11 to 3.14$(if $(UV),, with its' \
 		'venv module): expected one, by make env BOOTSTRAP=/path/to/python' >&2; exit 1; }
 	@$(PYTHON) -c 'import pip' 2>/dev/null || { echo '== 1/4 $(VENV), by $(BOOTSTRAP)'; $(VENV_BY) $(VENV); }
 	$(PIP) pip setuptools wheel
@@ -104,6 +106,14 @@ check-gpu: $(STAMP)  ## on a machine with a GPU: an ordered list of checks, 30 m
 check-wheel: $(STAMP)  ## build dist/*.whl; in an empty folder and a new environment run what it has
 	rm -rf build dist && $(PYTHON) -m build --wheel --no-isolation --outdir dist
 	.ci/check-wheel "$(BOOTSTRAP)"
+
+check-versions:  ## by uv: versions that pyproject.toml allows, the lowest and the newest, in build/ as CONSTRAINTS
+	@test -n '$(UV)' || { echo 'make: check-versions needs uv: pip install uv' >&2; exit 1; }
+	mkdir -p build
+	$(RESOLVE) build/lowest.txt --python-version 3.11 --resolution lowest-direct
+	$(RESOLVE) build/newest.txt --python-version 3.14
+	for minor in 11 12 13 14; do \
+		$(RESOLVE) build/pinned-3.$$minor.txt --python-version 3.$$minor --constraint constraints.txt || exit 1; done
 
 check-container:  ## run the Dockerfile's steps in a clean root file system (needs root and debootstrap)
 	.ci/check-container

@@ -63,7 +63,7 @@ def test_make_env_asks_a_python_for_its_version_before_anything_is_fetched(tmp_p
     words = ["make", "--silent", "env", f"VENV={tmp_path}/env", f"BOOTSTRAP={tmp_path}/{name}"]
     environment = {"PATH": os.environ["PATH"]}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
-    expected = "is not Python 3.11.4 to 3.14.*: expected one, by make env BOOTSTRAP=/path/to/python"
+    expected = "is not Python 3.11 to 3.14.*: expected one, by make env BOOTSTRAP=/path/to/python"
     assert done.returncode == 2 and re.match(f"make: {tmp_path}/{name} {expected}", done.stderr), done.stderr
     assert not done.stdout and not (tmp_path / "env").exists()
 
