@@ -106,6 +106,14 @@ def words_of_disk(error: BaseException) -> str:
     return f"{place} cannot be read or written ({error.strerror}): expected another place, or permission"
 
 
+def words_of_misfit(error: BaseException) -> str:
+    """One line for what torchvision raises where it was built for another torch; "" for any other error."""
+    if "operator torchvision::" not in str(error):
+        return ""
+    pair = "expected a pair, by pip install --upgrade torch torchvision, or by `make env`"
+    return f"torchvision was built for another torch than the one installed here ({first_line(error)}): {pair}"
+
+
 def words_of(error: Exception) -> str:
     """What a library's exception says first; the line of code that raised it where it says nothing."""
     text = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() would quote the words

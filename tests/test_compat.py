@@ -98,12 +98,13 @@ def fake_detectron2(folder: Path, file: str = "") -> Path:
     return folder
 
 
-def test_a_deprecation_that_only_detectron2_can_mend_is_not_shown():
+@pytest.mark.parametrize("how", ["deprecated", "not supported in Python 3.14+ and may break"])
+def test_a_deprecation_that_only_detectron2_can_mend_is_not_shown(how):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         compat.apply()
         for module in ("torch.jit._script", "mine"):
-            warnings.warn_explicit("`torch.jit.script` is deprecated. Please", FutureWarning, f"{module}.py", 1, module)
+            warnings.warn_explicit(f"`torch.jit.script` is {how}. Please", FutureWarning, f"{module}.py", 1, module)
     assert [str(warning.filename) for warning in caught] == ["mine.py"]
 
 

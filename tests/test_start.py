@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from commands import ROOT, run_in
@@ -73,15 +74,38 @@ main()
 """
 
 
+def of_wheel(words: str, folder: Path, path: object = ROOT, code: str = WITHOUT_DETECTRON2) -> tuple[int, str, str]:
+    """Exit code and output of a command in a process of its own."""
+    command = [sys.executable, *(["-c", code] if code else ["-m", "revisit"]), *words.split()]
+    done = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(path)}, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(
     "words", ["embed --weights random --data folder:. --output out", "train --config-file own_images/pretrain.yaml"]
 )
 def test_a_verb_of_a_wheel_without_detectron2_says_in_one_line_how_to_get_it(words, tmp_path):
-    command = [sys.executable, "-c", WITHOUT_DETECTRON2, *words.split()]
-    environment = {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    remedy = "error: Detectron2 is not installed here: run `revisit install-detectron2`"
-    assert done.returncode == 2 and done.stderr.startswith(remedy) and done.stderr.count("\n") == 1, done.stderr
+    code, _, errors = of_wheel(words, tmp_path)
+    assert code == 2 and errors.startswith("error: Detectron2 is not installed here: run `revisit install-detectron2`")
+    assert errors.count("\n") == 1, errors
+
+
+def test_doctor_says_all_that_it_finds_where_detectron2_is_missing(tmp_path):
+    code, text, errors = of_wheel("doctor", tmp_path)
+    assert code == 1 and not errors and "\ndetectron2: MISSING: revisit install-detectron2" in text
+    starts = ("python", "torch", "detectron2's operators", "gpu", "data sets", "cpu", "disk")
+    assert all(re.search(f"^{start}: .", text, re.MULTILINE) for start in starts), text
+
+
+def test_a_torchvision_built_for_another_torch_is_one_line_of_doctor_and_of_every_command(tmp_path):
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision/__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    line = "torchvision was built for another torch .*: expected a pair, by pip install --upgrade torch torchvision"
+    path = f"{tmp_path}:{ROOT}"
+    code, text, errors = of_wheel("doctor", tmp_path, path, "")
+    assert code == 1 and not errors and re.search(f"^torchvision: {line}", text, re.MULTILINE) and "\ndisk: " in text
+    code, _, errors = of_wheel("embed --weights random --data folder:. --output out", tmp_path, path, "")
+    assert code == 2 and re.fullmatch(f"error: {line}.*\n", errors), errors
 
 
 CHILD = """

@@ -11,6 +11,8 @@ import os
 import shutil
 import sys
 from contextlib import suppress
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,38 +31,53 @@ GIB = 2**30
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    missing = packages()
+    wrong = packages()
     if other := other_project():
         print(other)
-        missing.append("revisit")
-    if not missing:
-        devices()
-        data_sets()
+        wrong.append("revisit")
+    for name, say in SECTIONS.items():
+        if name not in wrong:
+            try:
+                say()
+            except Exception as error:  # of a package that is missing or does not import
+                wrong.append(name)
+                print(f"{name}: {words_of(error)}")
+    machine()
     for package, used_by in OPTIONAL.items():
         if find_spec(package) is None:
             print(f"{package}: not installed, for {used_by} only: pip install {package}")
-    free = shutil.disk_usage(".").free / GIB
-    print(f"disk: {free:.0f} GiB free here" + (", little: a long run of ResNet-50 writes 5 to 20" if free < 20 else ""))
-    sys.exit(bool(missing))
+    sys.exit(bool(wrong))
 
 
 def packages() -> list[str]:
-    """Print the packages that every run needs; returns those that are missing."""
+    """Print the packages that every run needs; returns those that are missing, or do not import."""
     needed = {package: f"pip install {package}" for package in ("torch", "torchvision", "timm")}
     needed = {"revisit": f"install {NAME}: pip install -e . in its checkout, or pip install of its wheel", **needed}
     needed["detectron2"] = "revisit install-detectron2, or build it by detectron2.readthedocs.io"
-    missing = []
+    wrong = []
     print(f"python: {sys.version.split()[0]}, {sys.executable}")
     for package, remedy in needed.items():
-        if find_spec(package) is None:
-            missing.append(package)
+        spec, problem = found(package)
+        if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
             print(f"{package}: MISSING: {remedy}")
+            wrong.append(package)
             continue
         try:
             print(f"{package}: {version(NAME if package == 'revisit' else package)}")
         except PackageNotFoundError:  # on Python's path, not installed
-            print(f"{package}: {find_spec(package).origin}")
-    return missing
+            print(f"{package}: {spec.origin}")
+        if problem:
+            print(f"{package}: {problem}")
+            wrong.append(package)
+    return wrong
+
+
+def found(package: str) -> tuple[ModuleSpec | None, str]:
+    """Where a package is, and why it would not import although it is there: what revisit.compat says of Detectron2."""
+    try:
+        return find_spec(package), ""
+    except ImportError as error:
+        return find_spec(package), str(error)
 
 
 def other_project() -> str:
@@ -76,22 +93,44 @@ def other_project() -> str:
     return ""
 
 
-def devices() -> None:
-    """Print Detectron2's operators, GPUs and cores, memory."""
-    import torch
+def words_of(error: Exception) -> str:
+    """One line, also where there is no revisit."""
+    try:
+        from revisit.errors import first_line, words_of_misfit
+    except Exception:
+        return str(error).partition("\n")[0]
+    return words_of_misfit(error) or first_line(error)
 
+
+def operators() -> None:
+    """Print whether Detectron2 has its own."""
     from revisit.compat import has_compiled_operators
 
     absent = "none compiled, so no deformable convolution, rotated boxes or fast COCO evaluation"
     print(f"detectron2's operators: {'compiled' if has_compiled_operators() else absent}")
+
+
+def gpus() -> None:
+    """Print the GPUs that torch can use."""
+    import torch
+
     for number in range(torch.cuda.device_count()):
         free, whole = (value / GIB for value in torch.cuda.mem_get_info(number))
         print(f"cuda:{number}: {torch.cuda.get_device_name(number)}, {free:.0f} of {whole:.0f} GiB free")
     if not torch.cuda.is_available():
         built = f"torch is built for CUDA {torch.version.cuda}: is there a GPU, and its driver (nvidia-smi)?"
         print(f"gpu: none that torch can use; {built if torch.version.cuda else 'this torch is built without CUDA'}")
-    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
-    print(f"cpu: {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB of memory free")
+
+
+def machine() -> None:
+    """Print cores, memory and disk; Linux alone says which cores this process may use, and what memory is free."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    pages = {"SC_AVPHYS_PAGES": "free", "SC_PHYS_PAGES": "in all"}
+    which = next(name for name in pages if name in os.sysconf_names)
+    memory = os.sysconf(which) * os.sysconf("SC_PAGE_SIZE") / GIB
+    print(f"cpu: {cores} cores, {memory:.0f} GiB of memory {pages[which]}")
+    free = shutil.disk_usage(".").free / GIB
+    print(f"disk: {free:.0f} GiB free here" + (", little: a long run of ResNet-50 writes 5 to 20" if free < 20 else ""))
 
 
 def data_sets() -> None:
@@ -108,6 +147,13 @@ def data_sets() -> None:
     none = "none of the fixed names; your own photographs need none: DATASETS.TRAIN \"('folder:DIR',)\""
     print(f"data sets in {root.resolve()}: {', '.join(found) or none}")
 
+
+SECTIONS = {
+    "torchvision": lambda: import_module("torchvision"),
+    "detectron2's operators": operators,
+    "gpu": gpus,
+    "data sets": data_sets,
+}
 
 if __name__ == "__main__":
     try:

@@ -51,7 +51,7 @@ def apply() -> None:
     _quiet("pkg_resources is deprecated", r"detectron2\.model_zoo")
     _quiet("TypedStorage is deprecated", r"detectron2\.utils\.comm")
     _quiet("torch.meshgrid: in an upcoming release", r"torch\.functional")
-    _quiet("`torch.jit.script` is deprecated", r"torch\.jit", FutureWarning)  # of torch 2.14; Python hides 2.11's own
+    _quiet("`torch.jit.script` is", r"torch\.jit", FutureWarning)  # deprecated; of torch 2.14; Python hides 2.11's own
 
 
 def _missing(message: str) -> ImportError:

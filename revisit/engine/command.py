@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from revisit.errors import DEBUG, InterruptedRunError, StoppedRunError, UserError, expect, words_of_disk
+from revisit.errors import (
+    DEBUG,
+    InterruptedRunError,
+    StoppedRunError,
+    UserError,
+    expect,
+    words_of_disk,
+    words_of_misfit,
+)
 
 TIMEOUT = timedelta(minutes=30)  # how long processes of a run wait for each other
 
@@ -61,6 +69,11 @@ def _run(main: Callable[[], None]) -> None:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # torchrun's other processes on this machine found the same
             print(f"{'' if isinstance(error, StoppedRunError) else 'error: '}{error}", file=sys.stderr)
         sys.exit(error.EXIT_CODE)
+    except RuntimeError as error:
+        if not (words := words_of_misfit(error)):
+            raise
+        print(f"error: {words}", file=sys.stderr)
+        sys.exit(UserError.EXIT_CODE)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(InterruptedRunError.EXIT_CODE)
