@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from commands import ROOT, run_in
+from packaging.version import Version
 
 from revisit import compat
 
@@ -85,6 +87,8 @@ def all_facts_with_the_shim(tmp_path_factory) -> str:
 def test_each_step_is_needed_and_enough(step, file, source, code, complaint, all_facts_with_the_shim, tmp_path):
     if not re.search(source, (DETECTRON2 / file).read_text(encoding="utf-8")):
         pytest.skip(f"this Detectron2's {file} no longer has {source!r}")
+    if "pkg_resources" in source and Version(version("setuptools")) < Version("80.9"):
+        pytest.skip("this setuptools says it by a DeprecationWarning, which Python shows nobody")
     left_out = {"_stand_in": "compat.has_compiled_operators = lambda: True"}
     without = left_out.get(step, f"compat.{step} = lambda *arguments: None") + APPLY + code
     assert complaint in said(tmp_path, without, expect=0 if step == "_quiet" else 1)
