@@ -5,6 +5,7 @@ PEERS := .peers
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
+TESTED := $(VENV)/.tested
 else
 # A ready environment may not have this package installed: find it in this checkout.
 export PYTHONPATH := $(CURDIR)$(addprefix :,$(PYTHONPATH))
@@ -18,6 +19,10 @@ BOOTSTRAP ?= $(firstword $(foreach p,$(NAMES),$(shell $(p) -c '$(USABLE)' 2>/dev
 VENV_BY = $(if $(UV),$(UV) venv --clear --no-python-downloads --python $(BOOTSTRAP),$(BOOTSTRAP) -m venv --clear)
 INSTALL = $(if $(UV),$(UV) pip install --python $(PYTHON),$(PYTHON) -m pip --disable-pip-version-check install)
 CONSTRAINTS := constraints.txt
+# Wheels of torch for machines without a GPU, which the package index does not have for Linux: pages or a folder.
+CPU_WHEELS := $(addprefix https://download.pytorch.org/whl/cpu/,torch torchvision)
+TORCH = torch torchvision $(if $(CPU),$(addprefix --find-links ,$(CPU_WHEELS)))
+HAS_GPU := $(wildcard /dev/nvidia0 /dev/dxg)
 PIP = $(INSTALL) --constraint $(CONSTRAINTS)
 RESOLVE = $(UV) pip compile --quiet --upgrade --all-extras pyproject.toml --output-file
 SOURCES := $(wildcard revisit tools projects studies examples tests setup.py datasets)
@@ -29,10 +34,11 @@ help:  ## this text
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 	@echo
-	@echo 'All but help make the environment first if there is none (a few minutes, 6 GB). Variables:'
+	@echo 'All but help make the environment first if there is none (a few minutes, 5 GB; 6 for tests). Variables:'
 	@echo '  PYTHON=/path/to/python     use this interpreter and its packages (any Detectron2); install nothing'
 	@echo '  BOOTSTRAP=/path/to/python  make .venv with this Python 3.11 to 3.14'
 	@echo '  CONSTRAINTS=FILE VENV=DIR  make DIR with other versions, and take it'
+	@echo '  CPU=1                      torch without CUDA, from CPU_WHEELS: PyTorch, or a folder that you name'
 	@echo '  UV=                        install by pip, where uv is found, too'
 
 env: $(STAMP)  ## make .venv: torch, Detectron2, and what else is needed
@@ -45,65 +51,71 @@ $(VENV)/.complete: pyproject.toml setup.py $(CONSTRAINTS) tools/install_detectro
 	@$(PYTHON) -c 'import pip' 2>/dev/null || { echo '== 1/4 $(VENV), by $(BOOTSTRAP)'; $(VENV_BY) $(VENV); }
 	$(PIP) pip setuptools wheel
 	@echo '== 2/4 torch and torchvision (the long one)'
-	$(PIP) torch torchvision
+	@$(if $(CPU)$(HAS_GPU),,echo 'no NVIDIA device here: where none will be, make env CPU=1 takes 1.6 GB in place of 5.3')
+	$(PIP) $(TORCH)
 	@echo '== 3/4 everything else, and this package'
-	$(PIP) --no-build-isolation --editable '.[detectron2-needs,dev]'
+	$(PIP) --no-build-isolation --editable '.[detectron2-needs,dicom,export,imagenet,tiff]'
 	@echo '== 4/4 Detectron2, if there is none'
 	$(PYTHON) tools/install_detectron2.py
 	@touch $@
 
-test: $(STAMP)  ## run the tests, on all cores
+# What tests and checks need, and nobody else.
+$(VENV)/.tested: $(STAMP)
+	$(PIP) --no-build-isolation --editable '.[detectron2-needs,dev]'
+	@touch $@
+
+test: $(TESTED)  ## run the tests, on all cores
 	@# One thread a process: the processes have the cores. Bytecode is kept, or each process would compile the project.
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest \
 		$$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile --no-loadscope-reorder)
 
-lint: $(STAMP) docs  ## check style, formatting, types of what is public, the site and its links
+lint: $(TESTED) docs  ## check style, formatting, types of what is public, the site and its links
 	$(PYTHON) -m ruff check $(SOURCES)
 	$(PYTHON) -m ruff format --check $(SOURCES)
 	$(PYTHON) -m mypy
 
-docs: $(STAMP)  ## build the site of the same pages, build/site/index.html; a dead link fails
+docs: $(TESTED)  ## build the site of the same pages, build/site/index.html; a dead link fails
 	rm -rf build/docs && mkdir -p build/docs
 	git ls-files -- '*.md' '*.png' '*.svg' '*.gif' '*.yaml' '*.py' '*.txt' '*.ipynb' '*.cff' LICENSE Makefile \
 		| xargs -I{} cp --parents {} build/docs
 	@# Not --quiet, which also hides the warnings that mkdocs counts: a dead link would then pass.
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
 
-format: $(STAMP)  ## fix formatting and what else ruff can fix
+format: $(TESTED)  ## fix formatting and what else ruff can fix
 	$(PYTHON) -m ruff check --fix $(SOURCES)
 	$(PYTHON) -m ruff format $(SOURCES)
 
 demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 	$(PYTHON) tools/demo.py
 
-check-studies: $(STAMP)  ## the tests of our own experiments and benchmarks
+check-studies: $(TESTED)  ## the tests of our own experiments and benchmarks
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m studies tests/studies
 
-check-docs: $(STAMP)  ## run the commands of all pages, the notebook and the demo, on small data, for a few iterations
+check-docs: $(TESTED)  ## run the commands of all pages, the notebook and the demo, on small data, for a few iterations
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m docs
 
-check-real: $(STAMP)  ## the tests that need real data sets
+check-real: $(TESTED)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data
 
-check-real-weights: $(STAMP)  ## of these, in two minutes: ImageNet weights of the package index, converted
+check-real-weights: $(TESTED)  ## of these, in two minutes: ImageNet weights of the package index, converted
 	$(PYTHON) -m pytest -m real_data tests/projects/weights/test_imagenet_packages.py
 
-check-cases: $(STAMP)  ## small inputs after public reports, ../shared/cases: what is right and what we make of it
+check-cases: $(TESTED)  ## small inputs after public reports, ../shared/cases: what is right and what we make of it
 	OMP_NUM_THREADS=1 PYTHONPATH=.$(addprefix :,$(PYTHONPATH)) $(PYTHON) -W ignore tests/check_cases.py
 
 check-peers: $(PEERS)/.complete  ## our losses, Sinkhorn, kNN, metrics and readers against four other libraries; jobs on Ray
 	PYTHONPATH=$(PEERS)$(addprefix :,$(PYTHONPATH)) $(PYTHON) -m pytest -m peers tests/peers
 
 # Beside the project's packages, not among them.
-$(PEERS)/.complete: tests/peers/packages.txt $(STAMP)
+$(PEERS)/.complete: tests/peers/packages.txt $(TESTED)
 	rm -rf $(PEERS)
 	$(PYTHON) -m pip --disable-pip-version-check install --no-deps --target $(PEERS) --requirement $<
 	@touch $@
 
-check-gpu: $(STAMP)  ## on a machine with a GPU: an ordered list of checks, 30 minutes, into one page
+check-gpu: $(TESTED)  ## on a machine with a GPU: an ordered list of checks, 30 minutes, into one page
 	$(PYTHON) studies/benchmarks/check_gpu.py --output $(or $(OUTPUT),output/check_gpu)
 
-check-wheel: $(STAMP)  ## build dist/*.whl; in an empty folder and a new environment run what it has
+check-wheel: $(TESTED)  ## build dist/*.whl; in an empty folder and a new environment run what it has
 	rm -rf build dist && $(PYTHON) -m build --wheel --no-isolation --outdir dist
 	.ci/check-wheel "$(BOOTSTRAP)"
 
@@ -121,8 +133,8 @@ check-container:  ## run the Dockerfile's steps in a clean root file system (nee
 detectron2-main: $(STAMP)  ## replace Detectron2 in .venv by its main branch
 	$(PIP) --no-build-isolation --no-deps --force-reinstall git+https://github.com/facebookresearch/detectron2
 
-fuzz: $(STAMP)  ## 3,000 damaged files, odd names, mutated configs each; resumes with other keys
+fuzz: $(TESTED)  ## 3,000 damaged files, odd names, mutated configs each; resumes with other keys
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz
 
-weight: $(STAMP)  ## what a reader has to hold: syntax nodes, branches, files that read the config, files to open
+weight: $(TESTED)  ## what a reader has to hold: syntax nodes, branches, files that read the config, files to open
 	PYTHONPATH=. $(PYTHON) studies/benchmarks/weight.py --dynamic 2>/dev/null
