@@ -17,6 +17,8 @@ from revisit.checkpoint.metrics_file import read_metrics
 from revisit.data.loading import workers
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.engine import launch
+from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.setup import make_config
 
 # Above the main part, so that it holds in the processes of a run, too.
 BEFORE = {
@@ -103,3 +105,11 @@ def test_what_workers_of_evaluations_are_given_can_be_pickled(toy_datasets, tmp_
     scores = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train")
     train(tmp_path, "SOLVER.MAX_ITER", 1, *scores, "KNN_EVAL.IMAGE_SIZE", 32, "KNN_EVAL.NUM_NEIGHBORS", 5)
     assert len(given) > 4  # of the training, and of bank and test images before and after it
+
+
+@pytest.mark.parametrize("task", ["detection", "segmentation_voc", "depth"])
+def test_what_workers_of_a_finetuning_are_given_can_be_pickled(toy_datasets, task):
+    cfg = make_config(f"configs/toy/{task}.yaml", [])
+    of_test = FinetuneTrainer.build_test_loader(cfg, cfg.DATASETS.TEST[0])
+    for dataset in (FinetuneTrainer.build_train_loader(cfg)._dataset, of_test.dataset):
+        assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset) > 0
