@@ -22,7 +22,7 @@ CONSTRAINTS := constraints.txt
 # Wheels of torch for machines without a GPU, which the package index does not have for Linux: pages or a folder.
 CPU_WHEELS := $(addprefix https://download.pytorch.org/whl/cpu/,torch torchvision)
 TORCH = torch torchvision $(if $(CPU),$(addprefix --find-links ,$(CPU_WHEELS)))
-HAS_GPU := $(wildcard /dev/nvidia0 /dev/dxg)
+HAS_GPU := $(wildcard /dev/nvidia0 /dev/dxg)$(filter Darwin,$(shell uname))
 PIP = $(INSTALL) --constraint $(CONSTRAINTS)
 RESOLVE = $(UV) pip compile --quiet --upgrade --all-extras pyproject.toml --output-file
 SOURCES := $(wildcard revisit tools projects studies examples tests setup.py datasets)
@@ -32,7 +32,7 @@ SOURCES := $(wildcard revisit tools projects studies examples tests setup.py dat
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@awk -F ':.*## *' '/^[a-z0-9-]*:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo 'All but help make the environment first if there is none (a few minutes, 5 GB; 6 for tests). Variables:'
 	@echo '  PYTHON=/path/to/python     use this interpreter and its packages (any Detectron2); install nothing'
@@ -77,7 +77,7 @@ lint: $(TESTED) docs  ## check style, formatting, types of what is public, the s
 docs: $(TESTED)  ## build the site of the same pages, build/site/index.html; a dead link fails
 	rm -rf build/docs && mkdir -p build/docs
 	git ls-files -- '*.md' '*.png' '*.svg' '*.gif' '*.yaml' '*.py' '*.txt' '*.ipynb' '*.cff' LICENSE Makefile \
-		| xargs -I{} cp --parents {} build/docs
+		| tar -cf - -T - | tar -xf - -C build/docs
 	@# Not --quiet, which also hides the warnings that mkdocs counts: a dead link would then pass.
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
 

@@ -130,7 +130,8 @@ class _KeptRows:
         else:
             self.rows = np.lib.format.open_memmap(self.rows_file, "w+", dtype=np.float32, shape=shape)
         with open(self.rows_file, "r+b") as file:  # a disk without room for all would kill the process on the way
-            os.posix_fallocate(file.fileno(), 0, self.rows_file.stat().st_size)
+            if hasattr(os, "posix_fallocate"):  # not on macOS
+                os.posix_fallocate(file.fileno(), 0, self.rows_file.stat().st_size)
 
     @property
     def is_complete(self) -> bool:

@@ -100,7 +100,9 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         SystemExit: a process was killed, with the shell's exit code for it.
     """
     mp.set_start_method(workers.START_METHOD, force=True)  # also of a plug-in's own loader, whatever Python's is
-    on_gpu = device != "cpu"
+    on_gpu = device.startswith("cuda")
+    alone = on_gpu or device == "cpu" or processes.world_size == 1
+    expect(alone, f"MODEL.DEVICE {device}, which one process alone can use: expected one, or MODEL.DEVICE cpu")
     index = _index_of_gpu(processes, device) if on_gpu else None
     if processes.world_size > 1:
         if dist.is_torchelastic_launched():
@@ -301,10 +303,11 @@ def _compare_machines(store: dist.Store, processes: Processes, wrong: str = "") 
 def log_processes(device: str) -> None:
     """Log what the run runs on."""
     world_size = comm.get_world_size()
-    if device == "cpu":
+    if device.startswith("cuda"):
+        where = f"{world_size} x {torch.cuda.get_device_name()}"
+    else:
         how = f"{world_size} gloo processes, each" if world_size > 1 else "one process"
         threads = torch.get_num_threads()
-        where = f"the CPU: {how} with {threads} thread{'s' * (threads > 1)}"
-    else:
-        where = f"{world_size} x {torch.cuda.get_device_name()}"
+        name = "the CPU" if device == "cpu" else device
+        where = f"{name}: {how} with {threads} thread{'s' * (threads > 1)}"
     logging.getLogger(__name__).info(f"Running on {where}")

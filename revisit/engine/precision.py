@@ -55,13 +55,10 @@ declare(
 
 def computes_bfloat16(device: str) -> bool:
     """Whether a device has instructions of its own for products in bfloat16."""
-    if device != "cpu":
+    if device.startswith("cuda"):
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    try:
-        words = CPU_FLAGS.read_text().split()
-    except OSError:  # no Linux
-        return False
-    return not OF_BFLOAT16.isdisjoint(words)
+    is_linux = device == "cpu" and CPU_FLAGS.is_file()
+    return is_linux and not OF_BFLOAT16.isdisjoint(CPU_FLAGS.read_text().split())
 
 
 def why_not_bfloat16(cfg: CfgNode) -> str:
@@ -94,6 +91,8 @@ def check_precision(cfg: CfgNode) -> None:
     amp, is_cpu = cfg.SOLVER.AMP, cfg.MODEL.DEVICE == "cpu"
     if not amp.ENABLED:
         return
+    known = is_cpu or cfg.MODEL.DEVICE.startswith("cuda")
+    expect(known, f"MODEL.DEVICE {cfg.MODEL.DEVICE} computes in float32 here: expected SOLVER.AMP.ENABLED False")
     if amp.DTYPE == "bfloat16" and not is_cpu and not computes_bfloat16(cfg.MODEL.DEVICE):
         logger.warning("this GPU computes no bfloat16 itself, which is slow: take SOLVER.AMP.DTYPE float16")
     expect(

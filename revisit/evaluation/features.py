@@ -162,7 +162,7 @@ def features_of(cfg: CfgNode, model: nn.Module, images: Dataset) -> Features | N
         collate_fn=list,
     )
     amp = cfg.SOLVER.AMP
-    enabled = amp.ENABLED and cfg.MODEL.DEVICE != "cpu"
+    enabled = amp.ENABLED and cfg.MODEL.DEVICE.startswith("cuda")
     with torch.autocast("cuda", getattr(torch, amp.DTYPE) if enabled else None, enabled=enabled):
         features = inference_on_dataset(model, loader, _FeatureCollector(len(loader.sampler)))
     return features or None  # Detectron2 makes {} of None

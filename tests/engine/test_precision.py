@@ -6,8 +6,9 @@ import pytest
 import torch
 from runs import run_config, train
 from tiny import tiny_config
+from trees import refused
 
-from revisit.engine import precision
+from revisit.engine import launch, precision
 from revisit.engine.setup import make_config
 from revisit.keys import Facts, resolve_auto_values
 
@@ -53,6 +54,15 @@ def test_a_cpu_says_by_its_flags_whether_it_computes_bfloat16(monkeypatch, tmp_p
     assert precision.computes_bfloat16("cpu") == has
     monkeypatch.setattr(precision, "CPU_FLAGS", tmp_path / "nowhere")
     assert not precision.computes_bfloat16("cpu")
+
+
+def test_apples_gpu_computes_in_float32_in_one_process():
+    assert not precision.computes_bfloat16("mps")
+    refused(
+        "MODEL.DEVICE mps computes in float32", precision.check_precision, tiny_config(*BY_HAND, "MODEL.DEVICE", "mps")
+    )
+    refused("MODEL.DEVICE mps, which one process", launch.launch, print, launch.Processes(2), device="mps")
+    launch.launch(print, launch.Processes(1), device="mps")
 
 
 def test_auto_is_float32_where_the_cpu_computes_bfloat16_wrong(monkeypatch, caplog):
