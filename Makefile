@@ -27,7 +27,7 @@ PIP = $(INSTALL) --constraint $(CONSTRAINTS)
 RESOLVE = $(UV) pip compile --quiet --upgrade --all-extras pyproject.toml --output-file
 SOURCES := $(wildcard revisit tools projects studies examples tests setup.py datasets)
 
-.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-docs check-wheel check-versions check-container detectron2-main fuzz weight
+.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-docs check-wheel check-versions check-container check-platforms detectron2-main fuzz weight
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -129,6 +129,9 @@ check-versions:  ## by uv: versions that pyproject.toml allows, the lowest and t
 
 check-container:  ## run the Dockerfile's steps in a clean root file system (needs root and debootstrap)
 	.ci/check-container
+
+check-platforms:  ## the same on Debian 12, 13 and testing, with their Pythons: a table
+	.ci/check-platforms $(SUITES)
 
 detectron2-main: $(STAMP)  ## replace Detectron2 in .venv by its main branch
 	$(PIP) --no-build-isolation --no-deps --force-reinstall git+https://github.com/facebookresearch/detectron2
