@@ -13,7 +13,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
 from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import training_mapper
-from revisit.engine.dry_run import DRY_RUN_REGISTRY
+from revisit.engine.dry_run import DRY_RUN_LINE_REGISTRY, DRY_RUN_REGISTRY
 from revisit.errors import UserError
 from revisit.keys import Facts
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -36,6 +36,25 @@ def cost(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
 def minutes(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     """A length in time, which is measured when the run begins."""
     return {"minutes": cfg.SOLVER.MINUTES} if cfg.SOLVER.MINUTES else {}
+
+
+@DRY_RUN_LINE_REGISTRY.register()
+def memory_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str] | None:
+    memory = recipe.get("memory_gib_per_process")
+    return ("memory", f"{memory['total']:.1f} GiB a process") if memory else None
+
+
+@DRY_RUN_LINE_REGISTRY.register()
+def time_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str] | None:
+    if hours := recipe.get("gpu_hours"):
+        return "time", f"{hours['total']:.3g} GPU-hours at {hours['assumed']}"
+    return ("time", f"{recipe['minutes']:g} minutes, by SOLVER.MINUTES") if "minutes" in recipe else None
+
+
+@DRY_RUN_LINE_REGISTRY.register()
+def loading_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str] | None:
+    loading = recipe.get("loading")
+    return ("loading", f"{loading['cores_per_gpu']:g} cores load what such a GPU takes") if loading else None
 
 
 def _cost(cfg: CfgNode, num_processes: int) -> dict:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from tabulate import tabulate
 from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -40,6 +41,12 @@ DRY_RUN_DATA_REGISTRY.__doc__ = """
 What a dry run says of images on disk: functions of the resolved config and of records, which return entries of "data".
 """
 
+DRY_RUN_LINE_REGISTRY = Registry("DRY_RUN_LINE")
+DRY_RUN_LINE_REGISTRY.__doc__ = """
+Lines of the table that a dry run prints, in this order: functions of the resolved config and of the entries of all
+sections. Each returns what the line is about and words, or None where there is nothing to say.
+"""
+
 DRY_RUN_PICTURE_REGISTRY = Registry("DRY_RUN_PICTURE")
 DRY_RUN_PICTURE_REGISTRY.__doc__ = """
 Pictures of the data of a dry run: functions of the resolved config and OUTPUT_DIR, which print what they wrote.
@@ -47,7 +54,7 @@ Pictures of the data of a dry run: functions of the resolved config and OUTPUT_D
 
 
 def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -> dict:
-    """Print all sections and the ``log`` of the plan; write the first to OUTPUT_DIR/dry_run.json, pictures next to it.
+    """Print a table and the ``log`` of the plan; write all sections to OUTPUT_DIR/dry_run.json, pictures next to it.
 
     Raises:
         UserError: the network cannot be built, or does not take MODEL.WEIGHTS.
@@ -58,16 +65,47 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     recipe: dict = {}
     for _, section in DRY_RUN_REGISTRY:
         recipe |= section(cfg, facts, model)
-    text = without_secrets(json.dumps(recipe, indent=2))
-    write_whole(output / "dry_run.json", text)
-    print(text)
-    print(f"wrote {output / 'dry_run.json'}")
+    write_whole(output / "dry_run.json", without_secrets(json.dumps(recipe, indent=2)))
+    lines = [line for _, of_recipe in DRY_RUN_LINE_REGISTRY if (line := of_recipe(cfg, recipe))]
+    print(without_secrets(tabulate(lines, tablefmt="plain", disable_numparse=True)))
+    print(f"all of it is in {output / 'dry_run.json'}")
     for record in log:
         print(f"{'warning: ' if record.levelno > logging.INFO else ''}{without_secrets(record.getMessage())}")
     if recipe["data"]["found"]:
         for _, draw in DRY_RUN_PICTURE_REGISTRY:
             draw(cfg, output)
     return recipe
+
+
+@DRY_RUN_LINE_REGISTRY.register()
+def network_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
+    return "network", f"{recipe['architecture']}, {recipe['backbone']}, from {cfg.MODEL.WEIGHTS or 'random weights'}"
+
+
+@DRY_RUN_LINE_REGISTRY.register()
+def data_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
+    found = recipe["data"]
+    names, images = ", ".join(found["train"]), f"{found['images']:,} images"
+    return "data", f"{names}: {images}" if found["found"] else f"MISSING, {images} are assumed: {found['problem']}"
+
+
+@DRY_RUN_LINE_REGISTRY.register()
+def length_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
+    if "iterations" not in recipe:
+        return "length", "decided as the run begins"
+    return "length", f"{recipe['iterations']:,} iterations, {recipe['epochs']:.4g} epochs"
+
+
+@DRY_RUN_LINE_REGISTRY.register()
+def step_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
+    count, device = recipe["processes"], recipe["device"]
+    processes = f"{count} process{'es' * (count > 1)} on {device}"
+    return "step", f"{recipe['batch']} images in {recipe['precision']}, {processes}"
+
+
+@DRY_RUN_LINE_REGISTRY.register()
+def rate_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
+    return "learning rate", f"{recipe['lr']:g}, {recipe['schedule']}, {recipe['optimizer']}"
 
 
 def build_meta_model(cfg: CfgNode) -> nn.Module:
