@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pycocotools import mask as coco_mask
 from trees import refused
 
 from projects.Predict import predictions
@@ -122,6 +123,15 @@ def test_boxes_are_drawn_where_only_some_have_a_mask(record):
     boxes = [box | {"segmentation": [[2, 2, 11, 2, 11, 11]]}, box]
     row = predictions.draw_detection(record | {"annotations": boxes}, GREY, Metadata(thing_classes=["a"]), None)
     assert len(row.tiles) == 2
+
+
+def test_masks_of_another_size_than_their_image_are_not_drawn(record):
+    height, width = 2**16 - 1, 2**16  # 4 GB
+    runs = coco_mask.frPyObjects({"size": [height, width], "counts": [5, 9, height * width - 14]}, height, width)
+    box = {"bbox": [2, 2, 9, 9], "bbox_mode": BoxMode.XYWH_ABS, "category_id": 0, "segmentation": runs}
+    labelled = record | {"height": height, "width": width, "annotations": [box]}
+    message = r"got \(30, 20\), expect \(65536, 65535\)"
+    refused(message, predictions.draw_detection, labelled, GREY, Metadata(thing_classes=["a"]), None)
 
 
 @pytest.mark.parametrize("size", [(20, 30), (7, 11)])  # of the file; of the network's input

@@ -9,7 +9,7 @@ from projects.Pixels.arrays import NPY_MAGIC, NPZ_MAGIC, numpy_size, read_numpy
 from projects.Pixels.dicom import dicom_size, is_dicom, read_dicom
 from projects.Pixels.photographs import read_photograph
 from projects.Pixels.samples import Samples
-from projects.Pixels.tiff import read_tiff, tiff_size
+from projects.Pixels.tiff import read_tiff
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.errors import UserError, first_line
@@ -35,12 +35,10 @@ def read_samples(data: bytes, name: str = "") -> Samples:
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """(height, width) in px, upright, of a file that PIL cannot open, from its head. Raises as read_samples."""
+    """(height, width) in px, upright, of a file but no TIFF that PIL cannot open. Raises as read_samples."""
     with _damage():
         if is_dicom(data):
             return dicom_size(data)
-        if data.startswith(TIFF_MAGICS):
-            return tiff_size(data)
         if data.startswith((NPY_MAGIC, NPZ_MAGIC)):
             return numpy_size(data)
         raise UnidentifiedImageError("neither PIL nor a plug-in can decode it")

@@ -19,8 +19,8 @@ from projects.Pixels.tiff_descriptions import Planes, names_of_bands, stated_pla
 from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError, first_bytes
 from revisit.data.images.opening import MAX_MEMORY, TIFF_MAGICS, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
-from revisit.data.images.reader import LYING, turned
-from revisit.data.images.tiff_tags import ALPHA, HEIGHT, WIDTH, tags_of
+from revisit.data.images.reader import turned
+from revisit.data.images.tiff_tags import ALPHA
 
 from detectron2.utils.logger import log_first_n
 
@@ -119,13 +119,6 @@ def _pages(file: "tifffile.TiffFile") -> tuple[list["TiffPage"], list["TiffPage"
     if not 0 < len(pages) <= MOST_PAGES:
         raise DeepImageError(f"a TIFF of {len(pages) or 'no'} pages: expected one to {MOST_PAGES}")
     return pages, [page for page in pages if not page.subfiletype & (_REDUCED | MASK)] or pages[:1]
-
-
-def tiff_size(data: bytes) -> tuple[int, int]:
-    """(height, width) in px, upright, by the tags of its first page, for which tifffile need not be installed."""
-    tags = tags_of(data)
-    height, width = int(tags[HEIGHT]), int(tags[WIDTH])
-    return (width, height) if tags.get(ORIENTATION) in LYING else (height, width)
 
 
 @contextmanager

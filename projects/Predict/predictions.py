@@ -13,6 +13,7 @@ from projects.Pictures.tiles import SheetRow, evenly_spread, fit
 from revisit.boxes.boxes import Boxes
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
+from revisit.data.finetuning.detection_mapper import expect_size
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_or_numbers
@@ -85,6 +86,7 @@ def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
 
 def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
     """A row of boxes, and of masks where all of them have one."""
+    expect_size({**record}, image)
     boxes = record["annotations"]
     if not all("segmentation" in box for box in boxes):
         boxes = [{key: value for key, value in box.items() if key != "segmentation"} for box in boxes]

@@ -22,7 +22,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from revisit.boxes.boxes import IOU, iou, iou_of_pairs, sides_of
-from revisit.errors import expect
+from revisit.data.sources.coco_truth import MOST_PIXELS, check_countable
+from revisit.errors import translated
 
 Runs = dict[str, Any]  # a mask's run lengths in COCO's format, compressed
 OUTWARD = np.array([-1, -1, 1, 1])  # where left, top, right and bottom lie
@@ -32,7 +33,6 @@ NEAR_SHARED = 0.5  # of what neighbours share are not exceeded: so far the next 
 EDGE = 1.0  # px by which windows and what they cut are taken to go on, so that windows that only touch have an edge
 LARGE = 0.5  # of a window's side, from which on an object of the reduced whole counts
 SURE = 0.5  # of a fragment's score, from which on it gives way to the reduced whole
-MOST_PIXELS = 2**32 - 1  # of an image: pycocotools counts in 32 bits
 
 
 class Found(NamedTuple):
@@ -194,8 +194,8 @@ def place_mask(mask: np.ndarray, left: int, top: int, height: int, width: int) -
     Raises:
         UserError: an image of more px than run lengths can count.
     """
-    many = f"masks of an image of {width:,} x {height:,} px: expected at most {MOST_PIXELS:,} px"
-    expect(height * width <= MOST_PIXELS, f"{many}; predict boxes, or cut the image")
+    with translated("what is found", content=True):
+        check_countable(height, width)
     in_columns = np.pad(mask.T != 0, ((0, 0), (1, 1)))
     columns, rows = np.nonzero(in_columns[:, 1:] != in_columns[:, :-1])
     ends = (left + columns) * height + top + rows

@@ -1,11 +1,8 @@
 """Windows as files of their own, with a COCO file, for tools that know no tiles."""
 
-import io
 import os
 from collections import Counter
 from pathlib import Path
-
-from PIL import Image
 
 from projects.Tiles.tiled_sets import TILES
 from projects.Tiles.window_files import window_bytes
@@ -13,6 +10,7 @@ from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import in_coco
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.data.images.image_bytes import WINDOW
+from revisit.data.images.opening import open_image
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import Records, ask_each, fingerprint
@@ -73,7 +71,7 @@ def _write(record: dict, path: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(file, lasting=False) as temporary:
         if is_photograph:
-            Image.open(io.BytesIO(data)).save(temporary, "PNG")
+            open_image(data).save(temporary, "PNG")
         else:
             temporary.write_bytes(data)
     return file

@@ -292,6 +292,33 @@ def test_an_area_is_that_of_a_mask_or_a_box_and_another_one_is_said(coco, area, 
     assert said == (expected != area)
 
 
+def test_masks_of_images_too_large_to_be_decoded_are_read_and_never_drawn(coco):
+    """Run lengths of 400 million px, of which a square of 30 x 20 is set, and its outline."""
+    side, column = 20_000, [30, 19_970]
+    counts = [side * 7000 + 100, *column * 20]
+    counts[-1] = side**2 - sum(counts[:-1])
+    outline = [[7000, 100, 7020, 100, 7020, 130, 7000, 130]]
+
+    def large(content: dict, width: int = side) -> None:
+        content["images"][0].update(height=side, width=width)
+        masks = (outline, {"size": [side, width], "counts": counts}, None)
+        for each, mask in zip(content["annotations"], masks, strict=True):
+            each |= {"bbox": [7000, 100, 20, 30], "segmentation": mask}
+
+    record, _ = get_records(coco(large))
+    assert (record["height"], record["width"]) == (side, side) and len(record["annotations"]) == 3
+    drawn, runs, boxed = record["annotations"]
+    assert pycocotools.mask.area(runs["segmentation"]) == 600 and "segmentation" not in boxed
+    check_fit("large", [{**record, "annotations": [drawn, runs]}])
+    name = coco(large)
+    truth = scored_coco(json.loads(Path(name.rpartition(":")[2]).read_text()), Path(name.split(":")[1]), "boxes")
+    assert [each["area"] for each in truth["annotations"]] == [600, 600, 600]
+    more = "annotations[0]: masks of an image of 300,000 x 20,000 px: expected at most 4,294,967,295 px"
+    assert more in one_line_error(coco(lambda content: large(content, 300_000)))
+    boxes_alone = coco(lambda content: [large(content, 300_000), of_all("annotations", segmentation=None)(content)])
+    assert len(get_records(boxes_alone)[0]["annotations"]) == 3
+
+
 def left_out(name: str) -> list[str]:
     return MetadataCatalog.get(name).left_out
 

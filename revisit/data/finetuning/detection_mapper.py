@@ -32,6 +32,15 @@ def too_thin(record: dict, longest: int) -> str:
     return f"{record['file_name']}: {width} x {height} px are too thin: with {longest} px on the long side none is left"
 
 
+def expect_size(record: dict, pixels: np.ndarray) -> None:
+    """Raise UserError for an image of another size than its record, which gets one where it has none: its masks would
+    be drawn in that size."""
+    try:
+        utils.check_image_size(record, pixels)
+    except utils.SizeMismatchError as error:
+        raise UserError(" ".join(str(error).split())) from error
+
+
 class ChannelsInput(T.AugInput):
     """What Detectron2 transforms of an (H, W, C) uint8 image, each channel as if it were alone.
 
@@ -71,10 +80,7 @@ class DetectionMapper(DatasetMapper):
         pixels = self.read(record) if pixels is None else pixels
         if PADDED in record:
             pixels = self._padded(record, pixels)
-        try:
-            utils.check_image_size(record, pixels)
-        except utils.SizeMismatchError as error:
-            raise UserError(" ".join(str(error).split())) from error
+        expect_size(record, pixels)
         if problem := too_thin({**record, "height": pixels.shape[0], "width": pixels.shape[1]}, self._longest):
             raise UnreadableImageError(problem) if self.is_train else UserError(problem)
         labels = None  # of panoptic segmentation

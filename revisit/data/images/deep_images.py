@@ -63,7 +63,7 @@ class DeepImages:
         raise DeepImageError("images of several channels need projects/Pixels")
 
     def size(self, data: bytes) -> tuple[int, int]:
-        """(height, width) in px of a file that PIL cannot open."""
+        """(height, width) in px of a file, no TIFF, that PIL cannot open."""
         raise UnidentifiedImageError("neither PIL nor a plug-in can decode it")
 
     def decode(self, data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:

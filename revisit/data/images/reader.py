@@ -29,12 +29,13 @@ from revisit.data.images.opening import (
     JPEG_MAGIC,
     PNG_MAGIC,
     PROGRESSIVE_JPEG,
+    TIFF_MAGICS,
     check_pixel_count,
     open_image,
     strips,
 )
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
-from revisit.data.images.tiff_tags import HEIGHT, WIDTH
+from revisit.data.images.tiff_tags import HEIGHT, WIDTH, tags_of
 from revisit.errors import LostContactError, UserError, first_line
 
 from detectron2.utils.logger import log_first_n
@@ -248,18 +249,28 @@ def orientation_of(image: Image.Image) -> object:
 
 
 def _upright_size(file: BinaryIO) -> tuple[int, int]:
-    """(height, width) in px, by the head of the file; a TIFF that PIL does not know is decoded by OpenCV."""
+    """(height, width) in px, by the head of the file. A TIFF may be too large to be decoded: its windows are not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as _decode_by_pil
+        is_tiff = file.read(4) in TIFF_MAGICS
+        file.seek(0)
         try:
-            image = open_image(file)
+            height, width, orientation = _size_of_tiff(file) if is_tiff else _size_by_pil(file)
         except UnidentifiedImageError:
             file.seek(0)
             return deep_images().size(file.read())
-        # Some versions of PIL have turned the size of a TIFF already, its tags have the stored one.
-        tags = image.tag_v2 if image.format == "TIFF" else {}
-        height, width = tags.get(HEIGHT, image.height), tags.get(WIDTH, image.width)
-        return (width, height) if orientation_of(image) in LYING else (height, width)
+        return (width, height) if orientation in LYING else (height, width)
+
+
+def _size_of_tiff(file: BinaryIO) -> tuple[int, int, object]:
+    """As stored, and the orientation."""
+    tags = tags_of(file)
+    return int(tags[HEIGHT]), int(tags[WIDTH]), tags.get(_ORIENTATION)
+
+
+def _size_by_pil(file: BinaryIO) -> tuple[int, int, object]:
+    image = open_image(file)
+    return image.height, image.width, orientation_of(image)
 
 
 def read_size(file_name: PathLike) -> dict[str, int]:

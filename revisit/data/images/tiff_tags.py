@@ -2,6 +2,7 @@
 
 import io
 import logging
+from typing import BinaryIO
 
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
@@ -15,10 +16,11 @@ _COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the
 ALPHA = (1, 2)  # kinds of further bands that are transparency
 
 
-def tags_of(data: bytes) -> ImageFileDirectory_v2:
+def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
     """Of the first image in a TIFF, also of one that PIL does not know."""
-    is_big = data.startswith(TIFF_MAGICS[2:])
-    tags, file = ImageFileDirectory_v2(data[: 16 if is_big else 8]), io.BytesIO(data)
+    file = io.BytesIO(file) if isinstance(file, bytes) else file
+    head = file.read(16)
+    tags = ImageFileDirectory_v2(head if head.startswith(TIFF_MAGICS[2:]) else head[:8])
     file.seek(tags.next)
     tags.load(file)
     return tags

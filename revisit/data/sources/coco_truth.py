@@ -17,7 +17,6 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from revisit.data.images.opening import JPEG, check_pixel_count
 from revisit.data.images.reader import size_if_known
 from revisit.data.sources.file_names import other_spellings
 from revisit.data.sources.image_folders import require_files
@@ -26,6 +25,7 @@ from revisit.files import input_file
 
 MIN_SIDE = 0.01  # px of a box inside its image; narrower ones vanish when an image is made smaller
 FAR = 2**20  # px, beyond any image
+MOST_PIXELS = 2**32 - 1  # of an image with masks: pycocotools counts in 32 bits
 MAX_OUTLINE = 2**20  # px around a mask; pycocotools walks along it step by step, and dies of one without an end
 LOCAL_FILE = "/data/local-files/?d="  # how Label Studio serves a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT
 IS_CROWD = (None, 0, 1, "0", "1")
@@ -135,7 +135,6 @@ def _complete(pictures: list[dict], folder: Path) -> None:
     for picture, path in zip(pictures, paths, strict=True):
         if not (_is_side(picture.get("height")) and _is_side(picture.get("width"))):
             picture.update(size_if_known(path))
-        check_pixel_count(picture["height"], picture["width"], JPEG)
 
 
 def _is_side(value: Any) -> bool:
@@ -233,11 +232,19 @@ def _mask(mask: Any, height: int, width: int) -> list[list[float]] | dict | None
     """The outlines or run lengths of an image; None where there is nothing to draw. Raises ValueError for others."""
     if not mask or (_are_numbers(mask) and len(mask) == 4):
         return None
+    check_countable(height, width)
     if isinstance(mask, dict):
         return _runs_of_image(mask, height, width)
     if not (isinstance(mask, list) and all(map(_are_numbers, mask))):
         raise ValueError("segmentation: expected lists of x, y, x, y, ... in px, or run lengths of an image")
     return _outlines(mask, height, width) or None
+
+
+def check_countable(height: int, width: int) -> None:
+    """Raises ValueError for an image of more px than run lengths can count."""
+    if height * width > MOST_PIXELS:
+        most = f"expected at most {MOST_PIXELS:,} px"
+        raise ValueError(f"masks of an image of {width:,} x {height:,} px: {most}; take boxes alone, or cut the image")
 
 
 def _outlines(mask: list[list[float]], height: int, width: int) -> list[list[float]]:

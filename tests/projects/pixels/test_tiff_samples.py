@@ -14,10 +14,11 @@ from commands import REAL_DATA
 from PIL import Image
 from trees import spoil_bytes
 
-from projects.Pixels.sample_files import read_samples, size_of
+from projects.Pixels.sample_files import read_samples
 from projects.Pixels.samples import Samples
 from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError
 from revisit.data.images.opening import MAX_MEMORY
+from revisit.data.images.reader import Picture
 
 CASES = int(os.environ.get("FUZZ_CASES", 300))
 KINDS = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float16", "float32", "float64")
@@ -78,7 +79,7 @@ def test_bands_are_channels_by_the_tags_however_they_lie(count, kind, planes):
     stored = stored if count > 1 else values[..., 0]
     data = tiff(stored, **({"planarconfig": planes} if count > 1 else {}))
     assert same(read_samples(data), values, names=(), is_colour=False, alpha=None)
-    assert size_of(data) == SIZE
+    assert Picture(data).size == SIZE
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_images_are_upright(orientation):
     }[orientation](values)  # fmt: skip
     samples = read_samples(data)
     assert same(samples, upright[..., :4], upright[..., 4] == 0) and (samples.alpha == upright[..., 4]).all()
-    assert size_of(data) == upright.shape[:2]
+    assert Picture(data).size == upright.shape[:2]
 
 
 def test_what_has_no_meaning_here_is_refused_with_what_is_expected():

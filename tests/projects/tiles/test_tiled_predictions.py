@@ -12,6 +12,7 @@ import torch
 from checkpoints import finetuned_checkpoint
 from commands import run
 from geotiffs import UTM, geo_keys, tie
+from labels import exact
 from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -29,6 +30,7 @@ from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import corners_of, iou, sides_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.images.pixel_format import PHOTOGRAPHS
+from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 from revisit.jobs import parts
 from revisit.jobs.shares import Share
@@ -205,6 +207,26 @@ def test_scores_of_windows_are_those_of_the_merged_file_by_pycocotools(tmp_path)
     written = json.loads((tmp_path / "eval/inference/coco_instances_results.json").read_text())
     assert len(written) == len(found)
     assert json.loads((tmp_path / "eval/inference/data_set.json").read_text())["data_set"] == name.split(":", 2)[2]
+
+
+def test_a_scan_too_large_to_be_decoded_is_cut_and_scored_on_the_whole(tmp_path):
+    side, boxes = 20_000, [[3000, 5000, 60, 40], [19_900, 19_950, 80, 50]]
+    tifffile.memmap(str(tmp_path / "scan.tif"), shape=(side, side), dtype=np.uint8, photometric="minisblack").flush()
+    annotations = [{"id": n, "image_id": 1, "category_id": 1, "bbox": box} for n, box in enumerate(boxes, 1)]
+    annotations[0]["segmentation"] = [[3000, 5000, 3060, 5000, 3060, 5040, 3000, 5040]]
+    image = {"id": 1, "file_name": "scan.tif"}
+    content = {"images": [image], "annotations": annotations, "categories": [{"id": 1, "name": "tree"}]}
+    (tmp_path / "truth.json").write_text(json.dumps(content))
+    name = f"tiles:1024+128:coco:{tmp_path}:{tmp_path / 'truth.json'}"
+    shown = [record for record in get_records(name) if record["annotations"]]
+    assert len(shown) == 2 and len(get_records(name)) == 23**2
+    cfg = detector("1024+128", "OUTPUT_DIR", str(tmp_path), "DATASETS.TEST", f"('{name}',)", "MODEL.MASK_ON", "False")
+    evaluator = TiledBoxEvaluator(name, cfg)
+    evaluator.reset()
+    for record in TiledBoxEvaluator.records(name):
+        labels = [each for one in shown if one["window"] == record["window"] for each in one["annotations"]]
+        evaluator.process([record], [exact(record | {"annotations": labels})])
+    assert evaluator.evaluate()["bbox"]["AP"] == pytest.approx(100)
 
 
 def test_tiles_of_another_scale_or_size_are_refused_and_another_overlap_is_not():
