@@ -6,6 +6,8 @@
 Writes data_set.json, a COCO data set of one class with masks, for a detector or for an annotation tool; proposals.json,
 boxes with scores for OBJECTS.PROPOSALS; and found.png, some images with their best boxes. The same command continues
 where it was interrupted. Where --data has boxes of its own, of any classes, the found ones are scored against them.
+Small objects, and those in images too large for one look, are found in windows, such as --data
+tiles:256+64:folder:/data/photos; the files are of whole images all the same.
 Which parts of an image count as objects: projects/Discover/README.md.
 """
 
@@ -36,6 +38,7 @@ def main() -> None:
     from projects.Discover.discovery import discover
     from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
+    from projects.Discover.tiled import in_whole_images, tiling_and_images, to_look_at, windows_of_images
     from revisit.boxes.coco_files import folder_of, write_data_set, write_results
     from revisit.data.images.deep_images import format_of
     from revisit.data.sources.catalog import get_records, register
@@ -48,9 +51,11 @@ def main() -> None:
 
     runner = runner_of(args)
     keep_freed_memory("cpu")
-    register(args.data)
-    records = list(get_records(args.data))
-    expect_file_names(records, f"--data {args.data}")
+    tiling, data = tiling_and_images(args.data)
+    register(data)
+    whole = list(get_records(data))
+    expect_file_names(whole, f"--data {args.data}")
+    records = windows_of_images(whole, tiling) if tiling else whole
     dense = partial(DenseFeatures, args.weights, args.stride, args.short_side, args.features == "pyramid")
     made = dense(records)
     features = PerProcess(partial(dense, made.flags), made)
@@ -61,16 +66,18 @@ def main() -> None:
         Record(args.output, settings).claim()
     pixels = format_of(made.flags, records)
     images = discover(records, pixels, features, args.output, args.count, runner)
-    folder, data_set = folder_of(images, args.data), args.output / "data_set.json"
+    if tiling:
+        images = list(in_whole_images(whole, records, images, args.count))
+    folder, data_set = folder_of(images, data), args.output / "data_set.json"
     count = write_data_set(data_set, images, folder=folder)
-    save_found(args.output / "found.png", images, pixels)
+    save_found(args.output / "found.png", [to_look_at(image) for image in images] if tiling else images, pixels)
     write_results(args.output / "proposals.json", images)
     without = sum(not image["objects"] for image in images)
     empty = f", {without} of them without any" if without else ""
-    of_all = f"{count} box{'es' * (count != 1)} in {len(images)} of {len(records)} images{empty}"
+    of_all = f"{count} box{'es' * (count != 1)} in {len(images)} of {len(whole)} images{empty}"
     print(f"{of_all}; at most {args.count} each, the best first: {args.output / 'found.png'}")
     print(f"a detector learns them as coco:{folder}:{data_set}")
-    if all("annotations" in record for record in records):
+    if all("annotations" in record for record in whole):
         scores = class_agnostic_scores(images)
         print(f"against the boxes of {args.data}: AP50 {scores['AP50']:.1f}, recall {scores['recall50']:.1f} %")
 

@@ -11,10 +11,12 @@ better left out, and learned from next to the others:
     python tools/self_label.py --weights output/own/few_labels/model_final.pth --data folder:/data/photos \\
         --labelled coco:/data/photos:/data/boxes.json --score-threshold 0.7 --output output/labelled
 
-docs/choosing-a-start.md has the path.
+A detector that sees tiles (INPUT.TILES), and any with --data tiles:1024+128:folder:/data/scans, looks at windows; what
+it finds is merged in whole images. docs/choosing-a-start.md has the path.
 """
 
 import argparse
+from functools import partial
 
 from projects.Predict.command_line import add_network_options
 from revisit.command.options import add, parse, parser_of
@@ -35,30 +37,42 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.Discover.self_labels import self_labelled, without_labelled
-    from projects.Predict.predictions import Predictor, finetuned_config, set_score_threshold
+    from projects.Discover.self_labels import in_whole, in_windows, self_labelled, without_labelled
+    from projects.Discover.tiled import tiling_and_images
+    from projects.Predict.predictions import Predictor, finetuned_config, heads_of, set_score_threshold
+    from projects.Tiles.tiled_predictions import some_windows
+    from projects.Tiles.tiling_of_run import expect_tiles
+    from projects.Tiles.windows import Tiling
     from revisit.boxes.coco_files import folder_of, write_data_set
     from revisit.checkpoint.run_folder import trained_network
     from revisit.data.sources.catalog import get_records
+    from revisit.data.sources.file_names import expect_file_names
+    from revisit.evaluation.box_evaluators import tasks_of
     from revisit.keys import DETECTORS, Facts, resolve_auto_values
 
     cfg = finetuned_config(args)
     expect(cfg.MODEL.META_ARCHITECTURE in DETECTORS, f"{cfg.MODEL.META_ARCHITECTURE} has no boxes: expected a detector")
     threshold = set_score_threshold(cfg, args)
-    records = get_records(args.data, trained_network(cfg).classes)
+    stated, data = tiling_and_images(args.data)
+    tiling = stated or (Tiling.of(str(cfg.INPUT.TILES)) if cfg.INPUT.TILES else None)
+    expect_tiles(cfg, tiling, args.data)
+    records = get_records(data, trained_network(cfg).classes)
+    expect_file_names(records, f"--data {args.data}")
     if args.labelled:
         count = len(records)
         records = without_labelled(records, get_records(args.labelled))
         print(f"{count - len(records)} of {count} images are labelled in {args.labelled}, and are left out")
-    resolve_auto_values(cfg, Facts(records=records))
+    resolve_auto_values(cfg, Facts(records=some_windows(records, tiling) if tiling else records))
     predictor = Predictor(cfg)
-    labelled = self_labelled(records, predictor.read, predictor)
+    nms = heads_of(cfg).NMS_THRESH_TEST
+    detect = partial(in_windows, predictor, tiling, nms) if tiling else partial(in_whole, predictor)
+    labelled = self_labelled(records, detect, has_masks="segm" in tasks_of(cfg))
     sure = sum("score" in each for image in labelled for each in image["objects"])
     expect(
         sure > 0, f"no box scores {threshold:g} in {len(labelled)} of {len(records)} images: lower --score-threshold"
     )
     make_folder(args.output, "--output")
-    folder, data_set = folder_of(labelled, args.data), args.output / "data_set.json"
+    folder, data_set = folder_of(labelled, data), args.output / "data_set.json"
     count = write_data_set(data_set, labelled, predictor.class_names, folder=folder)
     print(f"{count} boxes in {len(labelled)} of {len(records)} images, {sure} of them of the detector")
     print(f"a detector learns them as coco:{folder}:{data_set}")

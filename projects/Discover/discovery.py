@@ -18,6 +18,7 @@ from projects.Discover.recurrence import Recurrence, descriptor_length, descript
 from projects.Pictures.tiles import evenly_spread
 from revisit.arrays import read_arrays
 from revisit.boxes.boxes import sides_of
+from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect
@@ -112,7 +113,7 @@ def discover(
     count: int,
     runner: Runner = HERE,
 ) -> list[dict[str, Any]]:
-    """Write a line for every image to ``output``/FOUND: file name, size and objects.
+    """Write a line for every image, or window of one, to ``output``/FOUND: name, size and objects.
 
     Returns the records with what their lines say, without those of images that cannot be read, which are warned of.
     Ends with UserError where none can be read, where none has an object, and where the lines that are there are of
@@ -132,13 +133,18 @@ def discover(
                 temporary.write_bytes(arrays["lines"].tobytes())
     with left_by_earlier_call(path):
         lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-        of_name = {line["file_name"]: line for line in lines}
+        of_name = {_name(line): line for line in lines}
         has_objects = any(len(line["objects"]) for line in lines)
-    foreign = sorted(of_name.keys() - {record["file_name"] for record in records})
+    foreign = sorted(of_name.keys() - set(map(_name, records)))
     expect(not foreign, f"{path} has {foreign[:1]}, which is none of these images: give another --output")
     expect(lines, "none of the images can be read")
     expect(has_objects, f"no object in any of {len(lines)} images, which look the same all over: give other --weights")
-    return [record | of_name[record["file_name"]] for record in records if record["file_name"] in of_name]
+    return [record | of_name[_name(record)] for record in records if _name(record) in of_name]
+
+
+def _name(image: dict) -> str:
+    """Of a record or a line, that of its file, and where it is a window of this, its place."""
+    return " ".join([image["file_name"], *map(str, image.get(WINDOW, ()))])
 
 
 def _part(
@@ -153,11 +159,12 @@ def _part(
     recurrence, candidates = compared()
     lines, left_out = [], []
     of_part = [records[number] for number in part]
-    for name, image in _images(of_part, pixels, left_out):
-        height, width = image.shape[:2]
+    for record, image in _images(of_part, pixels, left_out):
+        name, (height, width) = _name(record), image.shape[:2]
         of_image = candidates.pop(name, None) or find_candidates(features()(image))
         objects = find_objects(of_image, height, width, count, recurrence, name)
-        lines.append({"file_name": name, "height": height, "width": width, "objects": objects})
+        place = {key: record[key] for key in ("file_name", WINDOW) if key in record}
+        lines.append({**place, "height": height, "width": width, "objects": objects})
     return {"lines": as_lines(lines), "left_out": as_lines(left_out)}
 
 
@@ -189,7 +196,7 @@ def _compare(
 ) -> Arrays:
     """Descriptors of the candidates of some images, which are added to those of this process."""
     of_part = [records[number] for number in part]
-    images = {name: find_candidates(features()(image)) for name, image in _images(of_part, pixels, [])}
+    images = {_name(record): find_candidates(features()(image)) for record, image in _images(of_part, pixels, [])}
     candidates |= images
     rows = [of_image.descriptors for of_image in images.values()]
     counts = np.array([len(of_image) for of_image in rows], int)
@@ -208,11 +215,11 @@ def _compared(output: Path) -> tuple[Recurrence, dict[str, Candidates]]:
     return Recurrence(_kept(output / REFERENCE)), {}
 
 
-def _images(records: Iterable[dict], pixels: PixelFormat, left_out: list[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and pixels, (H, W, 3) uint8 RGB, of those that can be read; adds why others cannot."""
+def _images(records: Iterable[dict], pixels: PixelFormat, left_out: list[str]) -> Iterator[tuple[dict, np.ndarray]]:
+    """Records and pixels, (H, W, 3) uint8 RGB, of those that can be read; adds why others cannot."""
     for record in records:
         try:
-            yield record["file_name"], require_record(record, pixels)
+            yield record, require_record(record, pixels)
         except UserError as error:
             left_out.append(str(error))
 

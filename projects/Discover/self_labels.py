@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from projects.Predict.predictions import Predictor
+from projects.Tiles.tested_windows import line_of, objects_of_lines, windows_to_test
+from projects.Tiles.window_files import look_at
+from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import corners_of, in_coco, iou
 from revisit.data.sources.records import Records, others_than
 from revisit.data.sources.subsets import is_looked_at
@@ -19,8 +21,37 @@ SAME = 0.5  # IoU above which a box of the data set gives way to the detector's
 logger = logging.getLogger(__name__)
 
 
+class Detected(NamedTuple):
+    """What a detector finds in an image."""
+
+    height: int  # px, of the image
+    width: int
+    objects: list[dict]  # as COCO's results, classes numbered from 0
+
+
+def in_whole(predictor: Predictor, record: dict) -> Detected:
+    """In an image that is seen whole. Raises UserError where it cannot be read."""
+    pixels = predictor.read(record)
+    instances = predictor(record, pixels)["instances"].to("cpu")
+    return Detected(*pixels.shape[:2], instances_to_coco_json(instances, 0))
+
+
+def in_windows(predictor: Predictor, tiling: Tiling, nms: float, record: dict) -> Detected:
+    """In the windows of an image, merged. Raises as in_whole.
+
+    Args:
+        nms: IoU above which the better of two boxes of a class stays.
+    """
+    height, width, _ = look_at(str(record["file_name"]))
+    lines = []
+    for window in windows_to_test(record, tiling):
+        instances = predictor(window, predictor.read(window))["instances"]
+        lines.append(line_of(window, instances, height, width))
+    return Detected(height, width, list(objects_of_lines(lines, height, width, nms)))
+
+
 def self_labelled(
-    records: list[dict], read: Callable[[dict], np.ndarray], predict: Callable[[dict, np.ndarray], dict]
+    records: Records, detect: Callable[[dict], Detected], *, has_masks: bool = False
 ) -> list[dict[str, Any]]:
     """Each record with ``height``, ``width`` (px) and ``objects`` in COCO's format, classes numbered from 1.
 
@@ -28,23 +59,20 @@ def self_labelled(
     warning.
 
     Args:
-        read: a record to its (H, W, 3) uint8 RGB pixels; raises UserError.
-        predict: a record and these to what a detector finds, ``instances`` in px of the image.
+        detect: raises UserError for an image that cannot be read.
+        has_masks: whether what it finds has masks; else those of the records go, too.
     """
     labelled = []
     for record in progress("labelling", "image", records):
         try:
-            pixels = read(record)
+            found = detect(record)
         except UserError as error:
             logger.warning(f"left out: {error}")
             continue
-        instances = predict(record, pixels)["instances"].to("cpu")
-        results = instances_to_coco_json(instances, 0)
-        detected = [each | {"category_id": each["category_id"] + 1} for each in results]
-        has_masks = instances.has("pred_masks")
+        detected = [each | {"category_id": each["category_id"] + 1} for each in found.objects]
         before = [_in_coco(box, has_masks) for box in record.get("annotations", [])]
-        height, width = pixels.shape[:2]
-        labelled.append({**record, "height": height, "width": width, "objects": merged(before, detected)})
+        size = {"height": found.height, "width": found.width}
+        labelled.append({**record, **size, "objects": merged(before, detected)})
     return labelled
 
 

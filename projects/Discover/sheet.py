@@ -30,7 +30,7 @@ def save_found(path: Path, images: Sequence[dict[str, Any]], pixels: PixelFormat
 def _drawn(image: dict[str, Any], pixels: PixelFormat) -> np.ndarray:
     objects = image["objects"][:SHOWN]
     found = Boxes.of_results([{"category_id": 0, **each} for each in objects])
-    masks = [run_lengths.decode(each["segmentation"]) for each in objects]
+    masks = [run_lengths.decode(each["segmentation"]) for each in objects if "segmentation" in each]
     relative = found.scores / found.scores.max(initial=TINY)
     drawn = replace(found, scores=relative, masks=np.array(masks) if masks else None)
     return draw_objects(picture_of(image, pixels), drawn, ["object"])

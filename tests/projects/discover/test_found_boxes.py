@@ -205,9 +205,12 @@ def test_a_found_box_gives_way_to_the_detectors_own():
 @pytest.fixture
 def detector(tmp_path):
     """A checkpoint of the recipe with random weights, whose scores are all about 0.5."""
-    cfg = recipe(
-        OUTPUT_DIR=str(tmp_path), **{"MODEL.MASK_ON": True, "DATASETS.TRAIN": (), "TEST.DETECTIONS_PER_IMAGE": 5}
-    )
+    return write_detector(tmp_path)
+
+
+def write_detector(tmp_path: Path, **keys: object) -> Path:
+    few = {"MODEL.MASK_ON": True, "DATASETS.TRAIN": (), "TEST.DETECTIONS_PER_IMAGE": 5}
+    cfg = recipe(OUTPUT_DIR=str(tmp_path), **few, **keys)
     torch.manual_seed(0)
     checkpointer = RevisitCheckpointer(build_model(cfg), cfg)
     checkpointer.save("model_final", iteration=9, trainer={"config": plain_config(cfg)}, classes=["object"])
@@ -227,6 +230,26 @@ def test_a_detector_labels_images_for_the_next_round(detector, tmp_path):
     records = get_records(re.search(r"learns them as (\S+)", text)[1])
     assert sum(len(record["annotations"]) for record in records)
     assert "no box scores 1 in 2 of 2 images" in one_line_error(f"{command} --score-threshold 1.0", tmp_path)
+
+
+def test_a_detector_that_sees_windows_labels_whole_images(tmp_path):
+    small = dict.fromkeys(("INPUT.MIN_SIZE_TEST", "INPUT.MAX_SIZE_TEST"), 32)
+    detector = write_detector(tmp_path, **{"INPUT.TILES": "32+8", **small})
+    name = write_boxes(tmp_path, {"a.png": [(1, 5, 5, 20, 20)], "b.png": []}, classes=("object",))
+    command = f"python tools/self_label.py --weights {detector} --score-threshold 0.1 --output {tmp_path}/out --data"
+    message = one_line_error(f"{command} tiles:64:{name}", tmp_path)
+    assert "the network sees tiles of INPUT.TILES 32+8, not 64" in message
+    assert "in 2 of 2 images" in run(f"{command} {name}", tmp_path)
+    by_flag = json.loads((tmp_path / "out/data_set.json").read_text())
+    sizes = [(Path(image["file_name"]).name, image["height"], image["width"]) for image in by_flag["images"]]
+    assert sizes == [("a.png", 50, 100), ("b.png", 50, 100)]
+    own = [each for each in by_flag["annotations"] if "score" in each]
+    assert len(own) > 2 * 5 and max(x + width for x, _, width, _ in (each["bbox"] for each in own)) > 40
+    assert all(each["segmentation"]["size"] == [50, 100] for each in own)
+    text = run(f"{command} tiles:32+8:{name}", tmp_path)
+    assert json.loads((tmp_path / "out/data_set.json").read_text()) == by_flag
+    records = get_records(re.search(r"learns them as (\S+)", text)[1])
+    assert len(records) == 2
 
 
 def test_images_that_somebody_labelled_can_be_left_out(detector, tmp_path):
