@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from projects.Discover.tiled import tiling_and_images
 from projects.Labels.detections import judged, missing, read_detections, shifted
 from projects.Labels.half_detectors import train_halves
 from projects.Labels.labels import Labels, read_labels_of
@@ -17,6 +18,7 @@ from projects.Rows.embedders import Embedder, embedder_of
 from projects.Rows.embedding import embed, rows_of
 from projects.Rows.regions import Places, boxes_of, whole_images
 from projects.Rows.row_table import RowTable
+from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.evaluation.nearest import nearest
 
@@ -36,6 +38,7 @@ def check(args: Namespace) -> Counter[str]:
 
     Raises UserError: see the modules.
     """
+    _expect_whole_images(args)
     labels = read_labels_of(args.data)
     _say(labels)
     detectors = args.boxes or args.config_file
@@ -57,6 +60,15 @@ def check(args: Namespace) -> Counter[str]:
     write_suspects(args.output, suspects, args.data)
     draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.data)
     return Counter(suspect.kind for suspect in suspects)
+
+
+def _expect_whole_images(args: Namespace) -> None:
+    """Raises UserError where labels or detectors are of windows, and says how these look at whole images."""
+    tiling, name = tiling_and_images(args.data)
+    sees_tiles = bool(args.config_file and make_config(args.config_file, args.opts).INPUT.TILES)
+    way = "train on windows, let tools/predict.py --tiles look at others, and give its predictions.json as --boxes"
+    expected = f"expected --data {name}; for detectors of tiles, {way}"
+    expect(not (tiling or sees_tiles), f"labels are compared in whole images: {expected}")
 
 
 def _say(labels: Labels) -> None:

@@ -350,6 +350,15 @@ def test_images_in_folders_of_classes_are_checked_too(weights, tmp_path):
     assert "expected no detectors" in one_line_error(f"{check} --boxes {tmp_path}/predictions.json", tmp_path)
 
 
+def test_labels_of_windows_are_refused_and_the_way_is_said(world, weights, tmp_path):
+    check = f"python tools/check_labels.py --weights {weights} --output {tmp_path}/out --data"
+    recipe = "--config-file configs/own_images/detection.yaml INPUT.TILES 64"
+    for words in (f"tiles:64+16:{name_of(world)}", f"{name_of(world)} {recipe}"):
+        message = one_line_error(f"{check} {words}", tmp_path)
+        assert f"expected --data {name_of(world)}; for detectors of tiles" in message
+        assert "tools/predict.py --tiles" in message and "predictions.json as --boxes" in message
+
+
 def test_bad_input_is_one_line(world, weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 2, size=(90, 120))
     check = f"python tools/check_labels.py --weights {weights} --readers 0 --output {tmp_path}/out --data"
