@@ -15,6 +15,8 @@ from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.inspection import inspect
+from revisit.data.sources.labels import read_labels
+from revisit.data.sources.pixel_datasets import load_masks
 from revisit.data.sources.split_files import check_split, read_split, write_split
 
 from detectron2.config import get_cfg
@@ -218,7 +220,10 @@ def test_masks_as_jpegs_and_folders_that_are_not_there_are_named(masks, tmp_path
     assert f"folder of labels {tmp_path}/nothing not found" in one_line_error(f"masks:{images}:{tmp_path}/nothing")
     image(tmp_path / "jpegs/a.jpg")
     line = one_line_error(f"masks:{images}:{tmp_path}/jpegs")
-    assert "no file of labels, *.png, but .jpg" in line and "masks are PNGs, because JPEG would change" in line
+    assert (
+        "no file of labels, *.png or *.tif or *.tiff, but .jpg" in line
+        and "masks are PNGs or TIFFs, because JPEG would change" in line
+    )
 
 
 def test_masks_of_other_images_are_refused(masks, tmp_path):
@@ -288,3 +293,15 @@ def test_masks_of_one_class_are_not_learned_from_however_many_classes_have_names
     assert "no pixel of 1 of 2 classes: wall" in refusal(inspect, segmentation(named, 2), named, to_learn=True)
     notes = logged(inspect, segmentation(named, 2), named, to_learn=False)
     assert "no pixel of 1 of 2 classes: wall" in notes[1][1]
+
+
+def test_masks_may_be_tiffs_one_for_each_image(tmp_path):
+    for folder, mode in (("images", "RGB"), ("masks", "L")):
+        (tmp_path / folder).mkdir()
+        Image.new(mode, (6, 4), 1 if mode == "L" else (9, 9, 9)).save(tmp_path / folder / "a.tif")
+    (record,) = get_records(f"masks:{tmp_path}/images:{tmp_path}/masks")
+    assert record["sem_seg_file_name"] == str(tmp_path / "masks/a.tif")
+    assert (read_labels(record["sem_seg_file_name"], 2) == 1).all()
+    Image.new("L", (6, 4)).save(tmp_path / "masks/a.png")
+    line = refusal(load_masks, tmp_path / "images", tmp_path / "masks")
+    assert "two files of labels for one image: expected *.png or *.tif or *.tiff, one for each" in line

@@ -10,30 +10,33 @@ from revisit.errors import expect
 
 from detectron2.utils.logger import log_first_n
 
-MASKS = "masks are PNGs, because JPEG would change their ids"
+MASKS = "masks are PNGs or TIFFs, because JPEG would change their ids"
 
 
-def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
-    """By file name of an image below ``images``, in order: the file at its place below ``labels``; None without one.
+def label_files(images: Path, labels: Path, *suffixes: str) -> dict[str, Path | None]:
+    """By file name of an image below ``images``, in order: the file at its place below ``labels``, with one of the
+    suffixes; None without one.
 
     Files of other images, such as those of a test set, may lie there too: a warning counts them only where some of
     these images have none.
 
     Raises:
-        UserError: no images, no folder of labels, one file of labels for two images, or none for any.
+        UserError: no images, no folder of labels, one file of labels for two images, two for one, or none for any.
     """
     expect(labels.is_dir(), f"folder of labels {labels} not found")
+    suffix, form = suffixes[0], " or ".join(f"*{each}" for each in suffixes)
     images_of = _images_by_place(images, labels, suffix)
-    files = files_with_suffix(labels, suffix)
-    given = {_place(file, suffix): file for file in files if file.name != NAMES_IN_LABELS}
+    files = [file for file in files_with_suffix(labels, *suffixes) if file.name != NAMES_IN_LABELS]
+    given = {_place(file, suffix): file for file in files}
+    expect(len(given) == len(files), f"{labels} has two files of labels for one image: expected {form}, one for each")
     kinds = {file.suffix for file in labels.rglob("*.*")} if not given else ()
     others = f", but {', '.join(sorted(kinds))}" if kinds else ""
-    expect(given, f"{labels} has no file of labels, *{suffix}{others}: expected one for each image; {MASKS}")
+    expect(given, f"{labels} has no file of labels, {form}{others}: expected one for each image; {MASKS}")
     for path, of_path in images_of.items():
         is_clear = len(of_path) == 1 or path not in given
         expect(is_clear, f"{path} would be the labels of {of_path}: expected one image of each name")
     lost = sorted(given.keys() - images_of.keys())
-    problem = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
+    problem = f"{labels}: {len(lost)} of {len(given)} files of labels ({form}) belong to no image below {images}"
     expect(len(lost) < len(given), f"{problem}: expected the same names, and the same folders")
     lacking = images_of.keys() - given.keys()
     if lost and lacking:

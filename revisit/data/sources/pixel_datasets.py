@@ -23,6 +23,7 @@ from detectron2.data.datasets.cityscapes import load_cityscapes_semantic
 
 logger = logging.getLogger(__name__)
 
+_MASKS = (".png", ".tif", ".tiff")
 VOC_PIXEL_CLASSES = ("background", *VOC_CLASSES)
 # The 40 classes of Gupta et al. 2013, in the order of their ids 1 to 40.
 NYUD_CLASSES = (
@@ -80,13 +81,14 @@ def load_cityscapes(path: Path, split: str) -> Records:
 
 
 def load_masks(images: Path, masks: Path, names: Path | None = None) -> Records:
-    """Every image below ``images`` that has a PNG at its place below ``masks``: class ids from 0 on, 255 for void.
+    """Every image below ``images`` that has a PNG or TIFF at its place below ``masks``: class ids from 0 on, 255 for
+    void.
 
     Raises:
         UserError: see label_files.
     """
     expect(masks.resolve() != images.resolve(), f"{images} holds images and masks: expected a folder for each")
-    mask_of = label_files(images, masks, ".png")
+    mask_of = label_files(images, masks, *_MASKS)
     if lacking := [image for image, mask in mask_of.items() if not mask]:
         total = f"{len(lacking)} of {len(mask_of)} images below {images}"
         logger.warning(f"{total} have no mask below {masks}: left out, such as {lacking[0]}")
@@ -116,7 +118,7 @@ def _highest_id(masks: Path) -> int:
         labels = read_labels(record["file_name"], 255)
         return int(labels[labels != VOID].max(initial=0))
 
-    files = [{"file_name": str(file)} for file in files_with_suffix(masks, ".png")]
+    files = [{"file_name": str(file)} for file in files_with_suffix(masks, *_MASKS)]
     return max(ask_each(highest, files, "reading masks"), default=-1)
 
 
