@@ -9,9 +9,10 @@ predictions.json has the objects in COCO's result format, and images.json the im
 so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). data_set.json has the same objects of
 image files as a COCO data set, which CVAT and FiftyOne open, label_studio.json as tasks for Label Studio, whose
 interface is label_studio.xml. Objects of images with coordinates are in predictions.gpkg and predictions.geojson, too.
-Images too large for one look are seen by --tiles, and scored, drawn and written as wholes. Of a segmenter, classes/NAME.png has the class of each pixel, of a depth network
-depth/NAME.png the millimetres. Names of classes come from the checkpoint. The same command continues where it was
-interrupted.
+Images too large for one look are seen by --tiles, and scored, drawn and written as wholes. Of a segmenter,
+classes/NAME.png has the class of each pixel, of a depth network depth/NAME.png the millimetres. By --tiles, what is
+larger than 4,000 px or has a GeoTIFF's coordinates is a NAME.tif, in tiles, with these. Names of classes come from the
+checkpoint. The same command continues where it was interrupted.
 """
 
 import argparse
@@ -43,10 +44,11 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from projects.Predict.amounts import objects_in_words
-    from projects.Predict.file_predictions import FilePredictor, find_sources
+    from projects.Predict.file_predictions import find_sources
     from projects.Predict.predictions import finetuned_config, set_score_threshold
     from projects.Tiles.map_files import are_rasters, write_map
-    from projects.Tiles.tiled_predictions import TiledPredictor, some_windows, tiling_to_predict
+    from projects.Tiles.pixel_predictions import predictor_of
+    from projects.Tiles.tiled_predictions import some_windows, tiling_to_predict
     from revisit.data.images.deep_images import pixel_format
     from revisit.keys import Facts, resolve_auto_values
 
@@ -62,7 +64,7 @@ def main() -> None:
     except UserError as error:  # an odd file among photographs: those that cannot be read so are left out
         print(f"warning: {error}")
     make_folder(args.output, "--output")
-    predictor = TiledPredictor(cfg, args.output, tiling) if tiling else FilePredictor(cfg, args.output)
+    predictor = predictor_of(cfg, args.output, tiling)
     predictor.run(sources, runner)
     for message in predictor.unreadable:
         print(f"left out: {message}")

@@ -37,6 +37,7 @@ from revisit.boxes.coco_files import size_of
 from revisit.checkpoint.flags import flags_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of
+from revisit.data.images.image_bytes import WINDOW
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.labels import VOID, read_depth, read_labels
@@ -257,10 +258,11 @@ def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Reg
 def _pixels(record: dict, size: tuple[int, int], rng: np.random.Generator, cfg: CfgNode) -> Regions:
     """The surroundings of drawn pixels that have a class or a depth."""
     if "sem_seg_file_name" in record and cfg.MODEL.META_ARCHITECTURE != "DepthEstimator":
-        values = read_labels(record["sem_seg_file_name"], *num_classes_and_offset(cfg.DATASETS.TRAIN)).astype(np.int64)
+        classes = num_classes_and_offset(cfg.DATASETS.TRAIN)
+        values = read_labels(record["sem_seg_file_name"], *classes, record.get(WINDOW)).astype(np.int64)
         known = values != VOID
     else:
-        values = read_depth(record["depth_file_name"])
+        values = read_depth(record["depth_file_name"], record.get(WINDOW))
         known = values > 0
     y, x = np.nonzero(known)
     chosen = rng.permutation(len(y))[:REGIONS]

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 
+from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.opening import strips
 from revisit.data.sources.labels import VOID, read_ids, read_labels
 from revisit.data.sources.records import Records, ask_each, sample
@@ -36,7 +37,7 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> None:
     expect(len(classes) > 1, f"{one}: expected two, or nothing is told apart")
 
     def count(record: dict) -> np.ndarray:
-        labels = read_labels(record["sem_seg_file_name"], len(classes), offset)
+        labels = read_labels(record["sem_seg_file_name"], len(classes), offset, record.get(WINDOW))
         parts = [np.bincount(labels[rows].ravel(), minlength=VOID + 1) for rows in strips(*labels.shape)]
         return np.sum(parts, axis=0)
 
@@ -63,7 +64,7 @@ def _refuse_grey_levels(name: str, records: Records) -> None:
     pixels: Counter[int] = Counter()
     gaps = np.empty(0)
     for record in records:
-        ids, counts = np.unique(read_ids(record["sem_seg_file_name"]), return_counts=True)
+        ids, counts = np.unique(read_ids(record["sem_seg_file_name"], record.get(WINDOW)), return_counts=True)
         pixels.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
         gaps = np.diff(sorted(pixels))
         if (gaps < CLOSE).any() and not _has_soft_edges(pixels):

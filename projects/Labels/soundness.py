@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import WINDOW, UnreadableImageError
 from revisit.data.images.opening import taking_turns
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import TruncatedImageError, ends_well, open_record
@@ -84,6 +84,6 @@ def _state_by_decoding(record: dict, pixels: PixelFormat) -> tuple[str, str]:
 def _check_labels(record: dict) -> None:
     """Raises UserError where a file of labels is damaged, as far as its head and end tell."""
     if (mask := record.get("sem_seg_file_name")) and not ends_well({"file_name": mask}):
-        read_ids(mask)
+        read_ids(mask, record.get(WINDOW))
     if depth := record.get("depth_file_name"):
-        read_depth(depth)
+        read_depth(depth, record.get(WINDOW))

@@ -101,6 +101,15 @@ def tiff_head(file_name: str) -> TiffHead:
         return TiffHead(page.imagelength, page.imagewidth, is_marked or has_mask)
 
 
+def stored_samples(file_name: str, window: Window) -> np.ndarray:
+    """(h, w, S) of a window of a TIFF's first page of full resolution, whatever its colours say. Raises as
+    ``read_tiff``."""
+    with opened(file_name) as file:
+        _, (page, *_) = _pages(file)
+        _check([page], window)
+        return _stored(page, window)
+
+
 def tags_to_keep(file_name: str) -> list[tuple]:
     """Of a TIFF, as tifffile writes them: where the image lies, what GDAL says of it, and its mark of no data where
     samples are those of the file; of another file none."""

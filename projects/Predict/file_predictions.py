@@ -41,7 +41,7 @@ _VIDEOS = ".3gp .asf .avi .f4v .flv .m2ts .m2v .m4v .mjpeg .mkv .mov .mp4 .mpeg 
 VIDEOS = frozenset(_VIDEOS.split())
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
 PART = 16  # files
-_MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
+MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
 
 
 class Source(NamedTuple):
@@ -256,7 +256,7 @@ class FilePredictor:
             write_image(self.output / "classes" / f"{name}.png", labels)
             return fit(paint_classes(shown, labels, class_colors(predictor.class_names)), size)
         depth = predicted["depth"].float().cpu().numpy()
-        write_image(self.output / "depth" / f"{name}.png", np.clip(depth * _MILLIMETRES, 0, 65535).astype(np.uint16))
+        write_image(self.output / "depth" / f"{name}.png", in_millimetres(depth))
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
     def _write_json(self) -> None:
@@ -265,6 +265,11 @@ class FilePredictor:
         if self.is_detector:
             self.data_set = write_objects(*predicted, len(self.files), self.cfg.MODEL.WEIGHTS)
         write_images(*predicted)
+
+
+def in_millimetres(depth: np.ndarray) -> np.ndarray:
+    """uint16 of metres, as depth is written."""
+    return np.clip(depth * MILLIMETRES, 0, 65535).astype(np.uint16)
 
 
 def write_image(path: Path, image: np.ndarray) -> None:

@@ -15,6 +15,7 @@ from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
 from revisit.data.finetuning.detection_mapper import expect_size
 from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.image_bytes import WINDOW
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_or_numbers
 from revisit.data.sources.inspection import check_records, num_classes
@@ -101,7 +102,8 @@ def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict:
 def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
     """A row of the class of each pixel."""
     names = metadata.stuff_classes
-    maps = [read_labels(record["sem_seg_file_name"], len(names), metadata.get("label_offset", 0))]
+    offset, window = metadata.get("label_offset", 0), record.get(WINDOW)
+    maps = [read_labels(record["sem_seg_file_name"], len(names), offset, window)]
     check_size(record["sem_seg_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
         maps.append(predicted_classes(predict()["sem_seg"], maps[0].shape))
@@ -110,7 +112,7 @@ def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predi
 
 def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
     """A row of the depth of each pixel."""
-    maps = [read_depth(record["depth_file_name"])]
+    maps = [read_depth(record["depth_file_name"], record.get(WINDOW))]
     check_size(record["depth_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
         maps.append(predict()["depth"].float().cpu().numpy())

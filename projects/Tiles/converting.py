@@ -67,6 +67,18 @@ def write_tiled(file: str, target: Path) -> None:
             _write(writer, parts, shape=scan[:2], dtype=bool, photometric="minisblack", subfiletype=MASK)
 
 
+def write_map(target: Path, tiles: Iterator[np.ndarray], size: tuple[int, int], dtype: type, tags: list[tuple]) -> None:
+    """Write a map of one value a pixel as write_tiled does an image.
+
+    Args:
+        tiles: of TILE px, row by row; those at the right and the lower border may be smaller.
+        size: height and width, px.
+        tags: as tifffile writes them.
+    """
+    with tifffile.TiffWriter(target, bigtiff=True) as writer:
+        _write(writer, map(_filled, tiles), shape=size, dtype=dtype, photometric="minisblack", extratags=tags)
+
+
 def _has_data(samples: Samples) -> np.ndarray:
     return np.ones(samples.values.shape[:2], bool) if samples.missing is None else ~samples.missing
 

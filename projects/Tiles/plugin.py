@@ -3,6 +3,7 @@ network sees, and who scores what is found."""
 
 from projects.Tiles import (  # noqa: F401
     geo_sets,
+    pixel_evaluation,
     scan_files,
     tile_checks,
     tiled_evaluation,

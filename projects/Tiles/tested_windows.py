@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from projects.Tiles.merging import Found, Runs, merged, place_mask
-from projects.Tiles.tiled_sets import KEPT, windows_with_data
+from projects.Tiles.tiled_sets import KEPT, sides_in, windows_with_data
 from projects.Tiles.window_files import REDUCED, Scan, look_at
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import Boxes, with_sides
-from revisit.data.images.image_bytes import PADDED, WINDOW
+from revisit.data.images.image_bytes import WINDOW
 
 from detectron2.structures import Instances
 
@@ -26,7 +26,7 @@ def windows_to_test(image: dict, tiling: Tiling) -> list[dict]:
     file = str(image["file_name"])
     scan = look_at(file)
     kept, without = windows_with_data(file, scan, tiling)
-    fields = {field: image[field] for field in (*KEPT, "image_id") if field in image} | {PADDED: tiling.side}
+    fields = {field: image[field] for field in (*KEPT, "image_id") if field in image} | sides_in(tiling)
     records = [_record(fields, window) for window in kept.tolist()]
     return records if len(kept) + without == 1 else [*records, _whole(fields, scan, tiling.side)]
 

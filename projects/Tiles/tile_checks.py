@@ -6,10 +6,10 @@ from projects.Tiles.tiled_sets import TILES, tiling_and_name
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import Boxes, sides_of
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY, LEARNT_FROM
+from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY
 from revisit.data.sources.records import LABEL_FILES, Records
 from revisit.errors import expect
-from revisit.keys import architecture_of
+from revisit.keys import DETECTORS, architecture_of
 
 from detectron2.config import CfgNode
 
@@ -21,12 +21,13 @@ _STEP = 64  # px, of which a size that is named has a multiple
 def windows_fit(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     """Raises UserError for labels that are not cut, and for windows that are smaller than the objects to learn."""
     kind, _, rest = name.partition(":")
-    if kind != TILES or architecture_of(cfg) not in LEARNT_FROM:
+    if kind != TILES or architecture_of(cfg) not in DETECTORS:
         return
     tiling, whole = tiling_and_name(rest)
     images = get_records(whole)
     files = [field for field in LABEL_FILES if field in images[0]]
-    expect(not files, f"{name}: maps of labels and depths are not cut into windows: expected boxes or masks of objects")
+    problem = f"{name}: maps of labels and depths are not cut into windows for detectors"
+    expect(not files, f"{problem}: expected boxes or masks of objects")
     if to_learn:
         check_size(name, tiling, images)
 

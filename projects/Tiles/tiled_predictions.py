@@ -13,13 +13,13 @@ from projects.Pictures.prediction_sheet import class_colors
 from projects.Pictures.tiles import evenly_spread, fit, outline
 from projects.Predict.file_predictions import PICTURE, FilePredictor, Source, write_image
 from projects.Predict.predictions import heads_of
-from projects.Tiles.tested_windows import line_of, objects_of_lines, windows_to_test
+from projects.Tiles.tested_windows import Line, line_of, objects_of_lines, windows_to_test
 from projects.Tiles.tiling_of_run import expect_tiles
 from projects.Tiles.window_files import look_at
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import corners_of
 from revisit.data.images.image_bytes import WINDOW
-from revisit.errors import UserError, expect
+from revisit.errors import UserError
 from revisit.jobs.parts import Arrays, Work, as_lines
 
 from detectron2.config import CfgNode
@@ -61,8 +61,7 @@ class TiledPredictor(FilePredictor):
 
     def __init__(self, cfg: CfgNode, output: Path, tiling: Tiling):
         super().__init__(cfg, output)
-        expect(self.is_detector, f"--tiles {tiling}: {cfg.MODEL.META_ARCHITECTURE} is not merged, expected a detector")
-        self._tiling, self._nms = tiling, heads_of(cfg).NMS_THRESH_TEST
+        self._tiling = tiling
         self.settings = {"tiles": str(tiling)}
 
     @property
@@ -100,9 +99,15 @@ class TiledPredictor(FilePredictor):
             return {"source": row.source, "problem": str(error)}
         if row.is_whole:
             write_image(self._picture_of(source), predictor.pixels.picture(pixels))
-        objects = predictor(row.record, pixels)["instances"].to("cpu")
-        line = line_of(row.record, objects, scan.height, scan.width)
-        return {"source": row.source, "size": [scan.height, scan.width], **line}
+        return {
+            "source": row.source,
+            "size": [scan.height, scan.width],
+            **self._line_of_window(source, row.record, pixels),
+        }
+
+    def _line_of_window(self, source: Source, record: dict, pixels: np.ndarray) -> Line:
+        objects, scan = self.predictor()(record, pixels)["instances"].to("cpu"), look_at(str(source.path))
+        return line_of(record, objects, scan.height, scan.width)
 
     def _picture_of(self, source: Source) -> Path:
         """Of the whole image, reduced, without objects."""
@@ -120,16 +125,25 @@ class TiledPredictor(FilePredictor):
         if problems:
             return {"files": [], "problems": problems[:1], "images": []}
         height, width = lines[0]["size"]
-        objects = list(objects_of_lines(lines, height, width, self._nms))
-        image = {"file_name": str(source.path), "height": height, "width": width, "objects": objects}
-        self._draw(source, image, [line[WINDOW] for line in lines])
+        image = {"file_name": str(source.path), "height": height, "width": width}
+        image["objects"] = self._finished(source, image, lines)
         return {"files": [str(source.path)], "problems": [], "images": [image]}
 
-    def _draw(self, source: Source, image: dict, windows: Sequence[Sequence[int]]) -> None:
-        """The whole image with its windows and objects, in a size to look at."""
+    def _finished(self, source: Source, image: dict, lines: list[dict]) -> list[dict]:
+        """The objects of a whole image, which is drawn with them."""
+        height, width = image["height"], image["width"]
+        objects = list(objects_of_lines(lines, height, width, heads_of(self.cfg).NMS_THRESH_TEST))
+        self._draw(source, image | {"objects": objects}, [line[WINDOW] for line in lines])
+        return objects
+
+    def shown(self, source: Source, size: tuple[int, int]) -> np.ndarray:
+        """(h, w, 3) RGB of the whole image, of (H, W) px, in a size to look at."""
         plain = cv2.imread(str(self._picture_of(source)))
-        size = int(np.clip(max(image["height"], image["width"]), *PICTURE))
-        picture = np.ascontiguousarray(fit(plain, size)[..., ::-1])
+        return np.ascontiguousarray(fit(plain, int(np.clip(max(size), *PICTURE)))[..., ::-1])
+
+    def _draw(self, source: Source, image: dict, windows: Sequence[Sequence[int]]) -> None:
+        """The whole image with its windows and objects."""
+        picture = self.shown(source, (image["height"], image["width"]))
         times = picture.shape[1] / image["width"]
         for window in windows:
             outline(picture, np.array(window) * times, GRID)

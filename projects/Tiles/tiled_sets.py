@@ -11,27 +11,36 @@ import numpy as np
 
 from projects.Pixels.channel_files import FIELD
 from projects.Tiles.cutting import cut
+from projects.Tiles.label_maps import show_labels, void_of
 from projects.Tiles.tiling_of_run import TILES
 from projects.Tiles.window_files import Scan, look_at, read_window
 from projects.Tiles.windows import Tiling, inside, windows
-from revisit.data.images.image_bytes import PADDED, WINDOW, UnreadableImageError
+from revisit.data.images.image_bytes import PADDED, SEEN, WINDOW, UnreadableImageError
 from revisit.data.sources.catalog import get_records, metadata_of_part
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.records import WITHOUT_LABELS, ask_each, sample
+from revisit.data.sources.records import LABEL_FILES, WITHOUT_LABELS, ask_each, sample
 from revisit.data.sources.subsets import BACKGROUND, is_labelled, is_looked_at
 from revisit.errors import expect
+from revisit.progress import progress
 
 from detectron2.utils.logger import log_first_n
 
 MOST_MISSING = 0.5  # share of a window's pixels without data, above which it is left out
-KEPT = ("file_name", "label", WITHOUT_LABELS, FIELD)  # fields of an image that its windows have too
+KEPT = ("file_name", "label", WITHOUT_LABELS, FIELD, *LABEL_FILES)  # fields of an image that its windows have too
+_SCORED_WHOLE = {
+    "coco": "coco_tiles",
+    "sem_seg": "sem_seg_tiles",
+    "cityscapes_sem_seg": "sem_seg_tiles",
+    "depth": "depth_tiles",
+}  # types of evaluators
 EMPTY_SHARE = 1.0  # of windows without objects, to be learned from, for each with some
 
 
 def load_tiles(*parts: str) -> LabelledSet:
     """Windows of each image with their labels, row by row; those of mostly no data, by what the file marks, are left
-    out and counted. Of those that show no object, evenly spread, some are BACKGROUND to learn from, by EMPTY_SHARE.
+    out and counted, and so are those of a map of labels that shows no class or depth there. Of those that show no
+    object, evenly spread, some are BACKGROUND to learn from, by EMPTY_SHARE.
 
     Raises:
         UserError: no tiling; images that are no files of their own, or whose windows cannot be read or not be labelled.
@@ -42,31 +51,35 @@ def load_tiles(*parts: str) -> LabelledSet:
     expect_file_names(images, named)
     files = [str(image["file_name"]) for image in images]
     scans = ask_each(look_at, files, "looking at the sizes of images")
-    records, left_out = [], 0
-    for image, file, scan in zip(images, files, scans, strict=True):
+    records, left_out, void, of_void = [], 0, 0, void_of(metadata_of_part(name))
+    every = zip(images, files, scans, strict=True)
+    for image, file, scan in progress("cutting", "image", every, total=len(files)):
         kept, without = windows_with_data(file, scan, tiling)
         left_out += without
-        records += windows_of(image, kept, scan, tiling.side)
+        shown = kept[show_labels(image, kept, scan, of_void)]
+        void += len(kept) - len(shown)
+        records += windows_of(image, shown, scan, tiling)
     expect(records, f"{named}: no window has data in more than half of its pixels")
     share = f"; {left_out:,} more are left out, in which more than half of the pixels have no data" * bool(left_out)
+    share += f"; {void:,} more, of whose pixels none has a label" * bool(void)
     message = f"{named}: {len(records):,} windows of {tiling.side} px in {len(images):,} images{share}"
     log_first_n(logging.INFO, message + _choose_background(records), name=__name__, key="message")
     return LabelledSet(records, metadata_of_tiles(*parts))
 
 
-def windows_of(image: dict, places: np.ndarray, scan: Scan, side: int) -> list[dict]:
+def windows_of(image: dict, places: np.ndarray, scan: Scan, tiling: Tiling) -> list[dict]:
     """A record of each window of an image, in px of which its annotations are.
 
     Args:
         image: the record of a whole image.
         places: (n, 4) left, top, right and bottom, px, inside the image.
-        side: of a whole window, px.
+        tiling: by which they are cut.
 
     Raises:
         UserError: the image has another size than its record, so that its labels lie elsewhere.
     """
     fields = {field: image[field] for field in KEPT if field in image}
-    records = [fields | _window_fields(window, side) for window in places.tolist()]
+    records = [fields | _window_fields(window, tiling) for window in places.tolist()]
     if "annotations" in image:
         stated = (image.get("height", scan.height), image.get("width", scan.width))
         sizes = f"{image['file_name']} has {scan.width} x {scan.height} px, and its labels {stated[1]} x {stated[0]}"
@@ -94,9 +107,14 @@ def tiling_and_name(*parts: str) -> tuple[Tiling, str]:
     return Tiling.of(text), name
 
 
-def _window_fields(window: list[int], side: int) -> dict:
+def _window_fields(window: list[int], tiling: Tiling) -> dict:
     left, top, right, bottom = window
-    return {WINDOW: (left, top, right, bottom), PADDED: side, "height": bottom - top, "width": right - left}
+    return {WINDOW: (left, top, right, bottom), "height": bottom - top, "width": right - left} | sides_in(tiling)
+
+
+def sides_in(tiling: Tiling) -> dict[str, int]:
+    """Fields of a window's record: px that it is filled up to, and as how many a network of every pixel sees these."""
+    return {PADDED: tiling.side} | ({SEEN: tiling.tile} if tiling.scale != 1 else {})
 
 
 def windows_with_data(file: str, scan: Scan, tiling: Tiling) -> tuple[np.ndarray, int]:
@@ -124,10 +142,10 @@ def _has_data(file: str, time: int, scan: Scan, tiling: Tiling) -> np.ndarray:
 
 
 def metadata_of_tiles(*parts: str) -> dict:
-    """Detectron2's of the data set that is cut; boxes are scored on whole images."""
+    """Detectron2's of the data set that is cut, which is scored on whole images."""
     metadata = metadata_of_part(tiling_and_name(*parts)[1])
-    is_of_boxes = metadata.get("evaluator_type") == "coco"
-    return metadata | ({"evaluator_type": "coco_tiles"} if is_of_boxes else {})
+    kind = metadata.get("evaluator_type")
+    return metadata | ({"evaluator_type": _SCORED_WHOLE[kind]} if kind in _SCORED_WHOLE else {})
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout(TILES, "SIZE:NAME", load_tiles, metadata_of_tiles, texts=("SIZE", "NAME")))

@@ -4,7 +4,7 @@ import logging
 import re
 
 from projects.Tiles.windows import Tiling
-from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
+from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, LEARNT_FROM
 from revisit.data.sources.records import Records
 from revisit.errors import UserError, expect
 from revisit.keys import DETECTORS, NETWORK, Decision, Facts, Rule, architecture_of, declare
@@ -49,7 +49,7 @@ def _is_tiling(value: object) -> bool:
 
 
 def expect_tiles(cfg: CfgNode, tiling: Tiling | None, what: str) -> None:
-    """Raise UserError where a detector of INPUT.TILES is to see tiles of another size or scale, or whole images; warn
+    """Raise UserError where a network of INPUT.TILES is to see tiles of another size or scale, or whole images; warn
     of one that knows whole images, and is to see tiles."""
     if not cfg.INPUT.TILES:
         if tiling:
@@ -66,7 +66,7 @@ def expect_tiles(cfg: CfgNode, tiling: Tiling | None, what: str) -> None:
 @IMAGE_CHECK_REGISTRY.register()
 def check_tiling(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     """See ``expect_tiles``."""
-    if architecture_of(cfg) in DETECTORS:
+    if architecture_of(cfg) in LEARNT_FROM:
         expect_tiles(cfg, tiling_in(name), name)
 
 
@@ -74,7 +74,7 @@ declare(
     "INPUT.TILES",
     None,  # yacs lets it become a word or a number
     "Which windows of large images the network sees: px of a tile, +overlap and @scale, such as 1024+128@0.5. None: "
-    "as DATASETS.TRAIN has tiles, else whole images. Detectors resize a window to the tile's px.",
+    "as DATASETS.TRAIN has tiles, else whole images. A window becomes as many px as the tile has.",
     Rule("None, or a tiling such as 1024, 1024+128 or 1024+128@0.5", _is_tiling),
     scope=NETWORK,
     resolve=tiling_of_run,

@@ -9,6 +9,7 @@
 Files are opened for each window, slides once in each process, so nothing open is carried into a worker.
 """
 
+import io
 import os
 import threading
 from collections.abc import Callable
@@ -21,12 +22,19 @@ import numpy as np
 from projects.Pixels.arrays import NPY_MAGIC, map_numpy
 from projects.Pixels.sample_files import read_samples
 from projects.Pixels.samples import Samples, with_missing
-from projects.Pixels.tiff import UnknownCompressionError, Window, read_tiff, tiff_head
+from projects.Pixels.tiff import UnknownCompressionError, Window, read_tiff, stored_samples, tiff_head
 from projects.Pixels.write_tiff import samples_bytes
 from projects.Tiles.geo import JP2_MAGICS
 from projects.Tiles.rasters import raster_head, read_raster
 from projects.Tiles.slides import SLIDES, read_slide, slide_head
-from revisit.data.images.image_bytes import WINDOW, WINDOW_READER_REGISTRY, UnreadableImageError, first_bytes, read_file
+from revisit.data.images.image_bytes import (
+    AS_STORED,
+    WINDOW,
+    WINDOW_READER_REGISTRY,
+    UnreadableImageError,
+    first_bytes,
+    read_file,
+)
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.reader import naming, read_size
 from revisit.errors import UserError, first_line
@@ -125,7 +133,16 @@ def window_bytes(record: dict) -> bytes:
     """A file of a record's window alone, from which every reader gets the pixels of the whole image there, so many
     times smaller as the record's REDUCED says."""
     file_name, window, times = str(record["file_name"]), record[WINDOW], record.get(REDUCED, 1)
+    if AS_STORED in record:
+        return _npy_bytes(file_name, window)
     return samples_bytes(read_window(file_name, window) if times == 1 else read_reduced(file_name, window, times))
+
+
+def _npy_bytes(file_name: str, window: Window) -> bytes:
+    with naming(file_name):
+        file = io.BytesIO()
+        np.save(file, stored_samples(file_name, window), allow_pickle=False)
+        return file.getvalue()
 
 
 def _kind_of(file_name: str) -> _Kind:

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from revisit.data.images.deep_images import pixel_format
+from revisit.data.images.image_bytes import PADDED, SEEN, WINDOW
 from revisit.data.images.reader import read_record, require_record
 from revisit.data.sources.catalog import register
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
@@ -57,6 +58,10 @@ class PixelMapper:
     - ``depth``, float32 (H, W) metres: divided by s, since a thing that looks s times larger is s times nearer; 0
       where it is missing or not filled.
 
+    A window of a larger image has its part of the maps. Its px are first as many fewer as its record says that they are
+    SEEN, by which no depth changes. For tests it is filled up to the window's side with the rounded pixel mean, and
+    ``height`` and ``width`` are that side.
+
     Another protocol is a subclass in PIXEL_MAPPER_REGISTRY, which says which configs it ``reads``.
 
     Raises:
@@ -106,28 +111,37 @@ class PixelMapper:
         size = tuple(image.shape[1:])
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:
-            return self.for_test(sample, image)
-        placement = self.draw(size)
+            return self.for_test(sample, image) if PADDED not in record else self._window_for_test(sample, image)
+        placement = self.draw(_seen_size(record, size))
 
         def placed(file_name: str, pixels: np.ndarray, fill: int) -> torch.Tensor:
             check_size(file_name, pixels, record["file_name"], size)
             return self._place(torch.from_numpy(pixels)[None], placement, EXACT, torch.tensor([fill]))[0]
 
         sample["image"] = self._place(image, placement, SMOOTH, self._fill)
-        mask = record.get("sem_seg_file_name")
+        mask, window = record.get("sem_seg_file_name"), record.get(WINDOW)
         depth = record.get("depth_file_name")
         remedy = "DATASETS.TRAIN expects data sets for segmentation or depth (datasets/README.md)"
         expect(mask or depth, f"the record of {record['file_name']} has neither labels nor depth: {remedy}")
         if mask:
             expect(self._classes, f"{mask} has classes, but no data set of DATASETS.TRAIN says which")
-            sample["sem_seg"] = placed(mask, read_labels(mask, *self._classes), VOID).long()
+            sample["sem_seg"] = placed(mask, read_labels(mask, *self._classes, window), VOID).long()
         if depth:
-            sample["depth"] = placed(depth, read_depth(depth), 0) / placement.scale
+            sample["depth"] = placed(depth, read_depth(depth, window), 0) / placement.scale
         return sample
 
     def for_test(self, sample: dict, image: torch.Tensor) -> dict:
         """The input for a test, of the record with its size and the image, uint8 (C, H, W)."""
         return {**sample, "image": image.contiguous()}
+
+    def _window_for_test(self, sample: dict, image: torch.Tensor) -> dict:
+        side = sample[PADDED]
+        padded = self._fill[:, None, None].repeat(1, side, side)
+        padded[:, : image.shape[1], : image.shape[2]] = image
+        seen = _seen_size(sample, (side, side))
+        if seen != (side, side):
+            padded = F.interpolate(padded[None], size=seen, **SMOOTH)[0]
+        return self.for_test({**sample, "height": side, "width": side}, padded)
 
     def draw(self, size: tuple[int, int]) -> Placement:
         """A placement of an image of (height, width) px."""
@@ -160,6 +174,13 @@ class PixelMapper:
         placed = fill.repeat(1, height, width)
         placed[:, : window.shape[1], : window.shape[2]] = window
         return placed
+
+
+def _seen_size(record: dict, size: tuple[int, int]) -> tuple[int, int]:
+    """Px of the file, (H, W), as a network sees them."""
+    if SEEN not in record:
+        return size
+    return tuple(max(1, round(length * record[SEEN] / record[PADDED])) for length in size)
 
 
 def pixel_mapper_of(cfg: CfgNode) -> type[PixelMapper]:

@@ -30,11 +30,14 @@ Range = tuple[str, int, int]  # a file, its first byte, and the one after the la
 Answer = TypeVar("Answer")
 
 WINDOW = "window"  # a record's field: left, top, right and bottom of the part of its file that is the image, in px
-PADDED = "padded_to"  # beside a window: px of both sides, up to which a detector sees the mean where no image is
+PADDED = "padded_to"  # beside a window: px of both sides, up to which a network sees the mean where no image is
+SEEN = "seen_as"  # beside it: px of both sides that these become for a network of every pixel
+AS_STORED = "as_stored"  # beside a window, true: the samples of its file are ids, whatever their colours
 WINDOW_READER_REGISTRY = Registry("WINDOW_READER")
 WINDOW_READER_REGISTRY.__doc__ = """
 What reads a part of an image's file: functions of a record with a window, of which the last counts. They return the
-bytes of a file that holds the window alone, and raise UnreadableImageError.
+bytes of a file that holds the window alone, of a TIFF that is AS_STORED those of a .npy file, and raise
+UnreadableImageError.
 """
 
 _held: dict[Range, bytes] = {}  # at URLs, read before they are wanted

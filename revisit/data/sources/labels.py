@@ -1,22 +1,28 @@
 """Label maps and depth maps on disk: the id or the distance that each pixel's file holds, never its colour."""
 
+import io
 import os
+import threading
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from revisit.arrays import read_array
-from revisit.data.images.opening import PNG_MAGIC, open_image
+from revisit.arrays import array_in, map_array, read_array
+from revisit.data.images.image_bytes import AS_STORED, WINDOW, first_bytes, read_bytes
+from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
 from revisit.errors import UserError, first_few, translated
 from revisit.files import written_whole
 
 VOID = 255  # the train id of pixels without a class
 _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
 PathLike = str | os.PathLike[str]
+Window = tuple[int, int, int, int]  # left, top, right and bottom, px
+_one_at_a_time = threading.Lock()
 
 
-def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.ndarray:
+def read_labels(file_name: PathLike, num_classes: int, offset: int = 0, window: Window | None = None) -> np.ndarray:
     """The train id of every pixel, uint8 (H, W): 0 to num_classes - 1, or 255 where there is none.
 
     Args:
@@ -24,11 +30,12 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
         num_classes: 1 to 255.
         offset: how the file counts. 0: its ids are train ids, and 255 is void. 1: ids 1 to num_classes are the
             classes, and 0 is void; 255 is refused there, because a file that has it probably counts from 0.
+        window: of the map alone these pixels, see read_ids.
 
     Raises:
         UserError: a file that is missing, damaged or in colour, or an id that is none of these.
     """
-    ids = read_ids(file_name)
+    ids = read_ids(file_name, window)
     last = num_classes - 1 + offset
     void = 0 if offset else VOID
     is_class = (ids >= 0) & (ids <= last)
@@ -44,22 +51,23 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
     return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1))
 
 
-def read_depth(file_name: PathLike) -> np.ndarray:
+def read_depth(file_name: PathLike, window: Window | None = None) -> np.ndarray:
     """The distance of every pixel, float32 (H, W) metres, contiguous; 0 where it is missing.
 
-    Of a .npy file, (H, W) or (H, W, 1), of floating-point numbers of any width.
+    Of a .npy file, (H, W) or (H, W, 1), of floating-point numbers of any width; of a window no more of it is read.
 
     Raises:
         UserError: a file that is missing or damaged, needs pickle, has another shape or type, or holds a
             negative, infinite or undefined distance.
     """
     with translated(f"reading depth map {file_name}", content=True):
-        depth = read_array(file_name)
+        depth = map_array(file_name) if window else read_array(file_name)
         has_one_channel = depth.ndim == 3 and depth.shape[2] == 1
         if has_one_channel:
             depth = depth[..., 0]
         if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
             raise ValueError(f"{depth.dtype} {depth.shape}, expected floating-point metres of shape (H, W)")
+        depth = part_of(depth, window)
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
             depth = np.ascontiguousarray(depth, np.float32)
         are_metres = np.isfinite(depth) & (depth >= 0)
@@ -89,8 +97,40 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
         np.save(file, depth, allow_pickle=False)
 
 
-def read_ids(file_name: PathLike) -> np.ndarray:
-    """(H, W) integers as stored. Raises UserError: see read_labels."""
+def part_of(pixels: np.ndarray, window: Window | None) -> np.ndarray:
+    """(h, w, ...) of a window of (H, W, ...); all without one."""
+    if not window:
+        return pixels
+    left, top, right, bottom = window
+    return pixels[top:bottom, left:right]
+
+
+def read_ids(file_name: PathLike, window: Window | None = None) -> np.ndarray:
+    """(H, W) integers as stored. Of a window of a TIFF no more is decoded; of another file all, which is kept until
+    the next one is read. Raises UserError: see read_labels."""
+    if not window:
+        return _all_ids(file_name)
+    if first_bytes(os.fspath(file_name)).startswith(TIFF_MAGICS):
+        return _ids_of_tiff(file_name, window)
+    with translated(f"reading label map {file_name}", content=True), _one_at_a_time:
+        return part_of(_kept_ids(os.fspath(file_name), os.stat(file_name).st_mtime_ns), window)
+
+
+@lru_cache(maxsize=1)
+def _kept_ids(file_name: str, time: int) -> np.ndarray:
+    return _all_ids(file_name)
+
+
+def _ids_of_tiff(file_name: PathLike, window: Window) -> np.ndarray:
+    with translated(f"reading label map {file_name}", content=True):
+        data = read_bytes({"file_name": os.fspath(file_name), WINDOW: window, AS_STORED: True})
+        values = array_in(io.BytesIO(data), len(data))
+        if values.dtype.kind not in "iu" or values.shape[2] != 1:
+            raise ValueError(f"{values.shape[2]} samples of {values.dtype} a pixel: expected one id, in 8 or 16 bits")
+    return values[..., 0]
+
+
+def _all_ids(file_name: PathLike) -> np.ndarray:
     with (
         translated(f"reading label map {file_name}", content=True),
         open(file_name, "rb") as file,

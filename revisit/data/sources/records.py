@@ -86,7 +86,9 @@ def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str
     }
     if labels:
         annotated = [{key: record.get(key) for key in LABELS} for record in compared]
-        facts["labels"] = [annotated, ask_each(_content_of_labels, sample(records))]
+        contents = cache(_content_of_file)  # of windows many have one file
+        files = [[record[field] for field in LABEL_FILES if field in record] for record in sample(records)]
+        facts["labels"] = [annotated, ask_each(lambda of_record: [*map(contents, of_record)], files)]
     if classes:
         facts["classes"] = list(classes)
     texts: dict[str, Iterable[str]] = {"names": _names_as_text(records)}
@@ -213,9 +215,9 @@ def _time(record: dict) -> int:
         return 0
 
 
-def _content_of_labels(record: dict) -> list[str]:
-    """A digest of each of its files of labels; an empty one of a file that cannot be read."""
-    return [_content({"file_name": record[field]}).hex() for field in LABEL_FILES if field in record]
+def _content_of_file(file_name: str) -> str:
+    """A digest; an empty one of a file that cannot be read."""
+    return _content({"file_name": file_name}).hex()
 
 
 def _content(record: dict) -> bytes:

@@ -1,7 +1,6 @@
 """What a detector finds by windows: once, whole, in px of the whole image, whoever does the parts; and its scores."""
 
 import json
-from argparse import Namespace
 from pathlib import Path
 
 import cv2
@@ -21,7 +20,6 @@ from trees import logged, refused
 
 from projects.Predict import file_predictions
 from projects.Predict.file_predictions import find_sources
-from projects.Predict.predictions import finetuned_config
 from projects.Tiles import tiled_predictions
 from projects.Tiles.merging import LARGE
 from projects.Tiles.tiled_evaluation import TiledBoxEvaluator
@@ -252,9 +250,3 @@ def test_tiles_of_another_scale_or_size_are_refused_and_another_overlap_is_not()
 
 def detector_of_whole_images() -> CfgNode:
     return make_config("configs/toy/mask_rcnn_fpn.yaml", FEW.split())
-
-
-def test_networks_of_every_pixel_are_refused(tmp_path):
-    weights = finetuned_checkpoint("depth", tmp_path)
-    cfg = finetuned_config(Namespace(weights=str(weights), config_file="", opts=["MODEL.DEVICE", "cpu"]))
-    refused("DepthEstimator is not merged, expected a detector", TiledPredictor, cfg, tmp_path, Tiling(64))

@@ -13,13 +13,13 @@ from tiny import tiny_config
 from trees import logged, refused, voc_xml_of, write
 
 from projects.Objectives.image_groups import groups_of
+from projects.Tiles.tile_checks import windows_fit
 from revisit.data.images.image_bytes import WINDOW_READER_REGISTRY, UnreadableImageError, read_bytes
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_record
 from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
-from revisit.data.sources.inspection import inspect
 from revisit.data.sources.records import changes, equal_images, fingerprint, shared_images
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError
@@ -169,14 +169,15 @@ def test_windows_smaller_than_objects_are_refused_with_the_size_that_fits(tmp_pa
     assert get_records(f"tiles:100:{name}")  # a pretraining may have them
 
 
-def test_maps_of_labels_are_refused_where_they_would_be_learned(tmp_path):
+def test_maps_of_labels_are_refused_where_a_detector_would_learn_them(tmp_path):
     for folder, mode in (("images", "RGB"), ("masks", "L")):
         (tmp_path / folder).mkdir()
         Image.new(mode, (60, 40)).save(tmp_path / f"{folder}/a.png")
     name = f"tiles:30:masks:{tmp_path}/images:{tmp_path}/masks"
     assert len(get_records(name)) == 4
-    cfg = tiny_config("MODEL.META_ARCHITECTURE", "SemanticSegmentor")
-    refused("maps of labels and depths are not cut into windows", inspect, cfg, name, to_learn=True)
+    cfg = tiny_config("MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
+    problem = "maps of labels and depths are not cut into windows for detectors"
+    refused(problem, windows_fit, cfg, name, get_records(name), to_learn=True)
 
 
 def test_a_detector_learns_from_windows(tmp_path):
