@@ -26,9 +26,7 @@ def label_files(images: Path, labels: Path, *suffixes: str) -> dict[str, Path | 
     expect(labels.is_dir(), f"folder of labels {labels} not found")
     suffix, form = suffixes[0], " or ".join(f"*{each}" for each in suffixes)
     images_of = _images_by_place(images, labels, suffix)
-    files = [file for file in files_with_suffix(labels, *suffixes) if file.name != NAMES_IN_LABELS]
-    given = {_place(file, suffix): file for file in files}
-    expect(len(given) == len(files), f"{labels} has two files of labels for one image: expected {form}, one for each")
+    given = _labels_by_place(labels, form, *suffixes)
     kinds = {file.suffix for file in labels.rglob("*.*")} if not given else ()
     others = f", but {', '.join(sorted(kinds))}" if kinds else ""
     expect(given, f"{labels} has no file of labels, {form}{others}: expected one for each image; {MASKS}")
@@ -49,6 +47,14 @@ def files_with_suffix(folder: Path, *suffixes: str) -> list[Path]:
     """All below a folder, sorted, with one of the suffixes in any case; without hidden ones and a Mac's extras."""
     files = (file for file in folder.rglob("*") if file.suffix.lower() in suffixes)
     return sorted(file for file in files if all(map(is_visible, file.relative_to(folder).parts)))
+
+
+def _labels_by_place(labels: Path, form: str, *suffixes: str) -> dict[Path, Path]:
+    """Files of labels, by where they would lie with the first of the suffixes."""
+    files = [file for file in files_with_suffix(labels, *suffixes) if file.name != NAMES_IN_LABELS]
+    given = {_place(file, suffixes[0]): file for file in files}
+    expect(len(given) == len(files), f"{labels} has two files of labels for one image: expected {form}, one for each")
+    return given
 
 
 def _images_by_place(images: Path, labels: Path, suffix: str) -> dict[Path, list[str]]:
