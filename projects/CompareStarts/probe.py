@@ -37,7 +37,7 @@ from revisit.boxes.coco_files import size_of
 from revisit.checkpoint.flags import flags_of
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of
-from revisit.data.images.image_bytes import WINDOW
+from revisit.data.images.image_bytes import PADDED, WINDOW
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.labels import VOID, read_depth, read_labels
@@ -267,6 +267,7 @@ def _pixels(record: dict, size: tuple[int, int], rng: np.random.Generator, cfg: 
     y, x = np.nonzero(known)
     chosen = rng.permutation(len(y))[:REGIONS]
     y, x = y[chosen], x[chosen]
-    centre = (np.stack([x, y], axis=1) + 0.5) * size[::-1] / values.shape[::-1]
+    shown = [record[PADDED]] * 2 if PADDED in record else values.shape
+    centre = (np.stack([x, y], axis=1) + 0.5) * size[::-1] / shown[::-1]
     boxes = np.concatenate([centre - SURROUNDINGS / 2, centre + SURROUNDINGS / 2], axis=1)
     return Regions(torch.from_numpy(boxes).float(), torch.from_numpy(values[y, x]))

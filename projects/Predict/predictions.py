@@ -15,7 +15,7 @@ from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
 from revisit.data.finetuning.detection_mapper import expect_size
 from revisit.data.images.deep_images import pixel_format
-from revisit.data.images.image_bytes import WINDOW
+from revisit.data.images.image_bytes import PADDED, WINDOW
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_or_numbers
 from revisit.data.sources.inspection import check_records, num_classes
@@ -106,7 +106,7 @@ def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predi
     maps = [read_labels(record["sem_seg_file_name"], len(names), offset, window)]
     check_size(record["sem_seg_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
-        maps.append(predicted_classes(predict()["sem_seg"], maps[0].shape))
+        maps.append(predicted_classes(_unpadded(predict()["sem_seg"], record), maps[0].shape))
     return segmentation_row(record["file_name"], image, names, *maps)
 
 
@@ -115,8 +115,13 @@ def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Pre
     maps = [read_depth(record["depth_file_name"], record.get(WINDOW))]
     check_size(record["depth_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
-        maps.append(predict()["depth"].float().cpu().numpy())
+        maps.append(_unpadded(predict()["depth"], record).float().cpu().numpy())
     return depth_row(record["file_name"], image, *maps)
+
+
+def _unpadded(values: torch.Tensor, record: dict) -> torch.Tensor:
+    """Of (..., H, W) in a window that was filled up, what is of the image."""
+    return values[..., : record["height"], : record["width"]] if PADDED in record else values
 
 
 # By meta-architecture: how a record is drawn, and the header of the truth.

@@ -117,10 +117,10 @@ class Scores(NamedTuple):
 
 
 def _stored(values: Tensor, is_depth: bool) -> np.ndarray:
-    values = values.detach().float().cpu()
+    values = values.detach().float()
     if is_depth:
-        return values.numpy()
-    return torch.softmax(values, dim=0).mul(_ONE).round().numpy().astype(np.uint16)
+        return values.cpu().numpy()
+    return torch.softmax(values, dim=0).mul(_ONE).round().cpu().numpy().astype(np.uint16)
 
 
 def _common(one: Window, other: Window) -> Window:

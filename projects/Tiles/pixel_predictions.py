@@ -21,6 +21,7 @@ from revisit.data.images.image_bytes import WINDOW
 from revisit.data.sources.labels import VOID, part_of
 from revisit.files import one_at_a_time, written_whole
 from revisit.jobs.parts import Arrays
+from revisit.keys import DETECTORS, architecture_of
 
 from detectron2.config import CfgNode
 
@@ -29,10 +30,10 @@ MOST_OF_PNG = 4000  # px of the longer side; of larger images, and of those with
 
 def predictor_of(cfg: CfgNode, output: Path, tiling: Tiling | None) -> FilePredictor:
     """By windows of a tiling, or of whole images."""
-    plain = FilePredictor(cfg, output)
     if tiling is None:
-        return plain
-    return (TiledPredictor if plain.is_detector else TiledPixelPredictor)(cfg, output, tiling)
+        return FilePredictor(cfg, output)
+    kind = TiledPredictor if architecture_of(cfg) in DETECTORS else TiledPixelPredictor
+    return kind(cfg, output, tiling)
 
 
 class TiledPixelPredictor(TiledPredictor):
@@ -61,7 +62,7 @@ class TiledPixelPredictor(TiledPredictor):
         if not records or not self._picture_of(source).exists():
             return
         scores, target = self._scores(source, records), self._file_of(source, ".map")
-        if scores.windows and scores.are_complete:
+        if scores.are_complete:
             with one_at_a_time(self._file_of(source, ".lock")):
                 if not target.exists():
                     self._write(source, scores, target)

@@ -59,7 +59,8 @@ def load_tiles(*parts: str) -> LabelledSet:
         shown = kept[show_labels(image, kept, scan, of_void)]
         void += len(kept) - len(shown)
         records += windows_of(image, shown, scan, tiling)
-    expect(records, f"{named}: no window has data in more than half of its pixels")
+    and_label = ", and a label" * bool(void)
+    expect(records, f"{named}: no window has data in more than half of its pixels{and_label}")
     share = f"; {left_out:,} more are left out, in which more than half of the pixels have no data" * bool(left_out)
     share += f"; {void:,} more, of whose pixels none has a label" * bool(void)
     message = f"{named}: {len(records):,} windows of {tiling.side} px in {len(images):,} images{share}"

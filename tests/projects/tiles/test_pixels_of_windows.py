@@ -16,7 +16,7 @@ from trees import refused
 
 from projects.Predict import file_predictions
 from projects.Predict.file_predictions import find_sources
-from projects.Predict.predictions import finetuned_config
+from projects.Predict.predictions import draw_segmentation, finetuned_config
 from projects.Tiles import pixel_predictions, tiled_predictions
 from projects.Tiles.blending import Scores
 from projects.Tiles.pixel_predictions import TiledPixelPredictor, predictor_of
@@ -35,6 +35,7 @@ from revisit.jobs import parts
 from revisit.jobs.shares import Share
 
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 
 SIZE = (150, 260)
 CLASSES = ["background", *CLASS_NAMES]  # of the toy network
@@ -91,6 +92,8 @@ def test_ids_of_a_tiff_are_what_it_stores_whatever_its_palette_says(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", ids, photometric="palette", colormap=palette)
     window = (10, 5, 30, 40)
     np.testing.assert_array_equal(read_ids(tmp_path / "a.tif", window), read_ids(tmp_path / "a.tif")[5:40, 10:30])
+    (tmp_path / "c.tif").write_bytes((tmp_path / "a.tif").read_bytes()[:-20])
+    refused("reading label map .*c.tif", read_ids, tmp_path / "c.tif", window)
     tifffile.imwrite(tmp_path / "b.tif", np.zeros((40, 50, 3), np.uint8), photometric="rgb")
     refused("3 samples of uint8 a pixel: expected one id", read_ids, tmp_path / "b.tif", window)
 
@@ -101,6 +104,17 @@ def test_windows_without_a_label_are_left_out_and_those_of_other_maps_refused(tm
     assert lefts == {100, 150, 200, 210}
     Image.fromarray(np.zeros((150, 261), np.uint8)).save(tmp_path / "masks/a.png")
     refused("a.png is 261 x 150 pixels, but its image .*a.png is 260 x 150", get_records, masks(tmp_path, "40"))
+
+
+def test_a_drawn_window_shows_what_is_predicted_where_it_is(tmp_path):
+    ids = tree(tmp_path)
+    name = masks(tmp_path, "300")
+    (record,) = get_records(name)
+    logits = torch.zeros(3, 300, 300)
+    logits[:, :150, :260] = torch.from_numpy(np.eye(3, dtype=np.float32)[ids]).permute(2, 0, 1)
+    black, metadata = np.zeros((*SIZE, 3), np.uint8), MetadataCatalog.get(name)
+    row = draw_segmentation(record, black, metadata, lambda: {"sem_seg": logits})
+    np.testing.assert_array_equal(row.tiles[1], row.tiles[2])
 
 
 @pytest.mark.parametrize(("tiling", "seen"), [("64", 64), ("64@0.5", 64), ("32@0.25", 32)])
@@ -225,7 +239,10 @@ def test_pixels_that_no_window_shows_are_void(tmp_path, monkeypatch):
     pixels = np.full((64, 192, 3), 7, np.uint8)
     pixels[:, 64:128] = 0
     tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb", extratags=[(42113, "s", 0, "0", True)])
-    made(tmp_path / "found", "segmentation_voc", "64").run(find_sources([tmp_path / "a.tif"], tmp_path / "x"))
+    tifffile.imwrite(tmp_path / "b.tif", pixels * 0, photometric="rgb", extratags=[(42113, "s", 0, "0", True)])
+    sources = find_sources([tmp_path / "a.tif", tmp_path / "b.tif"], tmp_path / "x")
+    made(tmp_path / "found", "segmentation_voc", "64").run(sources)
+    assert (cv2.imread(str(tmp_path / "found/classes/b.png"), cv2.IMREAD_UNCHANGED) == VOID).all()
     classes = cv2.imread(str(tmp_path / "found/classes/a.png"), cv2.IMREAD_UNCHANGED)
     assert (classes[:, 64:128] == VOID).all() and (np.delete(classes, np.s_[64:128], axis=1) == 0).all()
 
