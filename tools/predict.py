@@ -9,10 +9,10 @@ predictions.json has the objects in COCO's result format, and images.json the im
 so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). data_set.json has the same objects of
 image files as a COCO data set, which CVAT and FiftyOne open, label_studio.json as tasks for Label Studio, whose
 interface is label_studio.xml. Objects of images with coordinates are in predictions.gpkg and predictions.geojson, too.
-Images too large for one look are seen by --tiles, and scored, drawn and written as wholes. Of a segmenter,
-classes/NAME.png has the class of each pixel, of a depth network depth/NAME.png the millimetres. By --tiles, what is
-larger than 4,000 px or has a GeoTIFF's coordinates is a NAME.tif, in tiles, with these. Names of classes come from the
-checkpoint. The same command continues where it was interrupted.
+Images too large for one look are seen by --tiles, and scored, drawn and written as wholes; of one with more than 4,000 px
+a side, NAME.html zooms into all of it. Of a segmenter, classes/NAME.png has the class of each pixel, of a depth network
+depth/NAME.png the millimetres. By --tiles, what is larger than 4,000 px or has a GeoTIFF's coordinates is a NAME.tif, in
+tiles, with these. Names of classes come from the checkpoint. The same command continues where it was interrupted.
 """
 
 import argparse
@@ -33,6 +33,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("inputs", nargs="*", metavar="PATH", help="the same, without --data")
     tiling = "of images too large for one look: px, +overlap and @scale, such as 1024+128@0.5; whole: none"
     add(parser, "tiles", metavar="TILING", help=f"tiles {tiling} (default: what the weights have learned from)")
+    zoom = "leave out the pages that zoom into scans, which take about a fifth of a byte a pixel"
+    parser.add_argument("--no-zoom", action="store_true", help=zoom)
     add_runner_options(parser)
     add(parser, "opts")
     args = parse(parser)
@@ -64,12 +66,14 @@ def main() -> None:
     except UserError as error:  # an odd file among photographs: those that cannot be read so are left out
         print(f"warning: {error}")
     make_folder(args.output, "--output")
-    predictor = predictor_of(cfg, args.output, tiling)
+    predictor = predictor_of(cfg, args.output, tiling, zooms=not args.no_zoom)
     predictor.run(sources, runner)
     for message in predictor.unreadable:
         print(f"left out: {message}")
     for message in predictor.shorter:
         print(f"note: {message}")
+    for page in predictor.pages:
+        print(page)
     done = len(sources) - len(predictor.unreadable)
     expect(done > 0, "none of the inputs can be read")
     written = f"{done} of {len(sources)} files: pictures and JSON are in {args.output}"

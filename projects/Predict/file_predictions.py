@@ -136,6 +136,7 @@ class FilePredictor:
         self.files: list[str] = []  # of the first images; the others are frames of videos
         self.unreadable: list[str] = []
         self.shorter: list[str] = []  # videos that were read, with fewer frames than their files say
+        self.pages: list[str] = []  # that zoom into images, in words
         self.data_set = ""  # the name of what was found in image files
         self.settings: dict[str, str] = {}  # on which an interrupted call has to agree, too
 
@@ -272,10 +273,21 @@ def in_millimetres(depth: np.ndarray) -> np.ndarray:
     return np.clip(depth * MILLIMETRES, 0, 65535).astype(np.uint16)
 
 
-def write_image(path: Path, image: np.ndarray) -> None:
-    """Write an (H, W) image, or an (H, W, 3) one in RGB, as a PNG, whole or not at all."""
+def write_image(path: Path, image: np.ndarray, *options: int, lasting: bool = True) -> None:
+    """Write an (H, W) image, or an (H, W, 3) one in RGB, whole or not at all, in the format that its suffix names.
+
+    Args:
+        options: of OpenCV's writer.
+        lasting: see ``written_whole``.
+    """
     path.parent.mkdir(exist_ok=True)
-    pixels = image[..., ::-1] if image.ndim == 3 else image
-    encoded = cv2.imencode(".png", np.ascontiguousarray(pixels))[1]  # imwrite would end at a name that is not UTF-8
-    with written_whole(path) as temporary:
+    pixels = np.ascontiguousarray(image[..., ::-1] if image.ndim == 3 else image)
+    encoded = cv2.imencode(path.suffix, pixels, options)[1]  # imwrite would end at a name that is not UTF-8
+    with written_whole(path, lasting=lasting) as temporary:
         temporary.write_bytes(encoded)
+
+
+def read_picture(path: Path) -> np.ndarray:
+    """The (H, W, 3) uint8 RGB that ``write_image`` has written."""
+    encoded = np.frombuffer(path.read_bytes(), np.uint8)  # imread would end at such a name, too
+    return np.ascontiguousarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR)[..., ::-1])

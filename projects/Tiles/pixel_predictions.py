@@ -28,12 +28,14 @@ from detectron2.config import CfgNode
 MOST_OF_PNG = 4000  # px of the longer side; of larger images, and of those with coordinates, the map is a tiled TIFF
 
 
-def predictor_of(cfg: CfgNode, output: Path, tiling: Tiling | None) -> FilePredictor:
-    """By windows of a tiling, or of whole images."""
+def predictor_of(cfg: CfgNode, output: Path, tiling: Tiling | None, *, zooms: bool = True) -> FilePredictor:
+    """By windows of a tiling, or of whole images. What a detector has found in LARGE images gets pages that zoom, unless
+    ``zooms`` is False."""
     if tiling is None:
         return FilePredictor(cfg, output)
-    kind = TiledPredictor if architecture_of(cfg) in DETECTORS else TiledPixelPredictor
-    return kind(cfg, output, tiling)
+    if architecture_of(cfg) in DETECTORS:
+        return TiledPredictor(cfg, output, tiling, zooms=zooms)
+    return TiledPixelPredictor(cfg, output, tiling, zooms=False)
 
 
 class TiledPixelPredictor(TiledPredictor):

@@ -6,17 +6,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors
 from projects.Pictures.tiles import evenly_spread, fit, outline
-from projects.Predict.file_predictions import PICTURE, FilePredictor, Source, write_image
+from projects.Predict.file_predictions import PICTURE, FilePredictor, Source, read_picture, write_image
 from projects.Predict.predictions import heads_of
 from projects.Tiles.tested_windows import Line, line_of, objects_of_lines, windows_to_test
 from projects.Tiles.tiling_of_run import expect_tiles
 from projects.Tiles.window_files import look_at
 from projects.Tiles.windows import Tiling
+from projects.Tiles.zoom_levels import Levels, Place
+from projects.Tiles.zoom_page import write_page
 from revisit.boxes.boxes import corners_of
 from revisit.data.images.image_bytes import WINDOW
 from revisit.errors import UserError
@@ -25,6 +26,7 @@ from revisit.jobs.parts import Arrays, Work, as_lines
 from detectron2.config import CfgNode
 
 PART = 4  # windows
+LARGE = 4000  # px of a side, above which a page shows all of an image
 WHOLE = "whole"  # in place of a tiling: none
 LOOKED_AT = 64  # images, and windows of these
 GRID = (128, 128, 128)  # RGB
@@ -54,15 +56,17 @@ class Row(NamedTuple):
     record: dict | None  # of a window; None: the source as it is, a video, or the problem says why not
     problem: str = ""
     is_whole: bool = False  # whether the window is all of the image
+    block: Place | None = None  # of the levels of an image that is not predicted for, but drawn
 
 
 class TiledPredictor(FilePredictor):
-    """As FilePredictor, of images by windows of a tiling; what is found in these is merged."""
+    """As FilePredictor, of images by windows of a tiling; what is found in these is merged. Of LARGE images there are
+    pages that zoom, unless ``zooms`` is False."""
 
-    def __init__(self, cfg: CfgNode, output: Path, tiling: Tiling):
+    def __init__(self, cfg: CfgNode, output: Path, tiling: Tiling, *, zooms: bool = True):
         super().__init__(cfg, output)
-        self._tiling = tiling
-        self.settings = {"tiles": str(tiling)}
+        self._tiling, self._zooms = tiling, zooms
+        self.settings = {"tiles": str(tiling), "pages that zoom": str(zooms)}
 
     @property
     def seen_whole(self) -> list[str]:
@@ -80,7 +84,20 @@ class TiledPredictor(FilePredictor):
         except UserError as error:
             return [Row(place, None, str(error))]
         last = len(records) - 1
-        return [Row(place, record, is_whole=number == last) for number, record in enumerate(records)]
+        rows = [Row(place, record, is_whole=number == last) for number, record in enumerate(records)]
+        return rows + self._rows_of_levels(place, source)
+
+    def _rows_of_levels(self, place: int, source: Source) -> list[Row]:
+        scan = look_at(str(source.path))
+        if not self._zooms or max(scan.height, scan.width) <= LARGE:
+            return []
+        levels = self._levels_of(place, source, scan.height, scan.width)
+        file = {"file_name": str(source.path)}
+        return [Row(place, file | {WINDOW: levels.window(block)}, block=block) for block in levels.blocks]
+
+    def _levels_of(self, place: int, source: Source, height: int, width: int) -> Levels:
+        kept = self.output / "parts" / f"{place}_levels"
+        return Levels(self.output / f"{source.name}_levels", kept, height, width)
 
     def _windows(self, sources: list[Source], rows: list[Row], part: range) -> Arrays:
         self.remove_earlier()
@@ -97,6 +114,10 @@ class TiledPredictor(FilePredictor):
             pixels = predictor.read(row.record)
         except UserError as error:
             return {"source": row.source, "problem": str(error)}
+        if row.block:
+            levels = self._levels_of(row.source, source, scan.height, scan.width)
+            levels.write_block(row.block, predictor.pixels.picture(pixels))
+            return {"source": row.source}
         if row.is_whole:
             write_image(self._picture_of(source), predictor.pixels.picture(pixels))
         return {
@@ -115,9 +136,9 @@ class TiledPredictor(FilePredictor):
 
     def lines_of_sources(self, sources: list[Source], lines: Iterable[dict]) -> Iterator[dict]:
         for place, of_source in groupby(lines, key=lambda line: line["source"]):
-            yield self._merged(sources[place], list(of_source))
+            yield self._merged(place, sources[place], list(of_source))
 
-    def _merged(self, source: Source, lines: list[dict]) -> dict:
+    def _merged(self, place: int, source: Source, lines: list[dict]) -> dict:
         """The line of a source of those of its windows."""
         if "whole" in lines[0]:
             return lines[0]["whole"]
@@ -125,8 +146,16 @@ class TiledPredictor(FilePredictor):
         if problems:
             return {"files": [], "problems": problems[:1], "images": []}
         height, width = lines[0]["size"]
+        of_windows = [line for line in lines if WINDOW in line]
         image = {"file_name": str(source.path), "height": height, "width": width}
-        image["objects"] = self._finished(source, image, lines)
+        image["objects"] = self._finished(source, image, of_windows)
+        page = self.output / f"{source.name}.html"
+        page.unlink(missing_ok=True)  # of an earlier call
+        if len(of_windows) < len(lines):
+            levels = self._levels_of(place, source, height, width)
+            levels.write_rest()
+            windows = [line[WINDOW] for line in of_windows]
+            self.pages.append(write_page(page, levels, image, windows, self.predictor()))
         return {"files": [str(source.path)], "problems": [], "images": [image]}
 
     def _finished(self, source: Source, image: dict, lines: list[dict]) -> list[dict]:
@@ -138,8 +167,7 @@ class TiledPredictor(FilePredictor):
 
     def shown(self, source: Source, size: tuple[int, int]) -> np.ndarray:
         """(h, w, 3) RGB of the whole image, of (H, W) px, in a size to look at."""
-        plain = cv2.imread(str(self._picture_of(source)))
-        return np.ascontiguousarray(fit(plain, int(np.clip(max(size), *PICTURE)))[..., ::-1])
+        return fit(read_picture(self._picture_of(source)), int(np.clip(max(size), *PICTURE)))
 
     def _draw(self, source: Source, image: dict, windows: Sequence[Sequence[int]]) -> None:
         """The whole image with its windows and objects."""
