@@ -1,6 +1,8 @@
 """What a detector's run shows after its evaluation: predictions next to truth, per class, the worst images first."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +17,7 @@ from projects.Reports.text_tables import ABSENT, TextTable
 from revisit.boxes.boxes import Boxes
 from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_results
 from revisit.data.images.deep_images import format_of
+from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import picture_of
 from revisit.data.sources.catalog import get_records
@@ -24,6 +27,7 @@ from revisit.errors import UserError, first_line, translated
 FOUND, MISSED, WRONG = (0, 158, 115), (86, 180, 233), (213, 94, 0)
 COLORS: dict[str, Color] = {"found": FOUND, "missed": MISSED, "wrong": WRONG}
 WORST, SPREAD = 6, 4  # images that are drawn
+LARGE, SIDE = 4000, 1024  # px of a side, above which windows are drawn, each of so many px
 MOST_NAMED = 12  # objects of an image, beyond which those that were found have no label
 MOST_CLASSES = 20  # of a table of confusions, and of curves
 
@@ -118,37 +122,86 @@ def _of_confusion(table: np.ndarray, names: list[str]) -> TextTable:
     return TextTable("Confusion matrix: truth in rows, predictions in columns", ["", *names, "nothing"], rows)
 
 
+class Look(NamedTuple):
+    """An image to draw, or a window of a scan that is too large to be seen at once."""
+
+    image: JudgedImage
+    errors: int  # boxes
+    found: int
+    window: Sequence[int] = ()  # left, top, right, bottom, px; (): all of it
+
+
+def looks_of(image: JudgedImage, threshold: float) -> list[Look]:
+    """The image, or all windows of one of more than LARGE px a side, row by row: a box is counted where its centre
+    is."""
+    height, width = (image.record.get(side, 0) for side in ("height", "width"))
+    missed = image.missed(threshold)
+    if max(height, width) <= LARGE:
+        return [Look(image, image.errors(threshold), int((~missed).sum()))]
+    columns, rows = -(-width // SIDE), -(-height // SIDE)
+    found, errors = image.truth[~missed], [image.truth[missed], image.predicted[image.wrong(threshold)]]
+
+    def counts(xyxy: np.ndarray) -> np.ndarray:
+        cells = ((xyxy[:, :2] + xyxy[:, 2:]) / 2 // SIDE).clip(0, (columns - 1, rows - 1)).astype(int)
+        return np.bincount(cells @ (1, columns), minlength=rows * columns)
+
+    corners = [(left, top) for top in range(0, height, SIDE) for left in range(0, width, SIDE)]
+    windows = [(left, top, min(left + SIDE, width), min(top + SIDE, height)) for left, top in corners]
+    of_errors = sum(counts(each.xyxy) for each in errors)
+    return list(map(partial(Look, image), of_errors.tolist(), counts(found.xyxy).tolist(), windows))
+
+
 def _draw(
     images: list[JudgedImage], names: list[str], threshold: float, pixels: PixelFormat, folder: Path
 ) -> list[tuple[Path, str]]:
-    """The images with most errors, and some that are spread over the rest of the data set."""
-    ranked = sorted(images, key=lambda image: -image.errors(threshold))
+    """The images with most errors, of windows those with most found, and some that are spread over the rest."""
+    looks = [look for image in images for look in looks_of(image, threshold)]
+    ranked = sorted(looks, key=lambda look: -look.errors)
     worst, rest = ranked[:WORST], ranked[WORST:]
-    groups = {"worst": worst, "others": [rest[n] for n in evenly_spread(len(rest), SPREAD)]}
-    captions = {"worst": "most errors first", "others": "others, from more errors to fewer"}
+    best = sorted((look for look in rest if look.window and look.found), key=lambda look: -look.found)[:SPREAD]
+    groups = {"worst": worst, "best": best, "others": [rest[n] for n in evenly_spread(len(rest), SPREAD)]}
+    captions = {"worst": "most errors first", "best": "most found first", "others": "others, from more errors to fewer"}
     pictures = []
     for group, chosen in groups.items():
         if chosen:
             path = folder / f"{len(list(folder.iterdir()))}_{group}.png"
-            rows = [_row(image, names, threshold, pixels) for image in chosen]
+            rows = [_row(look, names, threshold, pixels) for look in chosen]
             headers = ["truth", f"predicted, scores of at least {threshold:.2f}"]
             save_sheet(path, rows, headers, subtitle=pixels.caption(""))
             pictures.append((path, captions[group]))
     return pictures
 
 
-def _row(image: JudgedImage, names: list[str], threshold: float, pixels: PixelFormat) -> SheetRow:
+def _row(look: Look, names: list[str], threshold: float, pixels: PixelFormat) -> SheetRow:
     """Truth, found or missed, next to the predictions from the threshold on, found or wrong."""
-    picture = picture_of(image.record, pixels, like_pil=True)
-    missed, shown = image.missed(threshold), image.predicted.scores >= threshold
-    wrong = image.wrong(threshold)[shown]
+    image, window = look.image, look.window
+    picture = picture_of({**image.record, WINDOW: window} if window else image.record, pixels, like_pil=True)
+    missed, wrong = image.missed(threshold), image.wrong(threshold)
+    there, shown = _reach_into(window, image.truth), _reach_into(window, image.predicted)
+    shown &= image.predicted.scores >= threshold
     tiles = [
-        _tile(picture, image.truth, names, missed, MISSED),
-        _tile(picture, image.predicted[shown], names, wrong, WRONG),
+        _tile(picture, _moved(image.truth[there], window), names, missed[there], MISSED),
+        _tile(picture, _moved(image.predicted[shown], window), names, wrong[shown], WRONG),
     ]
-    counts = f"{(~missed).sum()} found, {missed.sum()} missed, {wrong.sum()} wrong"
+    counts = f"{(~missed[there]).sum()} found, {missed[there].sum()} missed, {wrong[shown].sum()} wrong"
+    where = f", window {' '.join(map(str, window))}" if window else ""
     legend = {n: entry for n, entry in enumerate(COLORS.items())}
-    return SheetRow(tiles, [f"{Path(image.record['file_name']).name}: {counts}"], legend)
+    return SheetRow(tiles, [f"{Path(image.record['file_name']).name}{where}: {counts}"], legend)
+
+
+def _reach_into(window: Sequence[int], objects: Boxes) -> np.ndarray:
+    """(N,) bool, of a window, or of all of an image."""
+    left, top, right, bottom = window or (-np.inf, -np.inf, np.inf, np.inf)
+    return ((objects.xyxy[:, :2] < (right, bottom)) & (objects.xyxy[:, 2:] > (left, top))).all(axis=1)
+
+
+def _moved(objects: Boxes, window: Sequence[int]) -> Boxes:
+    """With boxes in px of a window, in which they end."""
+    if not window:
+        return objects
+    left, top, right, bottom = window
+    xyxy = objects.xyxy.clip((left, top) * 2, (right, bottom) * 2) - (left, top) * 2
+    return replace(objects, xyxy=xyxy)
 
 
 def _tile(picture: np.ndarray, objects: Boxes, names: list[str], is_error: np.ndarray, color: Color) -> np.ndarray:

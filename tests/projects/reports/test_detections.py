@@ -14,11 +14,13 @@ from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from projects.Reports import page
+from projects.Reports import detections, page
 from projects.Reports.collect import collect
-from projects.Reports.detections import FOUND, MISSED, WRONG, review_of
+from projects.Reports.detections import FOUND, MISSED, WRONG, looks_of, review_of
 from projects.Reports.matching import IGNORED, NOTHING, JudgedImage, best_threshold, confusion, curve, judge
+from projects.Tiles import window_files
 from revisit.boxes.boxes import Boxes
+from revisit.data.images import image_bytes
 
 from detectron2.structures import BoxMode
 
@@ -165,6 +167,56 @@ def test_the_page_shows_a_review(run_of_detector):
     section = re.search(r'<section id="detections">.*?</section>', html, re.S)[0]
     assert section.count('<img src="data:image/webp') == 2 and "Precision over recall" in section
     assert "12 images, at the last evaluation" in section and '"name": "cat"' in section
+
+
+def test_of_a_scan_windows_are_drawn_the_worst_and_the_best_and_no_more_than_these_are_read(
+    run_of_detector, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(detections, "LARGE", 90)
+    monkeypatch.setattr(detections, "SIDE", 32)
+    windows, read_window = [], window_files.read_window
+
+    def noted(file_name: str, window: tuple) -> object:
+        windows.append(window)
+        return read_window(file_name, window)
+
+    def refused(*_: object) -> bytes:
+        raise AssertionError("a scan is read whole")
+
+    monkeypatch.setattr(window_files, "read_window", noted)
+    monkeypatch.setattr(image_bytes, "read_file", refused)
+    (run,), _ = collect([run_of_detector])
+    (tmp_path / "pictures").mkdir()
+    review = review_of(run, tmp_path / "pictures")
+    assert review.problem == "" and review.classes.rows[0][:5] == ["cat", "12", "8", "4", "0"]
+    assert [caption.split(",")[0] for _, caption in review.pictures] == [
+        "most errors first",
+        "most found first",
+        "others",
+    ]
+    assert len(windows) == 6 + 4 + 4 and windows[0] == (32, 0, 64, 32)  # the missed cat's centre is 59, 30
+    found = np.asarray(Image.open(review.pictures[1][0]).convert("RGB")).reshape(-1, 3)
+    assert (np.abs(found.astype(int) - FOUND).sum(axis=1) < 12).sum() > 200
+
+
+def test_boxes_of_a_scan_count_in_the_window_of_their_centre(monkeypatch):
+    monkeypatch.setattr(detections, "LARGE", 90)
+    monkeypatch.setattr(detections, "SIDE", 40)
+    truth = [(0, 0, 10, 0, 0), (36, 0, 10, 1, 0), (90, 60, 10, 0, 0), (50, 50, 10, 2, 0)]
+    results = [(0, 0, 10, 0, 0.9), (90, 60, 10, 0, 0.9), (42, 4, 10, 0, 0.8), (50, 50, 10, 0, 0.7), (95, 0, 9, 0, 0.1)]
+    image = one_image(results, truth)
+    whole = looks_of(image, 0.5)
+    assert [(look.errors, look.found, look.window) for look in whole] == [(4, 2, ())]
+    looks = looks_of(image._replace(record={**image.record, "height": 70, "width": 100}), 0.5)
+    assert [look.window for look in looks][1:4] == [(40, 0, 80, 40), (80, 0, 100, 40), (0, 40, 40, 70)]
+    assert [look.errors for look in looks] == [0, 2, 0, 0, 2, 0] and [look.found for look in looks] == [
+        1,
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_data_that_are_gone_or_others_are_a_line_of_the_page(run_of_detector, tmp_path):
