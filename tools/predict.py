@@ -9,10 +9,11 @@ predictions.json has the objects in COCO's result format, and images.json the im
 so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). data_set.json has the same objects of
 image files as a COCO data set, which CVAT and FiftyOne open, label_studio.json as tasks for Label Studio, whose
 interface is label_studio.xml. Objects of images with coordinates are in predictions.gpkg and predictions.geojson, too.
-Images too large for one look are seen by --tiles, and scored, drawn and written as wholes; of one with more than 4,000 px
-a side, NAME.html zooms into all of it. Of a segmenter, classes/NAME.png has the class of each pixel, of a depth network
-depth/NAME.png the millimetres. By --tiles, what is larger than 4,000 px or has a GeoTIFF's coordinates is a NAME.tif, in
-tiles, with these. Names of classes come from the checkpoint. The same command continues where it was interrupted.
+Images too large for one look are seen by --tiles, and scored, drawn and written as wholes; of one with more than 4,000
+px a side, NAME.html zooms into all of it. Of a segmenter, classes/NAME.png has the class of each pixel, of a depth
+network depth/NAME.png the millimetres. By --tiles, what is larger than 4,000 px or has a GeoTIFF's coordinates is a
+NAME.tif, in tiles, with these. Names of classes come from the checkpoint. The same command continues where it was
+interrupted.
 """
 
 import argparse

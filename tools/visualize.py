@@ -5,7 +5,8 @@
 
 A run's checkpoint knows its network, classes, input and test sets; KEY VALUE pairs change what concerns the test.
 Works for detection (boxes), semantic segmentation (classes, void left unpainted) and depth (metres). The images are
-spread evenly over the data set, the same ones in every call.
+spread evenly over the data set, the same ones in every call. Of tiles:SIZE:NAME they are windows, of which as many show
+no objects as do.
 
 To check a new data set by eye, without any model:
 

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,11 +17,13 @@ from revisit.checkpoint.run_folder import trained_network
 from revisit.data.finetuning.detection_mapper import expect_size
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.image_bytes import PADDED, WINDOW
+from revisit.data.images.reader import part_in_words
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_or_numbers
 from revisit.data.sources.inspection import check_records, num_classes
 from revisit.data.sources.labels import check_size, read_depth, read_labels
 from revisit.data.sources.records import Records
+from revisit.data.sources.subsets import is_labelled
 from revisit.engine.command import pairs_of
 from revisit.engine.data_checks import follow_class_names
 from revisit.engine.finetune_trainer import build_mapper
@@ -91,12 +94,19 @@ def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict:
     boxes = record["annotations"]
     if not all("segmentation" in box for box in boxes):
         boxes = [{key: value for key, value in box.items() if key != "segmentation"} for box in boxes]
-    instances = [annotations_to_instances(boxes, image.shape[:2], mask_format="bitmask")]
+    height, width = image.shape[:2]
+    objects = [Boxes.of_instances(annotations_to_instances(boxes, (height, width), mask_format="bitmask"))]
     if predict:
-        instances.append(predict()["instances"])
-    drawn = [draw_objects(image, Boxes.of_instances(each), metadata.thing_classes) for each in instances]
+        objects.append(_in_image(Boxes.of_instances(predict()["instances"]), height, width))
+    drawn = [draw_objects(image, each, metadata.thing_classes) for each in objects]
     tiles = [fit(image), *drawn]
-    return SheetRow(tiles, [record["file_name"]])
+    return SheetRow(tiles, [part_in_words(record)])
+
+
+def _in_image(objects: Boxes, height: int, width: int) -> Boxes:
+    """Those that a detector has not found in what was padded."""
+    seen = objects[(objects.xyxy[:, :2] < (width, height)).all(axis=1)]
+    return seen if seen.masks is None else replace(seen, masks=seen.masks[:, :height, :width])
 
 
 def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
@@ -144,9 +154,11 @@ def read_test_set(cfg: CfgNode, dataset: str, *, truth_only: bool = False) -> Re
 
 
 def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> list[SheetRow]:
-    """A row for each of ``num_images`` images, spread over the data set, whose classes the model knows by name."""
+    """A row for each of ``num_images`` images, spread over the data set, whose classes the model knows by name; of
+    windows of larger images those that a detector learns from."""
     draw, _ = TASKS[cfg.MODEL.META_ARCHITECTURE]
     records = read_test_set(cfg, dataset, truth_only=truth_only)
+    records = [record for record in records if WINDOW not in record or is_labelled(record)] or records
     metadata = MetadataCatalog.get(dataset)
     predictor, mapper = None if truth_only else Predictor(cfg), build_mapper(cfg, is_train=False)
     rows, shown = [], pixel_format(cfg)

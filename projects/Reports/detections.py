@@ -19,7 +19,7 @@ from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluate
 from revisit.data.images.deep_images import format_of
 from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.reader import picture_of
+from revisit.data.images.reader import part_in_words, picture_of
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, first_line, translated
 
@@ -175,7 +175,8 @@ def _draw(
 def _row(look: Look, names: list[str], threshold: float, pixels: PixelFormat) -> SheetRow:
     """Truth, found or missed, next to the predictions from the threshold on, found or wrong."""
     image, window = look.image, look.window
-    picture = picture_of({**image.record, WINDOW: window} if window else image.record, pixels, like_pil=True)
+    record = {**image.record, WINDOW: window} if window else dict(image.record)
+    picture = picture_of(record, pixels, like_pil=True)
     missed, wrong = image.missed(threshold), image.wrong(threshold)
     there, shown = _reach_into(window, image.truth), _reach_into(window, image.predicted)
     shown &= image.predicted.scores >= threshold
@@ -184,9 +185,9 @@ def _row(look: Look, names: list[str], threshold: float, pixels: PixelFormat) ->
         _tile(picture, _moved(image.predicted[shown], window), names, wrong[shown], WRONG),
     ]
     counts = f"{(~missed[there]).sum()} found, {missed[there].sum()} missed, {wrong[shown].sum()} wrong"
-    where = f", window {' '.join(map(str, window))}" if window else ""
+    name = part_in_words(record | {"file_name": Path(record["file_name"]).name})
     legend = {n: entry for n, entry in enumerate(COLORS.items())}
-    return SheetRow(tiles, [f"{Path(image.record['file_name']).name}{where}: {counts}"], legend)
+    return SheetRow(tiles, [f"{name}: {counts}"], legend)
 
 
 def _reach_into(window: Sequence[int], objects: Boxes) -> np.ndarray:

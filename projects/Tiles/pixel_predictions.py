@@ -29,8 +29,7 @@ MOST_OF_PNG = 4000  # px of the longer side; of larger images, and of those with
 
 
 def predictor_of(cfg: CfgNode, output: Path, tiling: Tiling | None, *, zooms: bool = True) -> FilePredictor:
-    """By windows of a tiling, or of whole images. What a detector has found in LARGE images gets pages that zoom, unless
-    ``zooms`` is False."""
+    """By windows of a tiling, or of whole images. Detectors get pages that zoom into LARGE images, if ``zooms``."""
     if tiling is None:
         return FilePredictor(cfg, output)
     if architecture_of(cfg) in DETECTORS:

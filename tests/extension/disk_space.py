@@ -1,4 +1,4 @@
-"""A section of a dry run from outside the tree, and its line: what a checkpoint's network takes, and what OUTPUT_DIR's disk has."""
+"""A section of a dry run from outside the tree, and its line: what a network takes, and what OUTPUT_DIR's disk has."""
 
 import shutil
 from pathlib import Path

@@ -109,9 +109,14 @@ def open_record(record: dict, pixels: PixelFormat) -> Picture:
     """
     if "image" in record:
         return Picture(record["image"], record=record)
+    return Picture(read_bytes(record), part_in_words(record), pixels, record)
+
+
+def part_in_words(record: dict) -> str:
+    """The file of a record, and which part of it is the image."""
     place = f", byte {record['offset']}" if "offset" in record else ""
     part = f", window {record[WINDOW]}" if WINDOW in record else place
-    return Picture(read_bytes(record), f"{record['file_name']}{part}", pixels, record)
+    return f"{record['file_name']}{part}"
 
 
 def read_record(record: dict, pixels: PixelFormat, like_pil: bool = False, complete: bool = False) -> np.ndarray:
