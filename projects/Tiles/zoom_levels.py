@@ -27,7 +27,7 @@ class Levels(NamedTuple):
     width: int
 
     @property
-    def count(self) -> int:
+    def depth(self) -> int:
         tiles = -(-max(self.height, self.width) // TILE)
         return max(BLOCK, (tiles - 1).bit_length()) + 1
 
@@ -56,7 +56,7 @@ class Levels(NamedTuple):
 
     def write_rest(self) -> None:
         """Write the tiles from BLOCK on, when all blocks are there. A few of each level are in memory."""
-        self._made(self.count - 1, (0, 0))
+        self._made(self.depth - 1, (0, 0))
 
     def _made(self, level: int, place: Place) -> np.ndarray:
         """A tile, which is written after all that it is made of."""

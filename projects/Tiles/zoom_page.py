@@ -44,7 +44,7 @@ def content_of(
         "width": levels.width,
         "height": levels.height,
         "tile": TILE,
-        "levels": levels.count,
+        "levels": levels.depth,
         "folder": quote(os.fsencode(levels.folder.name)),
         "classes": [{"name": name, "colour": color} for name, color in zip(class_names, colors, strict=True)],
         "boxes": corners_of(objects).round(1).ravel().tolist(),

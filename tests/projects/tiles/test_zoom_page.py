@@ -123,7 +123,7 @@ def test_tiles_are_the_means_of_the_scan_whatever_the_order_of_blocks(small, tmp
         levels.write_block(block, scan[top:bottom, left:right])
     levels.write_rest()
     whole = scan
-    for level in range(levels.count):
+    for level in range(levels.depth):
         rows = range(-(-whole.shape[0] // 32))
         columns = range(-(-whole.shape[1] // 32))
         tiles = [[written.pop(levels.folder / str(level) / f"{x}_{y}.jpg") for x in columns] for y in rows]
@@ -131,7 +131,7 @@ def test_tiles_are_the_means_of_the_scan_whatever_the_order_of_blocks(small, tmp
         assert len(list((levels.folder / str(level)).iterdir())) == len(rows) * len(columns)
         whole = halved(whole)
     assert len(rows) == len(columns) == 1 and {path.parent.name for path in written} == {"kept"}
-    assert levels.count == len(list(levels.folder.iterdir()))
+    assert levels.depth == len(list(levels.folder.iterdir()))
 
 
 def test_halved_images_have_means_of_two_by_two_and_at_odd_borders_of_those_that_there_are():
