@@ -30,12 +30,11 @@ def parse_args() -> argparse.Namespace:
     parser = parser_of(__doc__, __file__)
     add_network_options(parser, "detection: find objects")
     add(parser, "output", required=True, help="folder for pictures and JSON")
+    add(parser, "no-zoom", help="no pages that zoom into scans, whose tiles take about a fifth of a byte a pixel")
     add(parser, "data", nargs="+", default=[], type=str, metavar="PATH", help="image files, folders, data sets, videos")
     parser.add_argument("inputs", nargs="*", metavar="PATH", help="the same, without --data")
     tiling = "of images too large for one look: px, +overlap and @scale, such as 1024+128@0.5; whole: none"
     add(parser, "tiles", metavar="TILING", help=f"tiles {tiling} (default: what the weights have learned from)")
-    zoom = "leave out the pages that zoom into scans, which take about a fifth of a byte a pixel"
-    parser.add_argument("--no-zoom", action="store_true", help=zoom)
     add_runner_options(parser)
     add(parser, "opts")
     args = parse(parser)

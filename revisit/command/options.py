@@ -195,6 +195,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "output": {"type": output_path, "metavar": "DIR", "help": "folder to write"},
     "tiles": _text("TILING", "px of a tile, +overlap and @scale, such as 1024+128@0.5"),
     "replace": _flag("replace what is there"),
+    "no-zoom": _flag("no pages that zoom into images"),
     "format": {"help": "of what is written"},
     # How much, and which part
     "count": _number(count, "how many"),

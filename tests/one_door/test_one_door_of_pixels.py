@@ -12,6 +12,7 @@ DECODING = {
     "projects/Pixels/grey_levels.py",
     "projects/Pixels/photographs.py",
     "projects/Labels/near_copies.py",  # at a quarter of each side: what two images correlate by, whatever they mean
+    "projects/Predict/file_predictions.py",  # as Reports/page.py
     "projects/Reports/page.py",  # pictures that this project has drawn
     "revisit/data/images/deep_images.py",
     "revisit/data/images/reader.py",
