@@ -33,7 +33,8 @@ def in_whole(predictor: Predictor, record: dict) -> Detected:
     """In an image that is seen whole. Raises UserError where it cannot be read."""
     pixels = predictor.read(record)
     instances = predictor(record, pixels)["instances"].to("cpu")
-    return Detected(*pixels.shape[:2], instances_to_coco_json(instances, 0))
+    height, width = pixels.shape[:2]
+    return Detected(height, width, instances_to_coco_json(instances, 0))
 
 
 def in_windows(predictor: Predictor, tiling: Tiling, nms: float, record: dict) -> Detected:
