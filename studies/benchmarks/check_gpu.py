@@ -3,8 +3,8 @@
 
     python studies/benchmarks/check_gpu.py --output output/check_gpu     # make check-gpu; at most 30 minutes
 
-Writes OUTPUT/page.md, to be put into docs/performance.md, and a log of every item. Exit code 1 where one is not as
-expected. --only WORD runs the items whose title has the word.
+Writes OUTPUT/page.md, to be put into docs/results/performance.md, and a log of every item. Exit code 1 where one is not
+as expected. --only WORD runs the items whose title has the word.
 """
 
 import argparse

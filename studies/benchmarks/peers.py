@@ -6,7 +6,7 @@
 Both folders have a folder of images for each class; pretraining does not read the classes. The two libraries come into
 build/peers, next to this interpreter's packages. Of each run 8 and 24 iterations are timed; it then has as many as
 --seconds of CPU time allow. Logistic regression and kNN on its frozen features judge it. Protocol and results:
-docs/comparison.md. Repeat an interrupted call: finished runs are kept.
+docs/results/comparison.md. Repeat an interrupted call: finished runs are kept.
 """
 
 import argparse

@@ -6,7 +6,7 @@
         --rule image-kb=80 partitions=30 SOLVER.EPOCHS 100
 
 Memory, parameters and floating-point operations are counted on a step that runs without numbers. What no config knows
-is assumed; every assumption is an option. docs/scale.md has the formulas, and what was measured of them.
+is assumed; every assumption is an option. docs/results/scale.md has the formulas, and what was measured of them.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a pretraining on many GPUs sends, reads, keeps and costs: one formula each, in plain numbers (docs/scale.md).
+"""What a pretraining on many GPUs sends, reads, keeps and costs: one formula each (docs/results/scale.md).
 
 P processes, one a GPU, take b of N images each in a step; an image has s bytes in the store. The tests hold every
 formula against what real processes do.

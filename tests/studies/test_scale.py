@@ -1,5 +1,5 @@
-"""The formulas of docs/scale.md against what real processes exchange, a real checkpoint, and draws; the page against
-the command."""
+"""The formulas of docs/results/scale.md against what real processes exchange, a real checkpoint, and draws; the page
+against the command."""
 
 import os
 import random
@@ -156,7 +156,7 @@ def test_images_that_are_near_each_other_are_one_request(image_bytes):
 
 
 def test_a_worker_is_as_fast_as_two_stores_measured():
-    """32 images a batch; docs/scale.md has the rates."""
+    """32 images a batch; docs/results/scale.md has the rates."""
     assert reader_rate(32, 0.050, 0.00064) == pytest.approx(460, rel=0.02)
     assert reader_rate(32, 0.005, 0.00064) == pytest.approx(1260, rel=0.01)
 
@@ -194,7 +194,7 @@ def test_failures_lose_what_the_formula_says():
 
 def test_the_page_shows_what_the_command_prints(tmp_path):
     printed = [line for line in run(COMMAND, tmp_path).splitlines() if line.startswith("|")]
-    page = (ROOT / "docs/scale.md").read_text().splitlines()
+    page = (ROOT / "docs/results/scale.md").read_text().splitlines()
     assert len(printed) > 25 and set(printed) <= set(page)
 
 
