@@ -31,7 +31,7 @@ from revisit.checkpoint.backbone_file import write_backbone
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.named_weights import kept_file
 
-CHOICE = "docs/choosing-a-start.md"
+START, CHOICE = "docs/start.md", "docs/choosing-a-start.md"
 SMALL = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 DATALOADER.NUM_WORKERS 0"
 SMALL += " SOLVER.WARMUP_ITERS 0"
 OWN = f"SOLVER.MAX_ITER 2 MODEL.RESNETS.DEPTH 18 {TINY} MOCO.BN_GROUP 4 VIEWS.SMALL_SIZE 24"
@@ -76,8 +76,9 @@ def imagenet(tmp_path, monkeypatch) -> None:
 
 
 def on_photos(command: str, folder: Path) -> str:
-    """A page's command with ``folder`` for data and outputs."""
-    return re.sub(r"(?<=[ :])output", f"{folder}/output", re.sub(r"/data(?=[/:])", str(folder), command))
+    """A page's command with ``folder`` for data and outputs, and its photographs for the test's."""
+    command = re.sub(r"/data(?=[/:])", str(folder), command.replace("more_", ""))
+    return re.sub(r"(?<=[ :])output", f"{folder}/output", command)
 
 
 def walk(page: str, folder: Path, options: dict[str, str], *, first: int = 0, count: int) -> list[str]:
@@ -87,7 +88,13 @@ def walk(page: str, folder: Path, options: dict[str, str], *, first: int = 0, co
     commands = [command for command in documented(page) if not re.search("install_detectron2|doctor", command)]
     for command in commands[first : first + count]:
         command += "".join(f" {added}" for name, added in options.items() if f"/{name}.yaml" in command)
-        for old, new in (("/data", "@"), ("$DETECTRON2_DATASETS", "@"), (" output", " @/output"), ("@", str(folder))):
+        for old, new in (
+            ("more_", ""),
+            ("/data", "@"),
+            ("$DETECTRON2_DATASETS", "@"),
+            (" output", " @/output"),
+            ("@", str(folder)),
+        ):
             command = command.replace(old, new)
         printed.append(run(command, folder))
     return printed
@@ -123,17 +130,15 @@ A_LINE = re.compile(r"^\S+\.jpg (crate|barrel) 0\.\d+ \(", re.MULTILINE)  # of a
 @pytest.mark.usefixtures("photos", "imagenet")
 def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
     find, learn, *_ = documented("README.md")
-    others = [" ".join(each.split()) for each in documented(CHOICE)]
-    assert find in others and sorted(learn.split()) == sorted(
+    others = documented(CHOICE)
+    assert find == documented(START)[0] and sorted(learn.split()) == sorted(
         next(each for each in others if "boxes.yaml" in each).split()
     )
     run(f"{on_photos(find, tmp_path)} --short-side 64 --count 3", tmp_path)
     run(f"{on_photos(learn, tmp_path)} {ON_CPU}", tmp_path)
     assert A_LINE.search(run_python_of("README.md", tmp_path, monkeypatch))
     finetune, label, train = (
-        on_photos(each, tmp_path).replace("more_", "")
-        for each in others
-        if "output/boxes/model_final.pth" in each or "self_label" in each
+        on_photos(each, tmp_path) for each in others if "output/boxes/model_final.pth" in each or "self_label" in each
     )
     text = run(f"{finetune} {ON_CPU}", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text) and "proposal_generator 6 of 6" in text
@@ -142,33 +147,36 @@ def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
     text = run(f"{train} {ON_CPU}", tmp_path)
     assert re.search(r"labelled/data_set.json.: 8 of 8 images looked at", text)
     (compare,) = (each for each in others if "--unlabelled" in each)
-    compare = on_photos(compare, tmp_path).replace("more_photos", "photos").replace("more_boxes", "boxes")
-    text = run(compare.replace("--labels", "--dry-run --labels"), tmp_path)
+    text = run(on_photos(compare, tmp_path).replace("--labels", "--dry-run --labels"), tmp_path)
     assert "12 jobs" in text and "boxes + teacher, 15 labels, seed 3 (600 iterations of 4 images)" in text
     assert "16 images of coco:" in text and "are among DATASETS.UNLABELLED" in text  # the page has other test images
 
 
 @pytest.mark.docs
 @pytest.mark.usefixtures("photos", "imagenet")
-def test_the_quick_start_from_photographs_to_an_exported_detector(tmp_path, monkeypatch):
-    shutil.copy(tmp_path / "boxes.json", tmp_path / "test.json")
+def test_the_start_from_photographs_to_an_exported_detector(tmp_path, monkeypatch):
     short = {"embed": "--size 64", "train_net": ON_CPU, "predict": "--score-threshold 0"}
-    _, *commands = documented("docs/quick-start.md")  # the first is README's
-    for command in commands:
+    printed = ""
+    for command in documented(START)[1:8]:  # the first is README's
         command = on_photos(command, tmp_path).replace("--count 50", "--count 8")
-        run(f"{command} {short.get(Path(command.split()[1]).stem, '')}", tmp_path)
+        printed += run(f"{command} {short.get(Path(command.split()[1]).stem, '')}", tmp_path)
+    page = (tmp_path / "output/detector.html").read_text()
+    assert '<section id="detections">' in page and "most errors first" in page
+    assert "bbox/AP-crate" in (tmp_path / "output/detector/metrics.json").read_text()
+    assert (tmp_path / "output/detector/photos_boxes_01.png").is_file()
+    assert "16 of 16 files: pictures and JSON" in printed and "image -> boxes, scores, classes" in printed
+    found = json.loads((tmp_path / "output/predicted/images.json").read_text())
+    assert [category["name"] for category in found["categories"]] == ["crate", "barrel"]
     assert len((tmp_path / "output/to_label/selected.txt").read_text().splitlines()) == 8
-    assert (tmp_path / "output/detector.html").is_file() and (tmp_path / "output/detector.ts").is_file()
-    assert A_LINE.search(run_python_of("docs/quick-start.md", tmp_path, monkeypatch))
+    assert (tmp_path / "output/detector.ts").is_file()
+    assert A_LINE.search(run_python_of(START, tmp_path, monkeypatch))
 
 
 @pytest.mark.docs
 @pytest.mark.usefixtures("imagenet")
 def test_own_images_begin_with_imagenet_weights(photos, tmp_path):
     commands = [each for each in documented(CHOICE) if "WEIGHTS imagenet:" in each]
-    detect, go_on = (
-        each.replace("/data", str(tmp_path)).replace(" output", f" {tmp_path}/output") for each in commands
-    )
+    detect, go_on = (on_photos(each, tmp_path) for each in commands)
     text = run(f"{detect} {DETECTION} MODEL.DEVICE cpu", tmp_path)
     assert re.search(r"(\d+) of \1 backbone tensors loaded", text)
     learned, converted = (each for each in documented(CHOICE) if "objects_from" in each)
@@ -185,22 +193,12 @@ def test_own_images_begin_with_imagenet_weights(photos, tmp_path):
 @pytest.mark.usefixtures("imagenet")
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     options = {"pretrain": OWN, "detection": DETECTION}
-    printed = walk("docs/own-images.md", tmp_path, options, count=7)
+    printed = walk(START, tmp_path, options, first=8, count=5)
     for text in printed[:2]:  # the dry run and the training
         assert "SimCLR never reads MOCO.QUEUE_SIZE" in text
     own = tmp_path / "output/own"
     assert (own / "pretrain/views.png").is_file() and "<h3>Pretraining</h3>" in (own / "report.html").read_text()
     assert "bbox/AP-crate" in (own / "detection/metrics.json").read_text()
-    page = (own / "detection.html").read_text()
-    assert '<section id="detections">' in page and "most errors first" in page
-    assert (own / "detection/photos_boxes_01.png").is_file()
-    predict, export = (on_photos(each, tmp_path) for each in documented("docs/own-images.md")[7:])
-    assert "16 of 16 files: pictures and JSON" in run(predict, tmp_path)
-    assert [category["name"] for category in json.loads((own / "found/images.json").read_text())["categories"]] == [
-        "crate",
-        "barrel",
-    ]
-    assert "image -> boxes, scores, classes" in run(export, tmp_path)
     probe, _, compare, frozen, *rest = documented(CHOICE)
     text = run(f"{on_photos(probe, tmp_path)} {SMALL}", tmp_path)
     assert "| detection |" in text and "| backbone |" in text
@@ -299,7 +297,7 @@ def scenes(tmp_path) -> Path:
 @pytest.mark.docs
 def test_the_page_of_channels_leads_from_thirteen_bands_to_a_detector(scenes, tmp_path):
     plan, train, convert_to, finetune, predict, export, files, dicom = (
-        on_photos(each, tmp_path).replace("more_", "") for each in documented("docs/tasks/channels.md")
+        on_photos(each, tmp_path) for each in documented("docs/tasks/channels.md")
     )
     bands = " ".join(f"b{number}" for number in range(1, 14))
     text = run(plan, tmp_path)
@@ -352,8 +350,7 @@ def scans(tmp_path) -> Path:
 @pytest.mark.docs
 def test_the_page_of_large_images_leads_from_scans_to_a_map(scans, tmp_path):
     pretrain, convert_to, finetune, predict, on_a_map, save = (
-        on_photos(each, tmp_path).replace("more_", "").replace("1024+128", "128+32")
-        for each in documented("docs/tasks/large-images.md")
+        on_photos(each, tmp_path).replace("1024+128", "128+32") for each in documented("docs/tasks/large-images.md")
     )
     assert "24 windows of 128 px in 4 images" in run(f"{pretrain} {OWN}", tmp_path)
     run(convert_to, tmp_path)

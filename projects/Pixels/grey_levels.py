@@ -81,11 +81,11 @@ def to_grey_levels(values: np.ndarray, bits: int | None) -> np.ndarray:
     low, high = values.min(), values.max()
     if bits is None:
         message = f"more than 8 bits a sample, with values from {low:g} to {high:g}"
-        raise DeepImageError(f"{message}: set INPUT.BIT_DEPTH to what the images have (docs/own-images.md)")
+        raise DeepImageError(f"{message}: set INPUT.BIT_DEPTH to what the images have (docs/tasks/channels.md)")
     top = 2**bits - 1
     if not (low >= 0 and high <= top):  # nor is NaN
         message = f"values from {low:g} to {high:g}, and INPUT.BIT_DEPTH {bits} means 0 to {top}"
-        raise DeepImageError(f"{message}: set it to what the images have (docs/own-images.md)")
+        raise DeepImageError(f"{message}: set it to what the images have (docs/tasks/channels.md)")
     levels = np.empty((*values.shape[:2], 3), np.uint8)
     for rows in strips(*levels.shape[:2]):
         part = values[rows] if values.ndim == 3 else values[rows, :, None]
