@@ -104,7 +104,7 @@ def test_readme_from_a_folder_to_a_detector(photos, tmp_path):
     boxes = f"\"('coco:{photos}:{tmp_path}/boxes.json',)\""
     own = f"DATASETS.TRAIN {boxes} DATASETS.TEST {boxes} MODEL.ROI_HEADS.NUM_CLASSES 2"
     options = {"knn_moco": OWN, "voc_faster_rcnn_R50_C5": f"{DETECTION} {own}"}
-    printed = walk("README.md", tmp_path, options, first=2, count=3)
+    printed = walk("README.md", tmp_path, options, count=3)
     assert "2 gloo processes" in printed[0] and "100 of 100 backbone tensors loaded" in printed[2]
 
 
@@ -129,7 +129,7 @@ A_LINE = re.compile(r"^\S+\.jpg (crate|barrel) 0\.\d+ \(", re.MULTILINE)  # of a
 @pytest.mark.docs
 @pytest.mark.usefixtures("photos", "imagenet")
 def test_readme_and_few_labels_begin_with_found_boxes(tmp_path, monkeypatch):
-    find, learn, *_ = documented("README.md")
+    *_, find, learn = documented("README.md")
     others = documented(CHOICE)
     assert find == documented(START)[0] and sorted(learn.split()) == sorted(
         next(each for each in others if "boxes.yaml" in each).split()

@@ -43,7 +43,7 @@ monitor = partial(declare, may_change=True, read_by="Pretraining")
 monitor(
     "MONITOR.IMAGES",
     "",
-    "Data set without labels whose features are judged at every evaluation (docs/reading-a-run.md), with the sizes and "
+    "Data set without labels whose features are judged at every evaluation (docs/training.md), with the sizes and "
     "neighbours of KNN_EVAL. train is the first of DATASETS.TRAIN; '': none.",
     resolve=images_to_judge,
 )
@@ -207,7 +207,7 @@ class LabelFreeHistory(HookBase):
             flattened = (
                 f"the curves without labels have flattened: the last {self.FLAT} lie within {self.TOLERANCE:.0%}"
             )
-            logger.info(f"{flattened}. Finetune this network before you train on (docs/reading-a-run.md)")
+            logger.info(f"{flattened}. Finetune this network before you train on (docs/training.md: Without labels)")
 
     def _is_flat(self) -> bool:
         sizes = np.abs(self._last)  # whose extremes are NaN where a value is

@@ -22,8 +22,9 @@ logger = logging.getLogger(__name__)
 
 @IMAGE_CHECK_REGISTRY.register()
 def readable(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
-    """The rule of docs/faults.md for images that cannot be read, before the first step: how many were looked at, which
-    are replaced or completed. Raises UserError, after a list of them, for too many, and for any in a set to be scored.
+    """The rule of docs/training.md for images that cannot be read, before the first step: how many were looked at,
+    which are replaced or completed. Raises UserError, after a list of them, for too many, and for any in a set to be
+    scored.
     """
     replaced = to_learn and method_of(cfg)
     has_boxes = architecture_of(cfg) in DETECTORS

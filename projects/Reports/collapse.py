@@ -29,7 +29,7 @@ class CollapseAlarm(HookBase):
         if spread < self.LIMIT:
             self._warned = True
             alike = f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations: all images look alike"
-            logger.warning(f"{alike}. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)")
+            logger.warning(f"{alike}. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/training.md: Reading a run)")
 
 
 @STEP_HOOK_REGISTRY.register()

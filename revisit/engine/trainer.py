@@ -165,7 +165,7 @@ class RevisitTrainer(DefaultTrainer):
         before, processes = state_dict["world_size"], comm.get_world_size()
         if before != processes:
             changed = f"resuming on {processes} processes what {before} began"
-            logger.warning(f"{changed}: what that changes is in docs/faults.md, Resuming")
+            logger.warning(f"{changed}: what that changes is in docs/training.md, Resuming")
         base_lrs = self.scheduler.base_lrs
         TrainerBase.load_state_dict(self, state_dict)
         self.scheduler.base_lrs = base_lrs

@@ -146,7 +146,7 @@ class MoCo(KeepsKeys, Pretraining):
 
     @torch.no_grad()
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
-        """Scalars that docs/reading-a-run.md explains, over the large positives of this process's share."""
+        """Scalars that docs/training.md explains, over the large positives of this process's share."""
         large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
         top1, top5 = contrast_accuracy(large, encoded.anchors, self.queue.keys, self.max_scores)
         values = {"contrast_top1": top1, "contrast_top5": top5}
