@@ -6,6 +6,8 @@ import re
 import runpy
 import shlex
 import sys
+from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,28 @@ def test_the_tour_and_the_runs_name_files():
 def test_every_study_has_a_row_in_the_results():
     links = [str(Path(page).relative_to("docs")) for page in found("docs/results/*.md")]
     assert links and [link for link in links if f"]({link}) |" not in read("docs/results.md")] == []
+
+
+def sentences(page: str) -> Iterator[tuple[frozenset[str], str]]:
+    """The different words of each sentence of a page's prose, where there are eight or more; the sentence."""
+    prose = re.sub(r"(?ms)^```.+?^```|^(?: {4}|\||#|!\[)[^\n]*|(?<=\])\([^)\s]+\)", "", read(page))
+    for sentence in re.split(r"(?<=[.:?])\s+|\n\n|\n- ", prose):
+        words = frozenset(re.findall(r"[a-z0-9_.]{2,}", sentence.lower()))
+        if len(words) >= 8:
+            yield words, " ".join(sentence.split())
+
+
+def test_no_two_pages_say_the_same():
+    generated = {"docs/config.md", "docs/api.md"}
+    pages = [*found("README.md", "docs/*.md", "docs/tasks/*.md"), "datasets/README.md"]
+    said = [(page, *each) for page in pages if page not in generated for each in sentences(page)]
+    assert len(said) > 500
+    alike = [
+        (page, one, elsewhere, other)
+        for (page, words, one), (elsewhere, others, other) in combinations(said, 2)
+        if page != elsewhere and len(words & others) > 0.55 * len(words | others)
+    ]
+    assert alike == []
 
 
 @pytest.mark.parametrize("config", found("configs/**/*.yaml", "projects/*/configs/*/*.yaml"))
