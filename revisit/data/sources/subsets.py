@@ -28,14 +28,24 @@ def nested_subset(records: Records, count: int, seed: int, name: str) -> Records
     order = rng.permutation(labelled)
     labels = labels_of(records)
     if labels is not None:
-        # In each class the images are spread evenly over 0 to 1, in their drawn order.
-        classes = labels[order]
-        spread = np.empty(len(order))
-        for label in np.unique(classes):
-            members = np.flatnonzero(classes == label)
-            spread[members] = (np.arange(len(members)) + rng.random()) / len(members)
+        spread = evenly_spread(labels[order], np.ones(len(order)), rng)
         order = order[np.argsort(spread, kind="stable")]
     return take(records, np.sort(order[:count]))
+
+
+def evenly_spread(classes: np.ndarray, weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """(N,) places from 0 to 1, over which the members of each class are spread evenly, in their order.
+
+    Args:
+        classes: (N,) of the members.
+        weights: (N,) above 0, how much of its class a member is.
+    """
+    spread = np.empty(len(classes))
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
+        each = weights[members]
+        spread[members] = (np.cumsum(each) - each + rng.random() * each) / each.sum()
+    return spread
 
 
 def _labelled(records: Records) -> Sequence[int]:
