@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -84,39 +85,43 @@ def numbered_groups(path: str, records: Records) -> list[int]:
     return [group_number(group) for group in groups]
 
 
-def groups_of(path: str, records: Records) -> tuple[list[str], list[str]]:
+def groups_of(path: str, records: Records, asked: str = "") -> tuple[list[str], list[str]]:
     """The group of each record's image, as a CSV file or a digest of a DICOM file's patient calls it, or the file of
     which it is a window; and the names in the CSV file that no record has.
 
     A name is the data set's own, or one from the CSV file's folder.
 
+    Args:
+        asked: who asks for it, in messages; "": the key.
+
     Raises:
         UserError: see read_groups; an image has no group, or no file of its own.
     """
-    expect_files(records, f"{KEY} {path}", f"{OWN}, or a folder of images")
+    named = asked or f"{KEY} {path}"
+    expect_files(records, named, f"{OWN}, or a folder of images")
     if path == FILE:
         return [str(record["file_name"]) for record in records], []
     if path == PATIENT:
-        return ask_each(_patient, records, "reading whose images they are"), []
-    groups = read_groups(path)
+        return ask_each(partial(_patient, named=named), records, "reading whose images they are"), []
+    groups = read_groups(path, asked)
     name_of = names_by_place(path, groups)
     files = [os.path.abspath(record["file_name"]) for record in records]
     missing = [file for file in files if file not in name_of]
     if missing:
         lacking = f"{len(missing):,} of {len(records):,} images, such as {missing[0]}"
-        expected = "a line file_name,group for each image of DATASETS.TRAIN"
-        raise UserError(f"{KEY} {path} has no group for {lacking}: expected {expected}")
+        expected = "a line file_name,group for each image"
+        raise UserError(f"{named} has no group for {lacking}: expected {expected}")
     used = [name_of[file] for file in files]
     unused = groups.keys() - set(used)
     return [groups[name] for name in used], sorted(unused)
 
 
-def _patient(record: dict) -> str:
+def _patient(record: dict, named: str) -> str:
     file_name = record["file_name"]
     try:
         return patient_of(first_bytes(file_name, _HEAD))
     except UnreadableImageError as error:
-        raise UserError(f"{KEY} {PATIENT}: {file_name}: {error}") from error
+        raise UserError(f"{named}: {file_name}: {error}") from error
 
 
 def names_by_place(path: str, names: Iterable[str]) -> dict[str, str]:
@@ -130,18 +135,17 @@ def names_by_place(path: str, names: Iterable[str]) -> dict[str, str]:
     return places
 
 
-def read_groups(path: str) -> dict[str, str]:
-    """The groups of a CSV file with the columns ``file_name`` and ``group``, by name.
+def read_groups(path: str, asked: str = "") -> dict[str, str]:
+    """The groups of a CSV file with the columns ``file_name`` and ``group``, by name; see groups_of.
 
     Raises:
         UserError: no such file; a column is missing; a line lacks a value; an image has two groups.
     """
-    expect(
-        os.path.isfile(path),
-        f"{KEY} {path} is no file: expected a CSV file with file_name,group, or {OWN}, {PATIENT} or {FILE}",
-    )
+    named = asked or f"{KEY} {path}"
+    words = "" if asked else f", or {OWN}, {PATIENT} or {FILE}"
+    expect(os.path.isfile(path), f"{named} is no file: expected a CSV file with file_name,group{words}")
     groups: dict[str, str] = {}
-    with translated(f"{KEY} {path}", content=True), open(path, newline="", encoding="utf-8-sig") as file:
+    with translated(named, content=True), open(path, newline="", encoding="utf-8-sig") as file:
         lines = CsvDicts(file)
         check_header(lines.fieldnames or [])
         for line in lines:
