@@ -15,6 +15,7 @@ from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, re
 from revisit.boxes.boxes import in_coco, with_sides
 from revisit.boxes.coco_files import folder_of, size_of, write_data_set
 from revisit.data.sources.coco_truth import read_coco
+from revisit.data.sources.records import WITHOUT_LABELS
 from revisit.errors import UserError, expect, first_line
 from revisit.files import write_whole
 from revisit.markdown import CsvDicts
@@ -51,7 +52,7 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     if file := MetadataCatalog.get(name).get("json_file"):
         content, ids = read_coco(Path(file)), [record["image_id"] for record in labels.records]
     else:
-        images = [_image(record) for record in labels.records]
+        images = [in_coco_format(record) for record in labels.records]
         write_data_set(path, images, labels.class_names, folder=folder_of(images, name))
         content, ids = read_coco(path), range(1, len(labels.records) + 1)
     _correct(content, ids, labels, changes)
@@ -131,11 +132,12 @@ def _box(text: str) -> list[float]:
     return sides if is_box else []
 
 
-def _image(record: dict) -> dict[str, Any]:
+def in_coco_format(record: dict) -> dict[str, Any]:
     """A record with its objects, for ``write_data_set``."""
     height, width = size_of(record)
     objects = [in_coco(box) for box in record["annotations"]]
-    return {"file_name": record["file_name"], "height": height, "width": width, "objects": objects}
+    kept = {key: record[key] for key in ("file_name", WITHOUT_LABELS) if key in record}
+    return {**kept, "height": height, "width": width, "objects": objects}
 
 
 def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, changes: Sequence[Change]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from revisit.data.images.reader import read_size
 from revisit.data.sources.coco_truth import mask_area
+from revisit.data.sources.records import WITHOUT_LABELS
 from revisit.errors import UserError
 from revisit.files import write_whole
 
@@ -46,7 +47,8 @@ def write_data_set(
     for number, image in enumerate(images, start=1):
         size = {"height": image["height"], "width": image["width"]}
         name = os.path.relpath(image["file_name"], folder) if folder else image["file_name"]
-        pictures.append({"id": number, "file_name": name, **size})
+        unlabelled = {key: image[key] for key in (WITHOUT_LABELS,) if key in image}
+        pictures.append({"id": number, "file_name": name, **size, **unlabelled})
         for each in image["objects"]:
             identity = {"id": len(annotations) + 1, "image_id": number}
             usual = {"category_id": 1, "iscrowd": 0, "area": _area(each, **size)}
