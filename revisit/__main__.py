@@ -20,6 +20,7 @@ TOOLS = {
     "similar": "tools/similar.py",
     "atlas": "tools/atlas.py",
     "check-labels": "tools/check_labels.py",
+    "split": "tools/split.py",
     "curate": "tools/curate.py",
     "select": "tools/select_images.py",
     "visualize": "tools/visualize.py",
