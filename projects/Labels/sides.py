@@ -1,7 +1,8 @@
 """Groups to sides, such as training and test: sizes as asked, and of every class its share, by as few moves as do it.
 
-A first cut goes through an order in which the rarest class of each group is spread evenly. Then one group after another
-changes its side, the one by which the deviations fall most.
+A cut goes through an order in which the rarest class of each group is spread evenly. Then one group after another
+changes its side, the one by which the deviations fall most. Of few groups, which may be large, other ways to begin are
+tried, too.
 """
 
 import numpy as np
@@ -10,7 +11,10 @@ from scipy.sparse import csr_array
 from revisit.data.sources.subsets import evenly_spread
 
 MOST_MOVES = 2000
-TOLERATED, TOLERATED_SIZE = 0.1, 0.01  # share of what is asked: of a class and of images, or one group if that is more
+FEW, CUTS = 1000, 5  # groups, of which so few begin in other ways, too, by more cuts
+TOLERATED = 0.1  # share of the objects asked for of a class, or one group if that is more
+# Of the images, while classes can still gain: a swap of two groups is two moves. What no move may exceed is one group.
+TOLERATED_SIZE, GROUPS_OF_SIZE = 0.01, 2.0
 IMAGES = 0  # the column of them
 _FILLED = 1e9  # worth of a side that is not empty
 
@@ -26,8 +30,14 @@ def divided(content: csr_array, shares: np.ndarray, seed: int) -> np.ndarray:
         shares: (S,) above 0, of each side, 1 together.
     """
     content = content[:, content.sum(axis=0) > 0]
-    side = _cut(content, shares, np.random.default_rng(seed))
-    moves = _Moves(content, shares)
+    moves, rng = _Moves(content, shares), np.random.default_rng(seed)
+    starts = [_cut(content, shares, rng)]
+    if content.shape[0] <= FEW:
+        starts += [_largest_first(content, shares), *(_cut(content, shares, rng) for _ in range(CUTS))]
+    return min((_improved(side, moves) for side in starts), key=moves.deviation)
+
+
+def _improved(side: np.ndarray, moves: "_Moves") -> np.ndarray:
     for _ in range(MOST_MOVES):
         change = moves.changes(side)
         best, to = np.unravel_index(change.argmin(), change.shape)
@@ -50,6 +60,17 @@ def _cut(content: csr_array, shares: np.ndarray, rng: np.random.Generator) -> np
     return side
 
 
+def _largest_first(content: csr_array, shares: np.ndarray) -> np.ndarray:
+    """(G,) sides: each group goes to where most images are missing."""
+    images = content[:, [IMAGES]].toarray().ravel()
+    missing = shares * images.sum()
+    side = np.empty(len(images), int)
+    for group in np.argsort(-images, kind="stable"):
+        side[group] = missing.argmax()
+        missing[side[group]] -= images[group]
+    return side
+
+
 def _rarest(content: csr_array) -> np.ndarray:
     """(G,) int64, of the classes of each group the one with fewest objects in all; IMAGES of one without."""
     totals = content.sum(axis=0)
@@ -66,20 +87,26 @@ class _Moves:
     def __init__(self, content: csr_array, shares: np.ndarray):
         self.content, self.images = content, content[:, [IMAGES]].toarray()  # (G, 1)
         self.wanted = shares[:, None] * content.sum(axis=0)  # (S, 1 + C)
-        share = np.full(content.shape[1], TOLERATED)
-        share[IMAGES] = TOLERATED_SIZE
-        self.scale = np.maximum(share * self.wanted, content.max(axis=0).toarray()) ** -2.0
+        share, groups = (np.full(content.shape[1], value) for value in (TOLERATED, 1.0))
+        share[IMAGES], groups[IMAGES] = TOLERATED_SIZE, GROUPS_OF_SIZE
+        self.scale = np.maximum(share * self.wanted, groups * content.max(axis=0).toarray()) ** -2.0
         self.own = content.power(2) @ self.scale.T  # (G, S)
+
+    def _off(self, side: np.ndarray) -> np.ndarray:
+        """(S, 1 + C), what the sides have more than is wanted."""
+        is_on = np.eye(len(self.wanted))[side]
+        return (self.content.T @ is_on).T - self.wanted
+
+    def deviation(self, side: np.ndarray) -> float:
+        """What the moves make smaller."""
+        return float((self._off(side) ** 2 * self.scale).sum()) + _FILLED * (len(self.wanted) - len(np.unique(side)))
 
     def changes(self, side: np.ndarray) -> np.ndarray:
         """(G, S) of a move of each group to each side; infinite where the number of images forbids it."""
-        rows = np.arange(len(side))
-        is_on = np.zeros(self.own.shape)
-        is_on[rows, side] = 1
-        off = (self.content.T @ is_on).T - self.wanted
+        rows, off = np.arange(len(side)), self._off(side)
         slope = self.content @ (2 * off * self.scale).T
         change = self.own + slope + (self.own - slope)[rows, side][:, None]
-        groups = is_on.sum(axis=0)
+        groups = np.bincount(side, minlength=len(off))
         change += _FILLED * ((groups == 1)[side][:, None] - 1.0 * (groups == 0))
         room = self.images.max() + 1e-9
         too_many = off[:, IMAGES] + self.images > room

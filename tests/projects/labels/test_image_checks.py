@@ -14,10 +14,10 @@ from trees import logged, refusal, write
 
 from projects.Labels import leaks as leaks_module
 from projects.Labels import soundness
-from projects.Labels.leaks import leaks
+from projects.Labels.leaks import leaks, warn_of_torn
 from projects.Labels.near_copies import alike_images
 from projects.Labels.soundness import look_at
-from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import WINDOW, UnreadableImageError
 from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import ends_well, read_image, read_record, require_record
 from revisit.data.loading.finetune_loader import MappedRecords
@@ -248,6 +248,49 @@ def test_test_images_that_are_saved_again_are_warned_of(tmp_path, monkeypatch, c
     assert (
         line.startswith("2 of 3 images of mine nearly equal one of DATASETS.TRAIN photos") and "curate --test" in line
     )
+
+
+def frames(folder: Path, count: int, *, moving: bool = True) -> list[dict]:
+    """Of a video, in which a scene moves by 4 px a frame; else any photographs, with names as a camera gives them."""
+    wide = scene(7, (200 + 4 * count, 150))
+    for n in range(count):
+        image = wide.crop((4 * n, 0, 4 * n + 200, 150)) if moving else scene(n)
+        image.save(folder / f"clip_{n:04d}.png")
+    return [{"file_name": str(folder / f"clip_{n:04d}.png")} for n in range(count)]
+
+
+def test_frames_of_one_video_in_both_sets_are_warned_of_and_numbered_photographs_are_not(tmp_path):
+    for name in ("video", "photos", "clips"):
+        (tmp_path / name).mkdir()
+    film = frames(tmp_path / "video", 60)
+    (line,) = (text for _, text in logged(warn_of_torn, *apart(film, 5), PHOTOGRAPHS))
+    which = "12 of 12 images of mine are frames next to those of DATASETS.TRAIN a, such as "
+    assert line.startswith(which) and "revisit split keeps together" in line
+    assert "such as clip_0000.png and clip_0001.png: " in line
+    photos = frames(tmp_path / "photos", 60, moving=False)
+    assert logged(warn_of_torn, *apart(photos, 5), PHOTOGRAPHS) == []
+    halves = (film[:30], "DATASETS.TRAIN a", film[34:], "mine")
+    assert logged(warn_of_torn, *halves, PHOTOGRAPHS) == []
+
+
+def apart(records: list[dict], step: int) -> tuple[list[dict], str, list[dict], str]:
+    """Each step-th one to be tested, the others to be learned from."""
+    tested = records[::step]
+    return [record for record in records if record not in tested], "DATASETS.TRAIN a", tested, "mine"
+
+
+def test_windows_of_one_file_in_both_sets_are_warned_of(tmp_path):
+    def windows(*numbers: int) -> list[dict]:
+        return [{"file_name": f"{tmp_path}/scan{n % 2}.tif", WINDOW: (n, 0, n + 9, 9)} for n in numbers]
+
+    learned = windows(0, 2, 4, 6)
+    (line,) = (
+        text for _, text in logged(warn_of_torn, learned, "DATASETS.TRAIN a", windows(8, 9, 10), "b", PHOTOGRAPHS)
+    )
+    assert line.startswith("2 of 3 images of b are parts of files of DATASETS.TRAIN a, too: ")
+    assert logged(warn_of_torn, learned, "DATASETS.TRAIN a", windows(0, 1, 2), "b", PHOTOGRAPHS) == []
+    shards = [{"file_name": "a.tar", "offset": n, "size": 9} for n in range(4)]
+    assert logged(warn_of_torn, shards[:2], "DATASETS.TRAIN a", shards[2:], "b", PHOTOGRAPHS) == []
 
 
 def test_copies_in_a_sample_are_warned_of_however_many_images_are_shared_out_of_it(monkeypatch, caplog):
