@@ -30,7 +30,7 @@ OUTPUTS = {
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
     "tools/predict.py": ["--output"], "tools/pull.py": ["output"], "tools/report.py": ["--output"],
     "tools/reproduce.py": ["--output"],
-    "tools/slurm.py": ["--output"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],
+    "tools/slurm.py": ["--output"], "tools/split.py": ["--output"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],
     "datasets/count_objects.py": ["--output"], "datasets/folder_arguments.py": ["NAME"],
     "studies/benchmarks/benchmark.py": ["--json"], "studies/benchmarks/check_gpu.py": ["--output"],
     "studies/benchmarks/peers.py": ["--output"], "studies/benchmarks/soak.py": ["--output"],

@@ -86,7 +86,8 @@ def write_split(
     write_whole(output / "groups.csv", csv_table(("file_name", "group"), dict.fromkeys(lines)))
     yield from notes or ["no --rule: only windows of one file are kept together"]
     yield from _report(split, output)
-    yield from _write_boxes(name, output, files)
+    whole = tiling_and_name(name.partition(":")[2])[1] if name.startswith(f"{TILES}:") else name
+    yield from _write_boxes(whole, records if whole == name else get_records(whole), output, files)
 
 
 def _names(records: Records) -> list[str]:
@@ -155,17 +156,16 @@ def _limits(split: Split, sums: np.ndarray, names: Sequence[str]) -> Iterator[st
             yield f"{name} lacks {first_few([names[number] for number in lacking.tolist()])}: in too few groups"
 
 
-def _write_boxes(name: str, output: Path, files: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Write the labelled boxes of each side; a line that says how they are named as data sets."""
-    whole = tiling_and_name(name.partition(":")[2])[1] if name.startswith(f"{TILES}:") else name
-    records = get_records(whole)
+def _write_boxes(name: str, records: Records, output: Path, files: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Write the labelled boxes of each side, of a data set of whole images; a line that says how they are named as data
+    sets."""
     if not any("annotations" in record for record in records):
         yield _written(output)
         return
-    expect_file_names(records, f"--data {whole}")
-    metadata = MetadataCatalog.get(whole)
+    expect_file_names(records, f"--data {name}")
+    metadata = MetadataCatalog.get(name)
     stated = metadata.get("json_file", "")
-    folder = metadata.get("image_root", "") or folder_of(records, whole)
+    folder = metadata.get("image_root", "") or folder_of(records, name)
     content = read_coco(Path(stated)) if stated else {}
     for side, names in files.items():
         on_side = set(names)
@@ -174,7 +174,7 @@ def _write_boxes(name: str, output: Path, files: Mapping[str, Sequence[str]]) ->
         if stated:
             write_whole(path, json.dumps(_part(content, {record["image_id"] for record in kept})))
         else:
-            write_data_set(path, [in_coco_format(record) for record in kept], names_of(whole), folder=folder)
+            write_data_set(path, [in_coco_format(record) for record in kept], names_of(name), folder=folder)
     yield f"{_written(output)}, coco:{folder}:{output}/train.json with its boxes"
 
 
