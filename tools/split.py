@@ -55,7 +55,7 @@ def parse_args() -> argparse.Namespace:
     add(parser, "output", required=True)
     of_names = dict.fromkeys(("folder", "video", "day", "patient"), nothing)
     of_values = {"pattern": something, "groups": something, "block": metres, "val": share, "test": share}
-    add(parser, "rule", type=named(of_names | of_values), metavar="RULE", help=RULES)
+    add(parser, "rule", type=named({**of_names, **of_values}), metavar="RULE", help=RULES)
     add(parser, "seed", help=f"of the draw {DEFAULT}")
     return parse(parser)
 

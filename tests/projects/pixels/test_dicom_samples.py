@@ -16,6 +16,7 @@ from pydicom import Dataset, dcmread, pixels, uid
 from pydicom.data import get_testdata_files
 from trees import refusal, spoil_bytes
 
+from projects.Labels.belonging import kept_together
 from projects.Objectives.image_groups import numbered_groups
 from projects.Pixels.dicom import kind_of, patient_of
 from projects.Pixels.sample_files import read_samples, size_of
@@ -305,6 +306,7 @@ def test_images_of_a_patient_are_a_group(tmp_path):
     for name, patient in (("a", "P-17"), ("b", "P-18"), ("c", "P-17")):
         write(tmp_path / f"{name}.dcm", dicom(numbers(0, 9), PatientID=patient))
     one, other, again = numbered_groups("patient", load_folder(tmp_path))
+    assert kept_together(load_folder(tmp_path), [("patient", "")]).groups.tolist() == [0, 1, 0]
     assert one == again != other
     path = write(tmp_path / "d.dcm", dicom(numbers(0, 9), PatientID=""))
     said = refusal(numbered_groups, "patient", load_folder(tmp_path))
