@@ -21,6 +21,7 @@ from revisit.errors import expect
 from detectron2.structures import BoxMode
 
 COCO_METADATA = {"evaluator_type": "coco"}  # of boxes that COCO's evaluator scores
+_KEPT, _MODE = ("iscrowd", "bbox", "keypoints"), BoxMode.XYWH_ABS
 
 
 def load_coco(images: Path, annotations: Path) -> LabelledSet:
@@ -103,7 +104,7 @@ def coco_metadata(images: Path, annotations: Path) -> dict:
 
 def _box(annotation: dict, index_of: dict) -> dict:
     """Detectron2's form of a true annotation, with the number of its class."""
-    box = {key: annotation[key] for key in ("iscrowd", "bbox", "keypoints") if key in annotation}
+    box = {key: annotation[key] for key in _KEPT if key in annotation}
     box["category_id"] = index_of[annotation["category_id"]]
     mask = annotation.get("segmentation")
     if mask is not None:
@@ -112,7 +113,8 @@ def _box(annotation: dict, index_of: dict) -> dict:
     if points := annotation.get("keypoints"):
         # Files count pixels, Detectron2 has the pixel's centre; every third number says whether the point is seen.
         box["keypoints"] = [v + 0.5 if n % 3 < 2 else v for n, v in enumerate(points)]
-    return box | {"bbox_mode": BoxMode.XYWH_ABS}
+    box["bbox_mode"] = _MODE
+    return box
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout("coco", "FOLDER_OF_IMAGES:FILE.json", load_coco, coco_metadata))

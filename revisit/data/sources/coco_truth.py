@@ -8,8 +8,9 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -31,6 +32,7 @@ LOCAL_FILE = "/data/local-files/?d="  # how Label Studio serves a file below LAB
 IS_CROWD = (None, 0, 1, "0", "1")
 THIN = 0.1  # width of an outline over its length
 LEAST_AREA = 0.05  # of a box: below it, a stated area is compared with that of the mask
+EXACT = 2**24  # px, below which float64 has the sides and areas of boxes in whole numbers as Python does
 PARTS = ("categories", "images", "annotations")
 # What is not as it stands in the file.
 WITHOUT_IMAGE = "left out, of images that the file does not have"
@@ -50,14 +52,15 @@ def scored_coco(content: Any, images: Path, source: str) -> dict:
     That is ``iscrowd`` of each annotation, and ids from 1 on, because a hit of id 0 counts as none.
     """
     truth, _ = true_coco(content, images, source)
-    for number, annotation in enumerate(truth.get("annotations", []), start=1):
-        annotation["id"] = number
-        annotation.setdefault("iscrowd", 0)
+    if "annotations" in truth:
+        numbered = enumerate(truth["annotations"], start=1)
+        truth["annotations"] = [{"iscrowd": 0, **annotation, "id": number} for number, annotation in numbered]
     return truth
 
 
 def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]:
-    """A dict in COCO's format as it is meant, in a new dict; and in words which annotations are no truth.
+    """A dict in COCO's format as it is meant, in a new dict; and in words which annotations are no truth. Annotations
+    that are meant as they stand are those of ``content``, not to be written to.
 
     - Names of categories are texts, each of one category.
     - ``file_name`` is that of a file below ``images``, each of one image; ``width`` and ``height`` are px.
@@ -84,7 +87,9 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
         return truth, []
     notes: dict[str, list[str]] = defaultdict(list)
     ids, picture_of = {category["id"] for category in categories}, {picture["id"]: picture for picture in pictures}
-    meant = read_each("annotations", lambda entry: _annotation(entry, ids, picture_of, notes))
+    entries = content["annotations"] or []
+    others = np.flatnonzero(~_stand_as_meant(entries, ids, picture_of)).tolist()
+    meant = read_each("annotations", lambda entry: _annotation(entry, ids, picture_of, notes), others)
     truth["annotations"] = list(filter(None, meant))
     with translated(source, content=True):
         own_ids = (annotation.get("id") for annotation in truth["annotations"])
@@ -97,24 +102,33 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     return truth, lines
 
 
-def _read_each(content: dict, source: str, part: str, read: Callable[[dict], Any]) -> list:
-    """What ``read`` makes of each entry of a list. Raises UserError, with its place, of one that is no object or that
-    cannot be read."""
-    made = []
-    for index, entry in enumerate(content[part] or []):
-        with translated(f"{source}, {part}[{index}]", content=True):
-            if not isinstance(entry, dict):
-                raise ValueError(f"{json.dumps(entry)[:80]}, expected an object")
-            made.append(read(entry))
+def _read_each(
+    content: dict, source: str, part: str, read: Callable[[dict], Any], places: Iterable[int] | None = None
+) -> list:
+    """A list with what ``read`` makes of each entry, or of those at ``places`` alone. Raises UserError, with its place,
+    of one that is no object or that cannot be read."""
+    made = list(content[part] or [])
+    for index in range(len(made)) if places is None else places:
+        try:
+            made[index] = read(_object(made[index]))
+        except Exception:  # entering a context for each of a million entries takes seconds
+            with translated(f"{source}, {part}[{index}]", content=True):
+                raise
     return made
+
+
+def _object(entry: Any) -> dict:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{json.dumps(entry)[:80]}, expected an object")
+    return entry
 
 
 def _expect_different(values: list, what: str) -> None:
     """Raise ValueError if a value occurs twice: two of ``what``."""
-    for value, count in Counter(values).most_common(1):
-        if count > 1:
-            same = f"{count} {what}, {value!r}"
-            raise ValueError(f"{same}: expected one of its own for each; rename or remove the others")
+    if len(set(values)) < len(values):
+        [(value, count)] = Counter(values).most_common(1)
+        same = f"{count} {what}, {value!r}"
+        raise ValueError(f"{same}: expected one of its own for each; rename or remove the others")
 
 
 def _name(category: dict) -> str:
@@ -130,11 +144,17 @@ def _complete(pictures: list[dict], folder: Path) -> None:
     _expect_different([picture["id"] for picture in pictures], "images have the same id")
     paths = [os.path.join(folder, picture["file_name"]) for picture in pictures]
     require_files([{"file_name": path} for path in paths], f", by their names below {folder},")
-    places = [os.path.realpath(path) for path in paths]
-    _expect_different(places, "images have the same file")
+    _expect_different(_real_paths(paths), "images have the same file")
     for picture, path in zip(pictures, paths, strict=True):
         if not (_is_side(picture.get("height")) and _is_side(picture.get("width"))):
             picture.update(size_if_known(path))
+
+
+def _real_paths(paths: list[str]) -> list[str]:
+    """Those that os.path.realpath says, which looks at each folder above a file: here once."""
+    real = cache(os.path.realpath)
+    of_folders = [os.path.join(real(os.path.dirname(path)), os.path.basename(path)) for path in paths]
+    return [real(path) if os.path.islink(path) else path for path in of_folders]
 
 
 def _is_side(value: Any) -> bool:
@@ -147,11 +167,39 @@ def _file_name(picture: dict, folder: Path) -> str:
     name = picture["file_name"]
     if not isinstance(name, str):
         raise ValueError(f"file_name {name!r}, expected a text")
+    if os.path.exists(os.path.join(folder, name)):
+        return name
     _, is_address, quoted = name.partition(LOCAL_FILE)
     local = os.fsdecode(unquote_to_bytes(quoted))
-    spellings = [name, local] if is_address else [name, *other_spellings(name)]
+    spellings = [local] if is_address else other_spellings(name)
     existing = (spelling for spelling in spellings if os.path.exists(os.path.join(folder, spelling)))
     return next(existing, f"/{local}" if is_address else name.replace("\\", "/"))
+
+
+def _stand_as_meant(entries: list, ids: set, picture_of: dict) -> np.ndarray:
+    """(N,) bool, the boxes without masks of which ``_annotation`` has nothing to say or to change; of a file in which
+    one has no such numbers, none."""
+    try:
+        boxes, areas = [entry["bbox"] for entry in entries], [entry["area"] for entry in entries]
+        pictures = [picture_of[entry["image_id"]] for entry in entries]
+        are_known = {entry["category_id"] for entry in entries} <= ids
+        are_numbers = set(map(type, chain(areas, *boxes))) <= {int, float}
+        if not (are_known and are_numbers and {(type(box), len(box)) for box in boxes} == {(list, 4)}):
+            return np.zeros(len(entries), bool)
+        xywh = np.fromiter(chain.from_iterable(boxes), float).reshape(-1, 4)
+        stated = np.array(areas, float)
+    except (KeyError, TypeError, OverflowError):
+        return np.zeros(len(entries), bool)
+    low, sides = xywh[:, :2], np.array([(picture["width"], picture["height"]) for picture in pictures])
+    across, down = (np.minimum(low + xywh[:, 2:], sides) - np.maximum(low, 0)).T
+    is_area = (LEAST_AREA * (across * down) <= stated) & (stated <= (across + 2) * (down + 2)) & (stated > 0)
+    is_exact = (np.abs(xywh) < EXACT).all(axis=1)
+    return is_area & is_exact & (np.minimum(across, down) >= MIN_SIDE) & np.array(list(map(_is_plain, entries)))
+
+
+def _is_plain(entry: dict) -> bool:
+    is_crowd = entry.get("iscrowd", 0)
+    return type(is_crowd) is int and 0 <= is_crowd <= 1 and not entry.get("ignore") and "segmentation" not in entry
 
 
 def _annotation(entry: dict, ids: set, picture_of: dict, notes: dict[str, list[str]]) -> dict | None:
