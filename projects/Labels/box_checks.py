@@ -12,7 +12,7 @@ from projects.Labels.mask_checks import LISTED
 from revisit.boxes.boxes import IOU, Boxes, corners_of, iou_of_pairs
 from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.reader import UNKNOWN_SIZE, size_if_known
-from revisit.data.sources.records import Records, sample
+from revisit.data.sources.records import Records, keeping_all, sample
 from revisit.data.sources.subsets import BACKGROUND
 from revisit.errors import UserError, expect, first_few
 
@@ -86,6 +86,7 @@ def _boxes_of(records: Records) -> Annotations:
     return [(record, box) for record in records for box in record["annotations"]]
 
 
+@keeping_all()
 def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> None:
     """Log how many boxes there are in Detectron2's records, per class, and which are doubtful, each kind by one.
 

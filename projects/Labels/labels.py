@@ -1,6 +1,7 @@
 """What is labelled: the boxes of a data set, or its images where they have one class each."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -83,15 +84,13 @@ def _check_boxes(labels: Labels, name: str) -> None:
 
 
 def _of_boxes(records: Records, class_names: list[str]) -> Labels:
-    labelled = [
-        (image, place, annotation)
-        for image, record in enumerate(records)
-        for place, annotation in enumerate(record["annotations"])
-        if not annotation.get("iscrowd")
-    ]
-    boxes = Boxes.of_annotations([annotation for *_, annotation in labelled], np.float32)
-    images, places = np.array([where for *where, _ in labelled], int).reshape(-1, 2).T
-    return Labels(records, class_names, images, places, boxes.xyxy, boxes.classes, "box")
+    annotations = list(chain.from_iterable(record["annotations"] for record in records))
+    counts = np.array([len(record["annotations"]) for record in records], int)
+    images = np.repeat(np.arange(len(records)), counts)
+    places = np.arange(len(annotations)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = np.flatnonzero([not annotation.get("iscrowd") for annotation in annotations])
+    boxes = Boxes.of_annotations([annotations[number] for number in kept], np.float32)
+    return Labels(records, class_names, images[kept], places[kept], boxes.xyxy, boxes.classes, "box")
 
 
 def _of_images(records: Records, class_names: list[str]) -> Labels:

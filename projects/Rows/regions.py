@@ -13,6 +13,7 @@ from revisit.command.options import data_set
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.records import keeping_all
 from revisit.errors import UserError, expect, first_line
 
 
@@ -61,6 +62,7 @@ def _class_of(record: dict, classes: list[str]) -> str:
     return classes[record["label"]] if classes else str(record["label"])
 
 
+@keeping_all()
 def _labelled(name: str) -> list[Places]:
     records = _records(name)
     has_boxes = all("annotations" in record for record in records)

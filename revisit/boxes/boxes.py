@@ -38,7 +38,7 @@ class Boxes:
     @classmethod
     def of_annotations(cls, annotations: Sequence[Mapping[str, Any]], dtype: type = np.float64) -> Boxes:
         """Of a record, crowds too, in any of Detectron2's modes, without masks. Corners are summed in ``dtype``."""
-        modes = np.array([each["bbox_mode"] for each in annotations], int)
+        modes = np.fromiter((each["bbox_mode"] for each in annotations), int, len(annotations))
         xyxy = np.zeros((len(annotations), 4), dtype)
         for mode in np.unique(modes):
             of_mode = np.flatnonzero(modes == mode)

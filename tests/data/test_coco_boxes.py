@@ -14,11 +14,13 @@ from trees import logged, one_line_error, refusal, write
 
 from projects.Labels import label_checks
 from projects.Labels.box_checks import check_fit, check_masks, inspect_boxes
+from revisit.data.sources import coco_truth
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_boxes import load_coco, load_coco_dict
-from revisit.data.sources.coco_truth import run_lengths, scored_coco
+from revisit.data.sources.coco_truth import run_lengths, scored_coco, true_coco
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.setup import make_config
+from revisit.errors import UserError
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.coco import load_coco_json
@@ -54,6 +56,43 @@ def of(part: str, **values: object) -> Callable[[dict], None]:
 
 def of_all(part: str, **values: object) -> Callable[[dict], None]:
     return lambda content: [entry.update(values) for entry in content[part]]
+
+
+ODD_ENTRIES = (
+    *({"iscrowd": value} for value in (0, 1, "1", None, True, 2)),
+    *({"bbox": [x, 2, 10, 20]} for x in (-3, 55.5, 59.995, 80, float("nan"), 2**30, True, "1")),
+    *({"bbox": [3, 4, *sides]} for sides in ((0, 5), (-2, 5), (0.005, 9), (7.5, 9), (7.5,))),
+    *({"area": value} for value in (0, 3, 9.999, 10, 264, 265, 900.5, None, "200", float("nan"))),
+    *({"segmentation": value} for value in ([], [[1, 2, 11, 2, 11, 22]], {"size": [40, 60], "counts": [2400]})),
+    *({"category_id": 3}, {"image_id": 8}, {"ignore": 1}, {"ignore": 0}, {"id": 2}, {"bbox": 4}, {"image_id": []}),
+)
+
+
+@pytest.mark.parametrize("odd", ODD_ENTRIES, ids=str)
+def test_boxes_that_are_checked_together_are_meant_as_each_alone(coco, tmp_path, monkeypatch, odd):
+    def with_areas(content: dict) -> None:
+        areas = (200, 315.0, 2400)
+        for entry, area in zip(content["annotations"], areas, strict=True):
+            entry.update(area=area, iscrowd=0)
+        content["annotations"][0].update(odd)
+
+    content = json.loads(Path(coco(with_areas).rpartition(":")[2]).read_text())
+
+    def meant() -> str:
+        try:
+            return json.dumps(true_coco(content, tmp_path, "boxes.json"))
+        except UserError as error:
+            return f"refused: {error}"
+
+    together = meant()
+    monkeypatch.setattr(coco_truth, "_stand_as_meant", lambda entries, *_: np.zeros(len(entries), bool))
+    assert together == meant()
+
+
+def test_a_file_of_plain_boxes_is_not_read_one_by_one(coco, monkeypatch):
+    name = coco(of_all("annotations", area=210.0, bbox=[1, 2, 10, 20.5], iscrowd=0))
+    monkeypatch.setattr(coco_truth, "_annotation", None)
+    assert [box["bbox"] for box in get_records(name)[0]["annotations"]] == [[1, 2, 10, 20.5]] * 3
 
 
 def test_a_dict_is_loaded_as_its_file(toy_datasets):

@@ -22,7 +22,7 @@ from revisit.data.sources.class_names import (
 )
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelledSet
 from revisit.data.sources.named_sets import DETECTION_SIZES, SOURCES, DataSource
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import Records, keeping_all
 from revisit.data.sources.subsets import nested_subset
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.plugins import load_plugins
@@ -92,7 +92,7 @@ class DataSet:
         counted, own = class_metadata(self.name), self.own_classes
         follows = counted != own
         self.let_metadata_say(own, own)  # Detectron2's readers refuse metadata that say something else than the files
-        with translated(f"reading data set {self.name!r}"):
+        with translated(f"reading data set {self.name!r}"), keeping_all():
             try:
                 loaded = self.load()
             except (FileNotFoundError, NotADirectoryError) as error:  # by Detectron2's own readers

@@ -78,12 +78,12 @@ def load_coco_dict(content: dict, images: Path, source: str) -> LabelledSet:
     truth, left_out = true_coco(content, images, source)
     classes = sorted(truth["categories"], key=lambda category: category["id"])
     index_of = {category["id"]: index for index, category in enumerate(classes)}
-    boxes = defaultdict(list)
+    boxes, folder = defaultdict(list), os.fspath(images)
     for annotation in truth.get("annotations", []):
         boxes[annotation["image_id"]].append(_box(annotation, index_of))
     records = [
         {
-            "file_name": os.path.join(images, picture["file_name"]),
+            "file_name": os.path.join(folder, picture["file_name"]),
             "height": picture["height"],
             "width": picture["width"],
             "image_id": picture["id"],

@@ -77,11 +77,12 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     expect(has_lists, f"{source} is not in COCO's format, or shows nothing: {form}")
     read_each = partial(_read_each, content, source)
     categories = read_each("categories", lambda entry: {**entry, "id": entry["id"], "name": _name(entry)})
-    pictures = read_each("images", lambda entry: {**entry, "id": entry["id"], "file_name": _file_name(entry, images)})
+    folder = os.fspath(images)  # of a Path, joining asks for it each time
+    pictures = read_each("images", lambda entry: {**entry, "id": entry["id"], "file_name": _file_name(entry, folder)})
     with translated(source, content=True):
         for key in ("id", "name"):
             _expect_different([category[key] for category in categories], f"categories have the same {key}")
-        _complete(pictures, images)
+        _complete(pictures, folder)
     truth = {**content, "categories": categories, "images": pictures}
     if "annotations" not in content:
         return truth, []
@@ -139,7 +140,7 @@ def _name(category: dict) -> str:
     return text
 
 
-def _complete(pictures: list[dict], folder: Path) -> None:
+def _complete(pictures: list[dict], folder: str) -> None:
     """Let images have the size of their file where the entry has none. Raises ValueError or UserError for no files."""
     _expect_different([picture["id"] for picture in pictures], "images have the same id")
     paths = [os.path.join(folder, picture["file_name"]) for picture in pictures]
@@ -162,7 +163,7 @@ def _is_side(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
-def _file_name(picture: dict, folder: Path) -> str:
+def _file_name(picture: dict, folder: str) -> str:
     """The name of a file that is there, which others may spell otherwise, and Label Studio as an address."""
     name = picture["file_name"]
     if not isinstance(name, str):

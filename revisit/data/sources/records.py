@@ -1,11 +1,14 @@
 """What can be asked of records: some of them, their classes, what tells them from others, images that two share."""
 
+import gc
 import hashlib
 import json
 import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain, islice
 
@@ -24,7 +27,21 @@ WITHOUT_LABELS = "without_labels"  # a field that is true of an image for which 
 LABEL_FILES = ("sem_seg_file_name", "depth_file_name")  # fields that name a file of labels
 MOST_NAMED = 2**24  # images, up to which a fingerprint has the names as text: as of a list of them, in half a minute
 _AT_ONCE = 2**14  # records that are in work, and names that are text
+_IN_TASK = 16  # records that a thread asks for at once
 _THREADS = 8  # for stores that answer late
+
+
+@contextmanager
+def keeping_all() -> Iterator[None]:
+    """For blocks that make millions of objects to keep: Python does not look among them, again and again, for what
+    nobody holds, which takes longer than to make them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def sample(records: Sequence, most: int = SAMPLED) -> list:
@@ -53,8 +70,14 @@ def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -
     with warnings.catch_warnings(), thread_pool(_THREADS) as pool:
         warnings.simplefilter("ignore")
         parts = (records[start : start + _AT_ONCE] for start in range(0, len(records), _AT_ONCE))
-        answers = chain.from_iterable(pool.map(ask, part) for part in parts)  # the pool lists what it is given
+        answers = chain.from_iterable(_asked(ask, part, pool) for part in parts)
         return list(progress(title, "image", answers, total=len(records)) if title else answers)
+
+
+def _asked(ask: Callable[[dict], object], records: Records, pool: Executor) -> Iterator[object]:
+    """Answers in order; each task has several questions, because a task takes longer than a question of the disk."""
+    together = [records[start : start + _IN_TASK] for start in range(0, len(records), _IN_TASK)]
+    return chain.from_iterable(pool.map(lambda some: [ask(record) for record in some], together))
 
 
 # Parts of a fingerprint besides the number of records, and their names in messages.
