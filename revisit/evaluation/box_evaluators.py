@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -15,6 +16,7 @@ from revisit.boxes.predictions_file import OF_PREDICTIONS
 from revisit.compat import has_compiled_operators
 from revisit.data.sources.coco_truth import read_coco, scored_coco
 from revisit.errors import without_secrets
+from revisit.evaluation.fast_coco import FastMatching, has_fast_coco
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
 from revisit.files import write_whole
 from revisit.keys import DETECTORS, architecture_of
@@ -22,7 +24,7 @@ from revisit.keys import DETECTORS, architecture_of
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.coco import convert_to_coco_dict
-from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator
+from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator, coco_evaluation
 from detectron2.utils.file_io import PathManager
 
 STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
@@ -32,6 +34,14 @@ logger = logging.getLogger(__name__)
 
 def _scores(task: str) -> tuple[Score, ...]:
     return tuple(Score(f"{task}/AP{part}") for part in ("", 50, 75, "s", "m", "l"))
+
+
+class _Evaluation(FastMatching, COCOeval):
+    """COCO's, of 100 detections an image."""
+
+
+class _OfMany(FastMatching, coco_evaluation.COCOevalMaxDets):
+    """Detectron2's, of another number."""
 
 
 @EVALUATOR_REGISTRY.register()
@@ -57,7 +67,7 @@ class BoxEvaluator(COCOEvaluator):
                 dataset_name,
                 tasks=tasks_of(cfg),
                 output_dir=str(self._about.parent),
-                use_fast_impl=has_compiled_operators(),
+                use_fast_impl=has_compiled_operators() and not has_fast_coco(),
                 max_dets_per_image=counted,
             )
         logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
@@ -65,7 +75,8 @@ class BoxEvaluator(COCOEvaluator):
     def _eval_predictions(self, *predictions: object, **options: object) -> None:
         about = {"data_set": self._name, "classes": self._classes_by_id()}
         write_whole(self._about, without_secrets(json.dumps(about)))
-        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what the log has, and -1 for no score
+        ours = patch.multiple(coco_evaluation, COCOeval=_Evaluation, COCOevalMaxDets=_OfMany)
+        with ours, contextlib.redirect_stdout(io.StringIO()):  # they print what the log has, and -1 for no score
             super()._eval_predictions(*predictions, **options)
 
     def _classes_by_id(self) -> dict[int, str]:
@@ -89,10 +100,10 @@ class BoxEvaluator(COCOEvaluator):
 
 
 def evaluated(truth: dict, found: dict, task: str) -> COCOeval:
-    """What pycocotools says of two dicts in COCO's format: those of ``found`` have scores, and may be none at all, of
-    which Detectron2 has no score, and pycocotools loads no empty list."""
+    """What COCO's evaluation says of two dicts in its format: those of ``found`` have scores, and may be none at all,
+    of which Detectron2 has no score, and pycocotools loads no empty list."""
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
-        evaluation = COCOeval(_indexed(truth), _indexed(found), task)
+        evaluation = _Evaluation(_indexed(truth), _indexed(found), task)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
