@@ -1,5 +1,6 @@
 """Data sets by name: fixed names under DETECTRON2_DATASETS, KIND:PATH, and image labels in their downloads' layouts."""
 
+import gc
 import pickle
 import re
 import shutil
@@ -15,6 +16,7 @@ import revisit.data  # noqa: F401  (registers the fixed names)
 from projects.FrozenEvaluations import classification_datasets as whole
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY
+from revisit.data.sources.records import keeping_all
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.pascal_voc import load_voc_instances
@@ -231,3 +233,15 @@ def test_cifar10_as_downloaded(root, monkeypatch):
     assert labels_of("cifar10_test") == [5, 6]
     assert train[3]["image"].dtype == np.uint8
     assert np.array_equal(train[3]["image"], images[1, 1].transpose(1, 2, 0))  # stored as red, green and blue planes
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_is_looked_for_again_after_records_are_read(is_enabled):
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        with pytest.raises(KeyError), keeping_all():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()
