@@ -88,8 +88,7 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
         return truth, []
     notes: dict[str, list[str]] = defaultdict(list)
     ids, picture_of = {category["id"] for category in categories}, {picture["id"]: picture for picture in pictures}
-    entries = content["annotations"] or []
-    others = np.flatnonzero(~_stand_as_meant(entries, ids, picture_of)).tolist()
+    others = np.flatnonzero(~_stand_as_meant(content["annotations"], ids, picture_of)).tolist()
     meant = read_each("annotations", lambda entry: _annotation(entry, ids, picture_of, notes), others)
     truth["annotations"] = list(filter(None, meant))
     with translated(source, content=True):
@@ -177,9 +176,10 @@ def _file_name(picture: dict, folder: str) -> str:
     return next(existing, f"/{local}" if is_address else name.replace("\\", "/"))
 
 
-def _stand_as_meant(entries: list, ids: set, picture_of: dict) -> np.ndarray:
+def _stand_as_meant(annotations: list | None, ids: set, picture_of: dict) -> np.ndarray:
     """(N,) bool, the boxes without masks of which ``_annotation`` has nothing to say or to change; of a file in which
     one has no such numbers, none."""
+    entries = annotations or []
     try:
         boxes, areas = [entry["bbox"] for entry in entries], [entry["area"] for entry in entries]
         pictures = [picture_of[entry["image_id"]] for entry in entries]
