@@ -30,7 +30,8 @@ OUTPUTS = {
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
     "tools/predict.py": ["--output"], "tools/pull.py": ["output"], "tools/report.py": ["--output"],
     "tools/reproduce.py": ["--output"],
-    "tools/slurm.py": ["--output"], "tools/split.py": ["--output"], "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],
+    "tools/slurm.py": ["--output"], "tools/split.py": ["--output"], "tools/tiles.py": ["--output"],
+    "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],
     "datasets/count_objects.py": ["--output"], "datasets/folder_arguments.py": ["NAME"],
     "studies/benchmarks/benchmark.py": ["--json"], "studies/benchmarks/check_gpu.py": ["--output"],
     "studies/benchmarks/peers.py": ["--output"], "studies/benchmarks/soak.py": ["--output"],
@@ -39,6 +40,7 @@ OUTPUTS = {
     "revisit/command/evaluation_options.py": ["--output"], "revisit/command/options.py": ["NAME"],
     "tools/verify.py": ["--output"],
     "studies/verify/timm_difference.py": ["--output"], "studies/channels/rgbd.py": ["--output"],
+    "studies/tiles/split_scan.py": ["--output"],
 }  # fmt: skip
 URLS = ["s3://bucket/run", "gs://b/x", "hdfs:///x", "file:///tmp/x", "https://host/x", "simplecache::s3://b/x"]
 URLS += ["s3:/bucket/run", "host:/data/run", "user@host:/data/run", ""]  # what Path makes of the first; scp's

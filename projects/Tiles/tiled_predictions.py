@@ -83,6 +83,8 @@ class TiledPredictor(FilePredictor):
             records = windows_to_test({"file_name": str(source.path)}, self._tiling)
         except UserError as error:
             return [Row(place, None, str(error))]
+        if not records:
+            return [Row(place, None, f"{source.path} has data in less than half of its pixels")]
         last = len(records) - 1
         rows = [Row(place, record, is_whole=number == last) for number, record in enumerate(records)]
         return rows + self._rows_of_levels(place, source)

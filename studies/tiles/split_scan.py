@@ -14,6 +14,8 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 
+from revisit.files import output_path
+
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -45,13 +47,13 @@ def write_half(image: np.ndarray, boxes: np.ndarray, names: list[str], start: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--image", type=Path, required=True, help="the scan, as OpenCV reads it")
-    parser.add_argument("--xml", type=Path, required=True, help="its boxes, in Pascal VOC's format")
+    parser.add_argument("--image", required=True, help="the scan, as OpenCV reads it")
+    parser.add_argument("--xml", required=True, help="its boxes, in Pascal VOC's format")
     parser.add_argument("--share", type=float, default=2 / 3, help="of the columns to learn from")
-    parser.add_argument("--output", type=Path, required=True, help="folder for left.png, left.json, and so on")
+    parser.add_argument("--output", type=output_path, required=True, help="folder for left.png, left.json, and so on")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    image, (boxes, names) = cv2.imread(str(args.image)), boxes_of(args.xml)
+    image, (boxes, names) = cv2.imread(args.image), boxes_of(Path(args.xml))
     cut = round(args.share * image.shape[1])
     for name, start, part in (("left", 0, image[:, :cut]), ("right", cut, image[:, cut:])):
         count = write_half(part, boxes, names, start, args.output, name)

@@ -17,14 +17,15 @@ def files_that_say(pattern: str) -> set[str]:
 
 
 def test_boxes_of_an_image_have_one_class():
-    """A Prediction is a row for users of the API: one box with words."""
+    """A Prediction is a row for users of the API: one box with words. What windows Found knows where each was seen."""
     classes = [
         f"{path}: {node.name}"
         for path, tree in product().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and are_boxes_with_scores(node)
     ]
-    assert classes == ["revisit/api.py: Prediction", "revisit/boxes/boxes.py: Boxes"]
+    known = ["projects/Tiles/merging.py: Found", "revisit/api.py: Prediction", "revisit/boxes/boxes.py: Boxes"]
+    assert sorted(classes) == known
 
 
 def are_boxes_with_scores(node: ast.ClassDef) -> bool:

@@ -22,6 +22,7 @@ OTHERS = {
     "projects/Paper/paper_tables.py",
     "projects/Pixels/dicom.py",  # of a patient, who stays unnamed
     "projects/Rows/embedding.py",  # of boxes and classes
+    "tools/install_detectron2.py",  # of the archive, before anything is installed
 }
 
 

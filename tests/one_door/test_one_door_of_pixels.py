@@ -11,9 +11,11 @@ DECODERS = {"imread", "imdecode", "open_image"}
 DECODING = {
     "projects/Pixels/grey_levels.py",
     "projects/Pixels/photographs.py",
+    "projects/Labels/belonging.py",  # the day of EXIF, no pixels
     "projects/Labels/near_copies.py",  # at a quarter of each side: what two images correlate by, whatever they mean
     "projects/Predict/file_predictions.py",  # as Reports/page.py
     "projects/Reports/page.py",  # pictures that this project has drawn
+    "projects/Tiles/tile_files.py",  # a window's PPM, to write it as PNG
     "revisit/data/images/deep_images.py",
     "revisit/data/images/reader.py",
     "revisit/data/sources/labels.py",  # masks
