@@ -207,7 +207,7 @@ def test_scores_of_windows_are_those_of_the_merged_file_by_pycocotools(tmp_path)
     assert json.loads((tmp_path / "eval/inference/data_set.json").read_text())["data_set"] == name.split(":", 2)[2]
     run(f"python tools/report.py {tmp_path / 'eval'} --output {tmp_path / 'report.html'}", tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "most errors first" in page and "By class" in page and f"{scores['bbox']['AP']:.1f}" in page
+    assert "most errors first" in page and "By class" in page and f"{scores['bbox']['AP']:.2f}" in page
 
 
 def test_a_scan_too_large_to_be_decoded_is_cut_and_scored_on_the_whole(tmp_path):
