@@ -349,7 +349,7 @@ def scans(tmp_path) -> Path:
 
 @pytest.mark.docs
 def test_the_page_of_large_images_leads_from_scans_to_a_map(scans, tmp_path):
-    pretrain, convert_to, finetune, predict, on_a_map, save = (
+    pretrain, convert_to, finetune, predict, on_a_map, discover, save = (
         on_photos(each, tmp_path).replace("1024+128", "128+32") for each in documented("docs/tasks/large-images.md")
     )
     assert "24 windows of 128 px in 4 images" in run(f"{pretrain} {OWN}", tmp_path)
@@ -361,5 +361,6 @@ def test_the_page_of_large_images_leads_from_scans_to_a_map(scans, tmp_path):
     assert "4 of 4 files: pictures and JSON" in text and "in their own CRS" in text
     assert (tmp_path / "output/scans/found/predictions.gpkg").is_file()
     assert "crowns.gpkg are the column class" in run(f"{on_a_map} {ON_CPU}", tmp_path)
+    assert "imagenet:efficientnet_lite0" in discover and "--count 300" in discover  # run in test_tiled.py
     run(save, tmp_path)
     assert len(list((tmp_path / "output/tiled").glob("*.tif"))) == 4
