@@ -14,7 +14,7 @@ endif
 # uv installs where it is found, in a quarter of pip's time; `make env UV=` leaves it out.
 UV := $(shell command -v uv)
 USABLE := $(if $(UV),,import venv; import ensurepip; )import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
-NAMES := python3.13 python3.12 python3.11 python3.14 python3
+NAMES := python3.12 python3.11 python3.13 python3.14 python3
 BOOTSTRAP ?= $(firstword $(foreach p,$(NAMES),$(shell $(p) -c '$(USABLE)' 2>/dev/null && echo $(p))))
 VENV_BY = $(if $(UV),$(UV) venv --clear --no-python-downloads --python $(BOOTSTRAP),$(BOOTSTRAP) -m venv --clear)
 INSTALL = $(if $(UV),$(UV) pip install --python $(PYTHON),$(PYTHON) -m pip --disable-pip-version-check install)
