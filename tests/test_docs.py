@@ -243,7 +243,8 @@ def test_the_page_of_the_api_finds_similar_images_and_has_a_training_loop(tmp_pa
 def test_extending_shows_what_runs(toy_root, tmp_path, monkeypatch):
     method, column = documented("docs/extending.md")
     monkeypatch.syspath_prepend(f"{ROOT}/tests/extension")
-    assert "SIMSIAM.PREDICTOR_DIM" in run(f"{method} OUTPUT_DIR {tmp_path}", toy_root)
+    run(f"{method} OUTPUT_DIR {tmp_path}", toy_root)
+    assert "SIMSIAM.PREDICTOR_DIM" in (tmp_path / "dry_run.json").read_text()
     assert "VOC_SVM_mAP" in run(f"{column} --output {tmp_path}", toy_root)
 
 

@@ -68,7 +68,7 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     write_whole(output / "dry_run.json", without_secrets(json.dumps(recipe, indent=2)))
     lines = [line for _, of_recipe in DRY_RUN_LINE_REGISTRY if (line := of_recipe(cfg, recipe))]
     print(without_secrets(tabulate(lines, tablefmt="plain", disable_numparse=True)))
-    print(f"all of it is in {output / 'dry_run.json'}")
+    print(f"wrote {output / 'dry_run.json'}, which has all of it")
     for record in log:
         print(f"{'warning: ' if record.levelno > logging.INFO else ''}{without_secrets(record.getMessage())}")
     if recipe["data"]["found"]:

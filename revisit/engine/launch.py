@@ -100,7 +100,7 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         SystemExit: a process was killed, with the shell's exit code for it.
     """
     mp.set_start_method(workers.START_METHOD, force=True)  # also of a plug-in's own loader, whatever Python's is
-    on_gpu = device.startswith("cuda")
+    on_gpu = device != "cpu" and not device.startswith("mps")
     alone = on_gpu or device == "cpu" or processes.world_size == 1
     expect(alone, f"MODEL.DEVICE {device}, which one process alone can use: expected one, or MODEL.DEVICE cpu")
     index = _index_of_gpu(processes, device) if on_gpu else None

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import os
 from typing import Any
 
 FAST = "hotcoco"
@@ -10,10 +11,12 @@ _PARAMETERS = ("imgIds", "catIds", "iouThrs", "recThrs", "maxDets", "areaRng", "
 
 logger = logging.getLogger(__name__)
 
+_used_in: set[int] = set()  # processes, by number: a fork has none of the threads that hotcoco has started before it
+
 
 class FastMatching:
     """Before a COCOeval among the bases of a class: hotcoco matches and accumulates where it can, which needs numbers
-    for ids; the rest, summaries too, is COCOeval's own."""
+    for ids, and no fork of a process that has used it; the rest, summaries too, is COCOeval's own."""
 
     params: Any
     cocoGt: Any
@@ -28,6 +31,7 @@ class FastMatching:
             return
         import hotcoco
 
+        _used_in.add(os.getpid())
         truth, found = (hotcoco.COCO(coco.dataset) for coco in (self.cocoGt, self.cocoDt))
         self._fast = hotcoco.COCOeval(truth, found, self.params.iouType)
         for name in _PARAMETERS:
@@ -44,7 +48,8 @@ class FastMatching:
     def _may_be_fast(self) -> bool:
         ids = (*self.params.imgIds, *self.params.catIds)
         are_numbers = all(type(each) is int and 0 <= each < 2**63 for each in ids)
-        return self.params.iouType in _TASKS and are_numbers and has_fast_coco()
+        has_its_threads = _used_in <= {os.getpid()}
+        return self.params.iouType in _TASKS and are_numbers and has_its_threads and has_fast_coco()
 
 
 def has_fast_coco() -> bool:

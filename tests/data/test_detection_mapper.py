@@ -94,7 +94,8 @@ def test_a_deep_or_thin_or_other_image_is_one_line_and_a_truncated_one_is_comple
 
 def test_boxes_that_are_ignored_come_along_and_crowds_do_not(tmp_path):
     Image.fromarray(shallow_picture()).save(tmp_path / "a.png")
-    width, height = Image.open(tmp_path / "a.png").size
+    with Image.open(tmp_path / "a.png") as image:
+        width, height = image.size
     sample = record(tmp_path / "a.png")
     (thing,) = sample["annotations"]
     crowd = {**thing, "iscrowd": 1}

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -113,3 +114,13 @@ def test_without_hotcoco_pycocotools_scores(monkeypatch, caplog):
     monkeypatch.setattr(fast_coco, "has_fast_coco", lambda: False)
     assert evaluated(*contents, "bbox").stats.tolist() == ap.tolist()
     assert caplog.messages == ["bbox scored by pycocotools"]
+
+
+@needs_hotcoco
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads, which is what is tried
+def test_a_fork_of_a_process_that_used_hotcoco_does_not_wait_for_its_threads(caplog):
+    contents = drawn(5)
+    ap = evaluated(*contents, "bbox").stats.tolist()
+    if (child := os.fork()) == 0:
+        os._exit(0 if evaluated(*contents, "bbox").stats.tolist() == ap else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
