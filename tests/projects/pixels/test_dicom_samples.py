@@ -311,3 +311,9 @@ def test_images_of_a_patient_are_a_group(tmp_path):
     path = write(tmp_path / "d.dcm", dicom(numbers(0, 9), PatientID=""))
     said = refusal(numbered_groups, "patient", load_folder(tmp_path))
     assert f"NEIGHBORS.GROUPS patient: {path}: a DICOM file without a PatientID" in said
+
+
+def test_a_file_that_begins_as_a_tiff_too_has_the_size_of_its_dicom_image():
+    (file,) = get_testdata_files("CT_small.dcm")
+    assert Path(file).read_bytes()[:4] == b"II*\0"
+    assert read_size(file) == {"height": 128, "width": 128}
