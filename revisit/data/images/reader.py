@@ -268,7 +268,7 @@ def _upright_size(file: BinaryIO) -> tuple[int, int]:
 
 
 def _size_of_tiff(file: BinaryIO) -> tuple[int, int, object]:
-    """As stored, and the orientation. Raises UnidentifiedImageError for what only begins as a TIFF, as some DICOM does."""
+    """As stored, and the orientation. Raises UnidentifiedImageError for what only begins as one."""
     tags = tags_of(file)
     if HEIGHT not in tags or WIDTH not in tags:
         raise UnidentifiedImageError("a TIFF without a size")
