@@ -10,19 +10,21 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from projects.LargeData.run_store import HALF, OWNER, Entry, Listing, Owner, RunStore, answered
 from projects.LargeData.threads import quiet_thread
-from revisit.checkpoint.run_folder import FINAL, OF_RUN, checkpoints_of_run, iteration_of, outdated
+from revisit.checkpoint.run_folder import FINAL, OF_RUN, checkpoints_of_run, iteration_of, outdated, settings_of_run
 from revisit.engine.data_checks import evaluation_sets
 from revisit.engine.run_copies import RUN_COPY_REGISTRY
+from revisit.engine.same_experiment import check_stated
 from revisit.errors import UserError, expect, first_line, without_secrets
 from revisit.files import file_digest, is_url, make_folder, one_at_a_time, write_whole
 from revisit.keys import RUN, Rule, declare
@@ -57,7 +59,7 @@ class TakenOverError(Exception):
 class OutputSync:
     """The copy of a run at OUTPUT_SYNC."""
 
-    def prepare(self, cfg: CfgNode, *, resume: bool) -> None:
+    def prepare(self, cfg: CfgNode, *, resume: bool, accepted: Collection[str] = ()) -> None:
         """Refuse a place that is another run's; claim a free one; bring back what is newer than OUTPUT_DIR has."""
         if not cfg.OUTPUT_SYNC:
             return
@@ -67,6 +69,8 @@ class OutputSync:
         with one_at_a_time(folder / f".{OF_FOLDER}.lock"):  # of several processes here, one brings the files back
             listing = answered(store.listing, f"OUTPUT_SYNC: reading {store}")
             check_is_ours(store, listing, folder, resume=resume)
+            if listing:
+                check_stated(cfg, settings_of(store, listing), accepted=accepted)
             claim(store, folder)
             if listing:
                 bring_back(store, listing, folder)
@@ -111,6 +115,15 @@ def is_inside(store: RunStore, place: str) -> bool:
         return f"{store}/".startswith(f"{without_secrets(place).rstrip('/')}/")
     of_data = Path(place).expanduser()
     return bool(store.folder) and of_data.is_dir() and store.folder.resolve().is_relative_to(of_data.resolve())
+
+
+def settings_of(store: RunStore, listing: Listing) -> dict[str, Any]:
+    """The config of a run by dotted key, as the store has it; {} where it has none that can be read."""
+    name = "config.yaml"
+    with TemporaryDirectory() as place:
+        if name in listing.files:
+            fetch(store, listing, name, Path(place))
+        return settings_of_run(Path(place))
 
 
 class Own(NamedTuple):

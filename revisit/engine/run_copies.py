@@ -1,6 +1,6 @@
 """Copies of a run besides OUTPUT_DIR: for a plug-in that keeps one, and brings it back to an empty machine."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Protocol
 
@@ -13,10 +13,11 @@ from fvcore.common.registry import Registry
 class RunCopy(Protocol):
     """A kind of copy."""
 
-    def prepare(self, cfg: CfgNode, *, resume: bool) -> None:
+    def prepare(self, cfg: CfgNode, *, resume: bool, accepted: Collection[str] = ()) -> None:
         """In every process that plans a training, before OUTPUT_DIR is read: bring back what ``resume`` wants.
 
         The config is merged, but neither checked nor resolved. Another run may own OUTPUT_DIR, whose files must stay.
+        ``accepted`` keys may differ from those of the run (``check_same_experiment``).
 
         Raises:
             UserError: the copy cannot be kept, or is another run's.
@@ -44,10 +45,10 @@ def register_copy(copy: RunCopy) -> None:
     RUN_COPY_REGISTRY.register(made)
 
 
-def prepare_copies(cfg: CfgNode, *, resume: bool) -> None:
+def prepare_copies(cfg: CfgNode, *, resume: bool, accepted: Collection[str] = ()) -> None:
     """``prepare`` of all."""
     for _, copy in RUN_COPY_REGISTRY:
-        copy().prepare(cfg, resume=resume)
+        copy().prepare(cfg, resume=resume, accepted=accepted)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 Value = None | bool | int | float | str | list
 DATA = "DATASETS.TRAIN"  # compared by its images
+DECIDED_BY_OTHERS = ("INPUT.", "SOLVER.AMP.")  # by INPUT.TILES, and what the processor can
 SYNCHRONISED = {"BN", "SyncBN", "naiveSyncBN"}  # one thing on one process, on several GPUs, on a CPU (setup.py)
 
 
@@ -64,19 +65,36 @@ def check_same_experiment(
     _warn_of_removed_keys(saved["config"])
     differences = _compare(cfg, images, saved, other_processes)
     refused = [d for d in differences if d.key == DATA or not may_change(cfg, d.key)]
-    listed = _listed(refused)
-    wanted = [d.key for d in refused if d.key not in accepted]
-    if wanted:
-        force = " ".join(f"--accept {key}" for key in wanted)
-        problem = f"cannot resume: the checkpoint is of another experiment, {listed}"
-        way_out = "Restore the values on the left, start again in another OUTPUT_DIR, or force it"
-        raise UserError(f"{problem}. {way_out}: --resume {force}")
+    _check_accepted(refused, accepted)
     if refused:
-        logger.warning(f"resuming as another experiment, by --accept: {listed}")
+        logger.warning(f"resuming as another experiment, by --accept: {_listed(refused)}")
     others = [d for d in differences if d not in refused]
     applied = [d for d in others if is_read(cfg, d.key)]
     if applied:
         logger.info(f"resuming with other values, which apply from here on: {_listed(applied)}")
+
+
+def check_stated(cfg: CfgNode, before: Mapping[str, Value], *, accepted: Collection[str] = ()) -> None:
+    """``check_same_experiment`` of a config that is merged, but not resolved, and the config ``before``, by dotted key:
+    of the architecture and of what else no other key, image or machine decides."""
+    differences = _differences(plain_values(before), plain_config(cfg), elsewhere=True)
+    fixed = [d for d in differences if not may_change(cfg, d.key) and _is_only_stated(d.key)]
+    _check_accepted(fixed, accepted)
+
+
+def _is_only_stated(key: str) -> bool:
+    declared = declaration(key)
+    is_open = declared.resolve or declared.scope == NETWORK or key.startswith(DECIDED_BY_OTHERS)
+    return key == "MODEL.META_ARCHITECTURE" or not (is_open or key == DATA)
+
+
+def _check_accepted(refused: Collection[Difference], accepted: Collection[str]) -> None:
+    wanted = [d.key for d in refused if d.key not in accepted]
+    if wanted:
+        force = " ".join(f"--accept {key}" for key in wanted)
+        problem = f"cannot resume: the checkpoint is of another experiment, {_listed(refused)}"
+        way_out = "Restore the values on the left, start again in another OUTPUT_DIR, or force it"
+        raise UserError(f"{problem}. {way_out}: --resume {force}")
 
 
 def _listed(differences: Collection[Difference]) -> str:

@@ -75,7 +75,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         stated = read_stated(args.config_file, args.opts)
         cfg, network = _merged(stated, resume=args.resume, trained=args.eval_only)
         if not (args.eval_only or args.dry_run):
-            prepare_copies(cfg, resume=args.resume)
+            prepare_copies(cfg, resume=args.resume, accepted=args.accept)
         facts, seed = Facts(processes=num_processes, stated=stated.keys, for_here=not args.dry_run), cfg.SEED
         facts = _resolve(cfg, facts, resume=args.resume)
         with translated("looking at the data sets"):

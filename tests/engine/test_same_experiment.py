@@ -22,9 +22,11 @@ from trees import logged, refused
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import changes, fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.merging import merged_config, read_stated
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.same_experiment import (
     check_same_experiment,
+    check_stated,
     may_change,
     plain_config,
     unused_overrides,
@@ -418,3 +420,11 @@ def test_what_a_checkpoint_names_at_a_url_is_not_fetched_unless_the_user_names_i
     assert use(tmp_path / "model_final.pth").DATASETS.TEST == ()
     assert "names DATASETS.TEST" in caplog.text and "give the key to use it" in caplog.text
     assert use(tmp_path / "model_final.pth", f"DATASETS.TEST {url}").DATASETS.TEST == (url.strip("(',)"),)
+
+
+@pytest.mark.parametrize("recipe", sorted(Path("configs").rglob("*.yaml")), ids=str)
+def test_before_it_is_resolved_a_config_is_compared_by_what_nothing_else_decides(recipe):
+    """So that its own run is never another experiment."""
+    options = ["MODEL.WEIGHTS", "", "DISTILLATION.TEACHER", "timm:resnet18"]
+    resolved = make_config(str(recipe), options, for_here=False, seed=3)
+    check_stated(merged_config(read_stated(str(recipe), options)), plain_config(resolved))

@@ -22,6 +22,7 @@ from projects.LargeData import output_sync, run_store
 from projects.LargeData.output_sync import OutputSync
 from projects.LargeData.run_store import RunStore
 from revisit.checkpoint.metrics_file import read_metrics
+from revisit.engine.same_experiment import config_text
 from revisit.engine.writers import Writers
 from revisit.errors import LostContactError, UserError
 
@@ -293,6 +294,21 @@ def test_two_runs_in_one_place_are_refused_while_one_is_alive_and_afterwards(toy
     assert "holds a run: --resume continues it" in refused(tmp_path / "two")
     torch.save({}, tmp_path / "two/model_0000001.pth")
     assert "holds another run than OUTPUT_DIR" in refused(tmp_path / "two", resume=True)
+
+
+def test_another_run_leaves_the_place_and_its_folder_as_they_are(toy_datasets, tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/config.yaml").write_text(config_text(run_config(tmp_path / "one", *OPTIONS)))
+    with pytest.raises(RuntimeError, match="ends"):
+        train_synced(tmp_path / "one", hook=Ends(4))
+    other = ("VIEWS.NUM_SMALL", 1)
+    said = refused(tmp_path / "two", URL, *other, resume=True)
+    assert "another experiment, VIEWS.NUM_SMALL (0 -> 1)" in said and "--accept VIEWS.NUM_SMALL" in said
+    assert not [*(tmp_path / "two").glob("model_*.pth"), *(tmp_path / "two").glob("*.yaml")]
+    accepting = run_config(tmp_path / "two", *OPTIONS, "OUTPUT_SYNC", URL, *other)
+    assert output_sync.open_store(accepting).owner() is None
+    OutputSync().prepare(accepting, resume=True, accepted=("VIEWS.NUM_SMALL",))
+    assert [*(tmp_path / "two").glob("model_*.pth")]
 
 
 def test_a_writer_killed_at_any_byte_leaves_the_old_list_or_the_new_one(monkeypatch):
