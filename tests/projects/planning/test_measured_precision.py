@@ -91,7 +91,9 @@ def decide(output: Path, *, resume: bool = False) -> tuple:
     """What every process of tools/train_net.py does before it builds a network; returns the decision."""
     words = f"{TINY.replace('SOLVER.AMP.ENABLED False', '')} KNN_EVAL.BANK '' KNN_EVAL.LINEAR False DATASETS.TEST ()"
     opts = [*shlex.split(words), *map(str, (*AUTO, *SHORT)), "OUTPUT_DIR", str(output)]
-    args = Namespace(config_file="configs/toy/pretrain.yaml", opts=opts, resume=resume, eval_only=False, dry_run=False)
+    args = Namespace(
+        config_file="configs/toy/pretrain.yaml", opts=opts, resume=resume, eval_only=False, dry_run=False, accept=()
+    )
     with start_run(plan(args, comm.get_world_size()), args) as cfg:
         return decision(cfg)
 
