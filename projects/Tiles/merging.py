@@ -105,8 +105,9 @@ def _links(found: Found, windows: np.ndarray, cut: np.ndarray, is_reduced: np.nd
     window sees of the other, or, where that is a fragment too, in what both windows see."""
     wide = windows + EDGE * OUTWARD
     seen = wide[found.origins]
-    boxes = np.where(cut, seen, found.boxes)
-    sides = boxes.T.copy()
+    is_at_border = cut & ((windows[found.origins] - found.boxes) * OUTWARD <= 0)
+    ends = [np.where(goes_on, seen, found.boxes) for goes_on in (cut, is_at_border)]  # what is only near may end there
+    sides = ends[0].T.copy()
     is_cut = cut.max(axis=1) > 0
     fragments = np.flatnonzero(is_cut)
     links = [np.zeros((2, 0), int)]
@@ -115,16 +116,21 @@ def _links(found: Found, windows: np.ndarray, cut: np.ndarray, is_reduced: np.nd
         others = _meeting(wide[origin], sides)
         others = others[found.origins[others] != origin]
         views = np.where(is_cut[others, None], _common(seen[others], wide[origin]), wide[origin])
-        one, other = _common(boxes[own, None], views), _common(boxes[others], views)
-        overlap = iou_of_pairs(one, other)
-        near = np.minimum(NEAR_SHARE * sides_of(boxes[others]).max(axis=1), NEAR_SHARED * sides_of(views).min(axis=1))
-        is_close = np.abs(one - other).max(axis=2) < near
-        alike = (overlap >= IOU) | (is_close & (overlap > 0))
+        alike = np.any([_alike(boxes[own, None], boxes[others], views) for boxes in ends], axis=0)
         same = found.classes[own, None] == found.classes[others]
         sure = ~is_reduced[others] | (found.scores[others] >= SURE * found.scores[own, None])
         rows, columns = np.nonzero(alike & same & sure)
         links.append(np.stack([own[rows], others[columns]]))
     return np.concatenate(links, axis=1)
+
+
+def _alike(boxes: np.ndarray, others: np.ndarray, views: np.ndarray) -> np.ndarray:
+    """(n, m) bool: whether (n, 1, 4) boxes and (m, 4) others agree in what (m, 4) views show of both."""
+    one, other = _common(boxes, views), _common(others, views)
+    overlap = iou_of_pairs(one, other)
+    near = np.minimum(NEAR_SHARE * sides_of(others).max(axis=1), NEAR_SHARED * sides_of(views).min(axis=1))
+    is_close = np.abs(one - other).max(axis=2) < near
+    return (overlap >= IOU) | (is_close & (overlap > 0))
 
 
 def _common(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -136,7 +136,7 @@ def test_a_recipe_that_is_not_there_is_answered_with_those_like_it_and_none_with
 def plan_of(recipe: str, *opts: object, output: Path, **options: bool) -> Plan:
     words = ["OUTPUT_DIR", str(output), "DATALOADER.NUM_WORKERS", "0", *map(str, opts)]
     switches = {"resume": False, "dry_run": False, "eval_only": False} | options
-    return plan(Namespace(config_file=f"{ROOT}/configs/{recipe}.yaml", opts=words, **switches), 1)
+    return plan(Namespace(config_file=f"{ROOT}/configs/{recipe}.yaml", opts=words, accept=(), **switches), 1)
 
 
 def test_fewer_images_than_a_batch_are_the_batch_where_the_method_can_do_with_it(tmp_path, write_pictures):

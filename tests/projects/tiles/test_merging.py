@@ -1,5 +1,7 @@
 """What a detector found in windows becomes the objects of the whole image, each once."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +10,15 @@ from hypothesis import strategies as st
 from pycocotools import mask as run_lengths
 from torchvision.ops import batched_nms
 
+from projects.Tiles.cutting import cut
 from projects.Tiles.merging import Found, merged, place_mask
 from projects.Tiles.windows import inside, windows
 from revisit.errors import UserError
 from studies.tiles.planted import detect, judge, plant
 
+from detectron2.structures import BoxMode
+
+GAP = 3  # px, so that two objects never end at one border
 HALVES = np.array([[0, 0, 100, 100], [100, 0, 200, 100]])
 LAPPED = np.array([[0, 0, 120, 100], [80, 0, 200, 100]])
 WHOLE = [0, 0, 200, 100]
@@ -181,3 +187,39 @@ def test_boxes_may_fall_short_of_a_border_where_neighbours_share_pixels():
     assert rows_of(merged(seen, LAPPED, 100, 200)) == [(20, 10, 190, 50, 0.8, 0, 1)]
     seen = found((20, 10, 116, 50, 0.9, 0, 0), (118, 10, 190, 50, 0.8, 0, 1))  # both windows see where each ends
     assert len(merged(seen, LAPPED, 100, 200).boxes) == 2
+
+
+def apart(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """Boxes on quarters of a px, each in its own cell of a grid, GAP px from the cell's border or more."""
+    rows, columns = (np.linspace(0, side, rng.integers(2, 2 + max(1, min(6, side // 16)))) for side in (height, width))
+    cells = [(x0, y0, x1, y1) for y0, y1 in pairwise(rows) for x0, x1 in pairwise(columns)]
+    low = np.array(cells)[:, :2] + GAP
+    room = np.array(cells)[:, 2:] - GAP - low
+    sides = np.maximum(room * rng.uniform(0.1, 1, room.shape), 4)
+    corners = low + (room - sides) * rng.random(room.shape)
+    boxes = np.round(np.hstack([corners, corners + sides]) * 4) / 4
+    return boxes[(sides <= room).all(axis=1)]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.integers(16, 3000), st.integers(16, 3000), st.integers(0, 2**31))
+def test_labels_that_are_cut_and_merged_are_the_whole_image_s(height, width, seed):
+    """Count, classes and boxes, so areas, whatever the overlap and however many windows an object crosses."""
+    rng = np.random.default_rng(seed)
+    boxes = apart(rng, height, width)
+    classes = rng.integers(0, 3, len(boxes))
+    tile = int(rng.integers(max(16, max(height, width) // 12), 17 + max(height, width)))
+    seen = inside(windows(height, width, tile, int(rng.integers(tile // 2))), height, width)
+    labels = [
+        {"bbox": box, "bbox_mode": BoxMode.XYXY_ABS, "category_id": kind, "id": number}
+        for number, (box, kind) in enumerate(zip(boxes.tolist(), classes.tolist(), strict=True))
+    ]
+    rows = [
+        (*(np.array(part["bbox"]) + np.tile(seen[window, :2], 2)), 1 - part["id"] / 1000, part["category_id"], window)
+        for window, parts in enumerate(cut(labels, seen, height, width))
+        for part in parts
+    ]
+    whole = merged(found(*rows), seen, height, width)
+    assert sorted((*box, kind) for box, kind in zip(whole.boxes.tolist(), whole.classes, strict=True)) == sorted(
+        (*box, kind) for box, kind in zip(boxes.tolist(), classes, strict=True)
+    )
