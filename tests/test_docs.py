@@ -240,6 +240,24 @@ def test_the_page_of_the_api_finds_similar_images_and_has_a_training_loop(tmp_pa
     assert all(moved) and classifier.weight.shape[0] == 4
 
 
+@pytest.mark.docs
+def test_whether_pretraining_helps_is_asked_of_images_set_aside(photos, tmp_path):
+    for number, path in enumerate(sorted(photos.glob("holiday/*"))):
+        for side in ("train", "test"):
+            target = tmp_path / side / f"kind_{number % 2}" / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+    commands = [on_photos(each, tmp_path) for each in documented("projects/CompareStarts/on-my-data.md")]
+    split, pretrain, convert_it, choose, frozen = commands
+    assert "test" in run(split.replace("--rule folder", "--rule"), tmp_path)  # all photographs are in one folder here
+    run(f"{pretrain} {OWN}", tmp_path)
+    run(convert_it, tmp_path)
+    text = run(f"{choose.replace('--time', '--dry-run --time')} {DETECTION}", tmp_path)
+    assert "10 images a class, or all of a class that has fewer: " in text
+    text = run(f"{frozen.replace('5/class 10/class 20/class', '2/class').replace('2 3 4 5', '2')} {SMALL}", tmp_path)
+    assert "2 images a class, or all of a class that has fewer: 4 images" in text and "| random weights |" in text
+
+
 def test_extending_shows_what_runs(toy_root, tmp_path, monkeypatch):
     method, column = documented("docs/extending.md")
     monkeypatch.syspath_prepend(f"{ROOT}/tests/extension")

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 
 from revisit.command.options import add, named, parse, parser_of
 from revisit.engine.command import natural, run_command
@@ -42,7 +43,7 @@ def parse_args() -> argparse.Namespace:
         "continued on them first"
     )
     add(parser, "weights", nargs="+", required=True, metavar="START", help=starts)
-    add(parser, "labels", default=["all"], help="numbers of labelled images (default: all)")
+    add(parser, "labels", default=["all"], help="numbers of labelled images, such as 50, or 10/class (default: all)")
     pick = "images that get the labels, first those at its top: selected.txt of tools/select_images.py (default: drawn)"
     add(parser, "labelled", metavar="LIST", help=f"{pick}; {{seed}} in its name is the seed")
     add(parser, "seeds", default=[1, 2, 3], help="(default: 1 2 3)")
@@ -84,8 +85,10 @@ def parse_args() -> argparse.Namespace:
     )
     shorter = "--unlabelled compares whole trainings: expected neither --how probe nor --time"
     expect(not (args.unlabelled and is_short), shorter)
-    drawn = "--how until-flat draws the images to choose by: expected no --labelled"
-    expect(not (args.labelled and args.how == "until-flat"), drawn)
+    args.by_class = any("/" in count for count in args.labels)
+    expect(not (args.labelled and args.by_class), "--labels N/class draws the images: expected no --labelled")
+    drawn = "--how until-flat draws the images to choose by: expected no --labelled, and --labels N"
+    expect(args.how != "until-flat" or not (args.labelled or args.by_class), drawn)
     return args
 
 
@@ -103,8 +106,8 @@ def main() -> None:
     from revisit.jobs.commands import with_needs
 
     task = read_task(args.config_file, args.opts, frozen=args.how == "frozen", score=args.score)
-    task = with_pick(task, args.labelled, args.seeds) if args.labelled else task
-    labels, root = read_labels(args.labels, task), args.output.resolve()
+    task = with_pick(task, args.labelled, args.seeds) if args.labelled else replace(task, by_class=args.by_class)
+    labels, root = read_labels(args.labels, task, args.seeds), args.output.resolve()
     starts = read_starts(args.weights, task.load(task.options), args.continue_config)
     starts = with_teachers(task, starts, args.unlabelled) if args.unlabelled else starts
     check_starts(task, starts, args.seeds)

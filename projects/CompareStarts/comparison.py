@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from projects.CompareStarts.by_class import images_for
 from projects.CompareStarts.starts import OnTheseImages, Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
@@ -22,9 +23,18 @@ from revisit.modeling.meta_arch.pretraining import method_of
 from detectron2.config import CfgNode
 
 
-def read_labels(words: Sequence[str], task: Task) -> list[int]:
-    """Numbers of labelled images, fewest first; "all" is as many as there are."""
-    return sorted({task.total if word == "all" else int(word) for word in words})
+def read_labels(words: Sequence[str], task: Task, seeds: Sequence[int]) -> list[int]:
+    """Numbers of labelled images, fewest first; "all" is as many as there are, "10/class" as many as show each class on
+    10 with every seed, which it prints."""
+    counts = set()
+    for word in words:
+        number, _, per_class = word.partition("/")
+        count = task.total if word == "all" else int(number)
+        if per_class:
+            count = images_for(task.data, count, seeds)
+            print(f"{number} images a class, or all of a class that has fewer: {count:,} images")
+        counts.add(count)
+    return sorted(counts)
 
 
 def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> None:

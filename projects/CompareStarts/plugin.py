@@ -1,3 +1,3 @@
-"""Registers the layouts ``held_out`` and ``picked``."""
+"""Registers the layouts ``by_class``, ``held_out`` and ``picked``."""
 
-from projects.CompareStarts import labelled_parts  # noqa: F401
+from projects.CompareStarts import by_class, labelled_parts  # noqa: F401

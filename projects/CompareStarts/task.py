@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import projects.FrozenEvaluations.linear  # noqa: F401  (declares LINEAR)
+from projects.CompareStarts.by_class import by_class_name
 from projects.CompareStarts.labelled_parts import picked_name
 from projects.Reports.main_score import direction, scores_of
 from revisit.data.sources.catalog import get_records, subset_name
@@ -38,6 +39,7 @@ class Task:
         score: where the score stands in a result.
         facts: what tells the images and their labels from others.
         picked: a list whose first images get the labels, ``{seed}`` in its name is the seed; "": they are drawn.
+        by_class: whether they are drawn as many of each class as there can be.
     """
 
     config: str
@@ -48,6 +50,7 @@ class Task:
     score: tuple[str, ...]
     facts: tuple[str, ...]
     picked: str = ""
+    by_class: bool = False
 
     def train_set(self, labels: int, seed: int) -> str:
         """The name of the images to learn from, the same for all starts."""
@@ -55,6 +58,8 @@ class Task:
             return self.data
         if self.picked:
             return picked_name(self.data, labels, self.picked.replace(SEED, str(seed)))
+        if self.by_class:
+            return by_class_name(self.data, labels, seed)
         return subset_name(self.data, labels, seed)
 
     def options_for(self, labels: int, seed: int) -> tuple[str, ...]:

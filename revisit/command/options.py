@@ -113,7 +113,8 @@ def count(text: str) -> int:
 
 def count_or_all(text: str) -> str:
     """A type of argparse."""
-    return text if text == "all" else str(natural(text))
+    count, ending = text.removesuffix("/class"), "/class" * text.endswith("/class")
+    return text if text == "all" else str(natural(count)) + ending
 
 
 def minutes(text: str) -> float:
@@ -199,7 +200,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "format": {"help": "of what is written"},
     # How much, and which part
     "count": _number(count, "how many"),
-    "labels": _several("N|all", "numbers of labelled images", type=count_or_all),
+    "labels": _several("N|N/class|all", "numbers of labelled images", type=count_or_all),
     "only": _several("NAME", "do only these"),
     "time": {"type": minutes, "metavar": "TIME", "help": "that the work may take, such as 60m or 8h"},
     "seed": _number(whole, f"of draws {DEFAULT}", default=0),

@@ -39,7 +39,7 @@ def depth_task(toy_datasets):
 
 def cells_of(task, root, *paths, labels=("8", "all"), seeds=(1, 2)):
     starts = read_starts(paths, task.load(task.options), "configs/own_images/continue.yaml")
-    return make_cells(task, starts, read_labels(labels, task), seeds, root=root)
+    return make_cells(task, starts, read_labels(labels, task, seeds), seeds, root=root)
 
 
 def finish(cell: Cell, *values: float | None) -> None:
