@@ -63,7 +63,7 @@ def test_labels_a_class_are_a_number_of_images_that_all_starts_learn_from(task, 
     assert f"2 images a class, or all of a class that has fewer: {two} images" in capsys.readouterr().out
     for seed in (1, 2):
         fewer, more = (
-            [each["file_name"] for each in get_records(task.train_set(count, seed))] for count in (two, three)
+            {each["file_name"] for each in get_records(task.train_set(count, seed))} for count in (two, three)
         )
         there, chosen = shown_by(get_records(task.data)), shown_by(get_records(task.train_set(two, seed)))
         assert fewer < more and min(chosen[each] / min(2, there[each]) for each in there) >= 1
