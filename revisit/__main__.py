@@ -21,6 +21,7 @@ TOOLS = {
     "atlas": "tools/atlas.py",
     "check-labels": "tools/check_labels.py",
     "split": "tools/split.py",
+    "propagate": "tools/propagate.py",
     "curate": "tools/curate.py",
     "select": "tools/select_images.py",
     "visualize": "tools/visualize.py",

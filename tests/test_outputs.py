@@ -28,7 +28,7 @@ OUTPUTS = {
     "studies/groups/make_tinted.py": ["--output"], "studies/curation/make_copies.py": ["--output"],
     "tools/benchmark.py": ["--output"],
     "tools/export_model.py": ["--output"], "tools/export_weights.py": ["output"], "tools/make_shards.py": ["--output"],
-    "tools/predict.py": ["--output"], "tools/pull.py": ["output"], "tools/report.py": ["--output"],
+    "tools/predict.py": ["--output"], "tools/propagate.py": ["--output"], "tools/pull.py": ["output"], "tools/report.py": ["--output"],
     "tools/reproduce.py": ["--output"],
     "tools/slurm.py": ["--output"], "tools/split.py": ["--output"], "tools/tiles.py": ["--output"],
     "tools/visualize.py": ["--output"], "datasets/count_classes.py": ["--output"],

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from pycocotools import mask as run_lengths
 
 from projects.Discover.cuts import find_cuts
 from projects.Discover.parts import FINER, Part, find_parts, part_of
@@ -17,7 +16,7 @@ from projects.Discover.ranking import best, boxes_of, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
 from projects.Pictures.tiles import evenly_spread
 from revisit.arrays import read_arrays
-from revisit.boxes.boxes import sides_of
+from revisit.boxes.boxes import annotation_of, sides_of
 from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
@@ -101,7 +100,7 @@ def find_objects(
     for index in best(boxes_of(parts), scores, count):
         mask = _in_image(parts[index], candidates.size, height, width)
         if scores[index] > 0 and mask.any():
-            objects.append(_result(mask, scores[index]))
+            objects.append(annotation_of(mask) | {"score": float(scores[index])})
     return objects
 
 
@@ -236,11 +235,3 @@ def _drawn(part: Part, width: int, height: int) -> np.ndarray:
     canvas = np.zeros((height, width), np.uint8)
     canvas[y0:y1, x0:x1] = part.mask
     return canvas
-
-
-def _result(mask: np.ndarray, score: float) -> dict[str, Any]:
-    encoded = run_lengths.encode(np.asfortranarray(mask))
-    box = run_lengths.toBbox(encoded).tolist()
-    area = int(run_lengths.area(encoded))
-    segmentation = {"size": encoded["size"], "counts": encoded["counts"].decode("ascii")}
-    return {"bbox": box, "segmentation": segmentation, "area": area, "score": float(score)}

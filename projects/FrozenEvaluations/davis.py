@@ -64,13 +64,18 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
         check_size(mask_file, mask, frame_file, size)
         stack[number] = mask
     first = stack[0]
-    if np.setdiff1d(first, 0).tolist() == [VOID]:
+    if is_white(first):
         stack[stack == VOID] = 1
     objects = np.setdiff1d(first, (0, VOID)).tolist()
     without_gap = list(range(1, len(objects) + 1))
     in_order = objects and objects == without_gap
     expect(in_order, f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap")
     return stack
+
+
+def is_white(mask: np.ndarray) -> bool:
+    """Whether VOID is the only id of an (H, W) mask, which means one object there."""
+    return np.setdiff1d(mask, 0).tolist() == [VOID]
 
 
 def paint_objects(frame: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -116,25 +116,57 @@ def follow(backbone: Network, cfg: CfgNode, sequence: davis.Sequence, first_mask
         check_size(sequence.masks[0], first_mask, path, frame.shape[:2])
         mask = first_mask
         if options.METHOD == "propagate":
-            features = F.normalize(backbone.map_of(frame), dim=0)
             if propagation is None:
-                propagation = LabelPropagation(features, _first_labels(first_mask, features, options), options)
+                propagation = MaskPropagation(backbone, options, frame, first_mask)
             else:
-                labels = propagation.step(features)
-                mask = enlarge_labels(labels, first_mask.shape).cpu().numpy()
-        with written_whole(masks_folder / f"{path.stem}.png") as temporary:
-            palette_image(mask).save(temporary, format="PNG")
+                mask = propagation.step(frame)
+        write_mask(masks_folder / f"{path.stem}.png", mask)
         masks.append(mask)
         pictures.append(davis.paint_objects(pixels.picture(frame), mask))
     davis.save_animation(overlays_folder / f"{sequence.name}.gif", pictures, options.FRAMES_PER_SECOND)
     return np.stack(masks)
 
 
-def _first_labels(mask: np.ndarray, features: Tensor, options: CfgNode) -> Tensor:
-    """(L, h, w) float32 labels of the cells of a (C, h, w) map, by the (H, W) ids of its frame."""
-    ids = torch.from_numpy(mask).to(features.device)
-    num_labels, size = int(mask.max()) + 1, tuple(features.shape[1:])
-    return shrink_labels(ids, num_labels, size, sampled=options.FIRST_LABELS == "bilinear")
+def write_mask(path: Path, ids: np.ndarray) -> None:
+    """Write (H, W) uint8 ids as a PNG with DAVIS's palette, whole or not at all."""
+    with written_whole(path) as temporary:
+        palette_image(ids).save(temporary, format="PNG")
+
+
+class MaskPropagation:
+    """Follows the objects of a mask from frame to frame of a video, by a network's maps and ``LabelPropagation``.
+
+    Args:
+        options: LABEL_PROPAGATION.
+        frame: (H, W, 3) uint8 that the mask is given of.
+        mask: (H, W) uint8 ids of objects, with or without gaps; 0 where there is none.
+    """
+
+    labels: Tensor  # (L, h, w) float32 of the last frame that ``step`` was given
+
+    def __init__(self, network: Network, options: CfgNode, frame: np.ndarray, mask: np.ndarray):
+        self._network, self._size = network, mask.shape
+        self._ids = np.union1d(0, mask).astype(np.uint8)
+        features = self._features_of(frame)
+        numbers = torch.from_numpy(np.searchsorted(self._ids, mask)).to(features.device)
+        is_sampled, size = options.FIRST_LABELS == "bilinear", tuple(features.shape[1:])
+        labels = shrink_labels(numbers, len(self._ids), size, sampled=is_sampled)
+        self._propagation = LabelPropagation(features, labels, options)
+
+    def step(self, frame: np.ndarray) -> np.ndarray:
+        """(H, W) uint8 ids in the next frame, of the same size as the first."""
+        self.labels = self._propagation.step(self._features_of(frame))
+        numbers = enlarge_labels(self.labels, self._size)
+        return self._ids[numbers.cpu().numpy()]
+
+    def remember(self, number: int, frame: np.ndarray, labels: Tensor) -> None:
+        """Take up what ``step`` has made of an earlier frame in another process: ``labels`` of the frame ``number``
+        steps after the first. After the last NUM_CONTEXT, in order, ``step`` goes on as if it had made all of them."""
+        features = self._features_of(frame)
+        self._propagation.remember(number, features, labels.to(features.device))
+
+    def _features_of(self, frame: np.ndarray) -> Tensor:
+        return F.normalize(self._network.map_of(frame), dim=0)
 
 
 class LabelPropagation:
@@ -158,7 +190,7 @@ class LabelPropagation:
         copies = (options.NUM_CONTEXT, 1, 1, 1)
         self._context = self._first.repeat(copies)  # (N, h, w, C), a ring: its order means nothing
         self._context_labels = self._first_labels.repeat(copies)
-        self._oldest = 0
+        self._steps = 0
 
     def step(self, features: Tensor) -> Tensor:
         """The next frame's labels, (L, h, w) float32, from its (C, h, w) features."""
@@ -168,11 +200,20 @@ class LabelPropagation:
         for rows in _parts(height):
             for columns in _parts(width):
                 labels[rows, columns] = self._vote(cells, rows, columns)
-        if len(self._context):
-            self._context[self._oldest] = cells
-            self._context_labels[self._oldest] = labels
-            self._oldest = (self._oldest + 1) % len(self._context)
+        self._keep(self._steps + 1, cells, labels)
         return labels.permute(2, 0, 1)
+
+    def remember(self, number: int, features: Tensor, labels: Tensor) -> None:
+        """Take up the (C, h, w) features and (L, h, w) labels of an earlier step, of which the first is number 1."""
+        self._keep(number, features.permute(1, 2, 0), labels.permute(1, 2, 0))
+
+    def _keep(self, number: int, cells: Tensor, labels: Tensor) -> None:
+        """In the place of the oldest."""
+        self._steps = number
+        if len(self._context):
+            place = (number - 1) % len(self._context)
+            self._context[place] = cells
+            self._context_labels[place] = labels
 
     def _vote(self, cells: Tensor, rows: slice, columns: slice) -> Tensor:
         """(th, tw, L): the labels of a tile."""

@@ -13,6 +13,7 @@ from projects.Pictures.prediction_sheet import class_colors, color_depth, draw_o
 from projects.Pictures.tiles import fit
 from projects.Predict.prediction_files import ALL, write_images, write_objects
 from projects.Predict.predictions import Predictor
+from projects.Predict.videos import VIDEOS, VideoFile, problem_of_name
 from revisit.boxes.boxes import Boxes
 from revisit.command.options import data_set
 from revisit.data.images.deep_images import deep_images
@@ -23,7 +24,7 @@ from revisit.data.sources.image_folders import load_folder
 from revisit.data.sources.label_files import files_with_suffix
 from revisit.data.sources.records import fingerprint
 from revisit.engine.same_experiment import plain_config
-from revisit.errors import UserError, expect, printable
+from revisit.errors import UserError, expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines
@@ -37,8 +38,6 @@ from detectron2.config import CfgNode
 from detectron2.data import DatasetCatalog
 from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
-_VIDEOS = ".3gp .asf .avi .f4v .flv .m2ts .m2v .m4v .mjpeg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
-VIDEOS = frozenset(_VIDEOS.split())
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
 PART = 16  # files
 MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
@@ -213,32 +212,25 @@ class FilePredictor:
         """Add its frames to the images; returns what cannot be read."""
         if problem := self._problem_of(source.path):
             return [f"{source.path}: {problem}"]
-        video, film, count = cv2.VideoCapture(str(source.path.absolute())), None, 0
-        rate, expected = video.get(cv2.CAP_PROP_FPS) or 25.0, int(video.get(cv2.CAP_PROP_FRAME_COUNT))
-        while (read := video.read())[0]:
-            count += 1
-            frame = np.ascontiguousarray(read[1][..., ::-1])
+        video, film, count = VideoFile(source.path), None, 0
+        for count, frame in enumerate(video, start=1):
             picture = self._picture(frame, f"{source.path}#{count}", f"{source.name}_{count:06d}", images)
             height, width = (side // 2 * 2 for side in picture.shape[:2])  # codecs want even sides
             if film is None:
                 path = self.output / f"{source.name}.mp4"
-                film = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, (width, height))
+                film = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), video.rate, (width, height))
                 expect(film.isOpened(), f"cannot write {path}: this OpenCV has no encoder for MPEG-4")
             film.write(np.ascontiguousarray(picture[:height, :width, ::-1]))
         if film is not None:
             film.release()
-        if count and count >= expected:
-            return []
-        estimate = "; of a trimmed video, or one with longer sound, it says more than there are" if count else ""
-        return [f"{source.path}: {count} frames can be read, of {max(expected, 0)} as its file says{estimate}"]
+        return video.problems_after(count)
 
     def _problem_of(self, video: Path) -> str:
         """Why a video is not opened, "" where it is."""
         pixels = self.predictor().pixels
         if not pixels.is_of_photographs:
             return f"frames are photographs, and the network sees {str(pixels) or 'values of INPUT.RANGE'}"
-        has_other_letters = any(printable(str(path)) != str(path) for path in (video, self.output))
-        return "OpenCV opens no video whose name is not UTF-8, so rename it" if has_other_letters else ""
+        return problem_of_name(video, self.output)
 
     def _picture(self, pixels: np.ndarray, file_name: str, name: str, images: list[dict]) -> np.ndarray:
         """Add what is predicted for an (H, W, C) uint8 image; returns it drawn, in a size to look at."""

@@ -104,6 +104,17 @@ def in_coco(annotation: Mapping[str, Any]) -> dict[str, Any]:
     return made if mask is None else made | {"segmentation": mask}
 
 
+def annotation_of(mask: np.ndarray) -> dict[str, Any]:
+    """An object by its (H, W) mask, bool or 0 and 1, as COCO's files have it: box, run lengths, area."""
+    encoded = run_lengths.encode(np.asfortranarray(mask, np.uint8))
+    segmentation = {"size": encoded["size"], "counts": encoded["counts"].decode("ascii")}
+    return {
+        "bbox": run_lengths.toBbox(encoded).tolist(),
+        "segmentation": segmentation,
+        "area": int(run_lengths.area(encoded)),
+    }
+
+
 def iou(boxes: np.ndarray, others: np.ndarray, crowds: np.ndarray | None = None) -> np.ndarray:
     """(N, M) float64 of (N, 4) and (M, 4) xyxy; 0 without area.
 

@@ -52,8 +52,9 @@ def _rectangle(image: dict[str, Any], box: dict[str, Any], name: str) -> dict[st
     }
 
 
-def interface_of(names: Sequence[str]) -> str:
-    """The labelling interface, XML, that tasks with boxes need: their classes, and names of image and boxes."""
+def interface_of(names: Sequence[str], kind: str = "RectangleLabels") -> str:
+    """The labelling interface, XML, that tasks with boxes or, of the kind BrushLabels, with masks need: their classes,
+    and names of image and objects."""
     labels = "".join(f"    <Label value={quoteattr(name)}/>\n" for name in names)
-    boxes = f'  <RectangleLabels name="{LABEL}" toName="{IMAGE}">\n{labels}  </RectangleLabels>\n'
-    return f'<View>\n  <Image name="{IMAGE}" value="${IMAGE}"/>\n{boxes}</View>\n'
+    objects = f'  <{kind} name="{LABEL}" toName="{IMAGE}">\n{labels}  </{kind}>\n'
+    return f'<View>\n  <Image name="{IMAGE}" value="${IMAGE}"/>\n{objects}</View>\n'

@@ -191,6 +191,8 @@ WORDS: dict[str, dict[str, Any]] = {
     "labelled": _text("NAME", "which images are labelled", type=data_set),
     "held-out": _text("SHARE|NAME", "share of the labelled images to choose by, or a data set", type=data_set),
     "boxes": _text("NAME", "boxes: those of a data set, that a detector found, or one by its corners"),
+    "frames": _several("PATH", "frames of videos: folders of them, or video files"),
+    "masks": _several("PNG|DIR", "masks of objects", type=input_file),
     "embeddings": {"required": True, "type": Path, "metavar": "DIR", "help": "output of tools/embed.py"},
     "table": {"type": input_file, "metavar": "FILE", "help": "a table of your own"},
     "output": {"type": output_path, "metavar": "DIR", "help": "folder to write"},

@@ -1,0 +1,167 @@
+"""Which objects are given in which frames of a video: by masks, by boxes of a data set, or by corners."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from projects.FrozenEvaluations.davis import is_white
+from projects.Labels.video_frames import Video
+from revisit.boxes.boxes import Boxes
+from revisit.boxes.coco_files import CATEGORY, size_of
+from revisit.command.options import data_set
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import names_of
+from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.labels import VOID, check_size, read_labels
+from revisit.errors import UserError, expect
+
+from detectron2.data.detection_utils import annotations_to_instances
+from detectron2.structures import BoxMode
+
+MOST = VOID - 1  # objects of a video
+ONE_CLASS = (CATEGORY["name"],)
+
+
+class Given(NamedTuple):
+    """What a user says of a video's objects."""
+
+    masks: Mapping[int, Path]  # files, by the number of the frame
+    boxes: Mapping[int, list[dict]] = {}  # of one frame, as records have annotations
+    classes: Sequence[str] = ONE_CLASS
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the frames, in order."""
+        return sorted(self.masks or self.boxes)
+
+    def digest(self, video: Video) -> str:
+        """Of the masks and of where they are. Raises UserError as ``ids``."""
+        digest = hashlib.sha256()
+        for number, ids in self.ids(video):
+            digest.update(f"{number} {ids.shape}".encode() + ids.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def class_of(self) -> dict[int, int]:
+        """Places among the classes, by the ids of objects that have another than the first one."""
+        return {n: box["category_id"] for boxes in self.boxes.values() for n, box in enumerate(boxes, start=1)}
+
+    def ids(self, video: Video) -> Iterator[tuple[int, np.ndarray]]:
+        """The number of each frame, and the (H, W) uint8 ids of its objects, 0 where there is none. Raises UserError
+        for a mask of another size, or without an object."""
+        for number in self.numbers:
+            frame = video.frames[number]
+            boxes = self.boxes.get(number)
+            yield number, _filled(boxes, frame) if boxes else _read_mask(self.masks[number], frame)
+
+
+def given_masks(video: Video, places: Sequence[Path], *, alone: bool) -> Given:
+    """The masks of a video among ``places``: PLACE/NAME.png, or files in PLACE/NAME; of the only video also a file
+    itself, or those in PLACE. A file has the name of its frame; one that has not, and is alone, is of the first.
+
+    Raises UserError where there is none, or it is of no frame.
+    """
+    files = [file for place in places for file in _masks_in(place, video.name, alone)]
+    where = ", ".join(map(str, places))
+    named = f"{video.name}.png or {video.name}/*.png below --masks {where}"
+    expect(bool(files), f"no mask of {video.name}: expected {named}{', or the PNG itself' * alone}")
+    return Given({_frame_of(file, video, len(files) == 1): file for file in files})
+
+
+def _masks_in(place: Path, name: str, alone: bool) -> list[Path]:
+    if not place.is_dir():
+        expect(place.is_file(), f"--masks {place}: no such file or folder")
+        expect(alone, f"--masks {place} is one file, and there are several videos: expected a folder with NAME.png")
+        return [place]
+    one = place / f"{name}.png"
+    return [one] * one.is_file() or sorted((place / name).glob("*.png")) or sorted(place.glob("*.png")) * alone
+
+
+def _frame_of(file: Path, video: Video, only: bool) -> int:
+    """The number of the frame that a file of labels is of."""
+    stems = [frame.stem for frame in video.frames]
+    if file.stem in stems:
+        return stems.index(file.stem)
+    expect(only, f"{file} is of no frame of {video.name}: expected the name of one, such as {stems[0]}{file.suffix}")
+    return 0
+
+
+def _read_mask(file: Path, frame: Path) -> np.ndarray:
+    ids = read_labels(file, VOID)
+    check_size(file, ids, frame, size_of({"file_name": frame}))
+    ids = np.where(ids == VOID, np.uint8(is_white(ids)), ids)
+    expect(ids.any(), f"{file} has no object: expected a palette's or grey ids, 1 for the first object, or 0 and 255")
+    return ids
+
+
+def given_boxes(video: Video, words: Sequence[str], *, alone: bool) -> Given:
+    """The objects of a video by --boxes: of the first frame X0 Y0 X1 Y1 each, in px, or a data set, whose images are
+    frames of its, or the only labelled one of the only video its first.
+
+    Raises UserError for words that are neither, or that have objects of no frame or of several.
+    """
+    corners = _corners(words)
+    if corners is not None:
+        expect(alone, "--boxes X0 Y0 X1 Y1 is of one video, and there are several: expected a data set, or --masks")
+        boxes = [{"bbox": box, "bbox_mode": BoxMode.XYXY_ABS, "category_id": 0} for box in corners]
+        return Given({}, {0: boxes})
+    expect(len(words) == 1, f"--boxes {' '.join(words)}: expected X0 Y0 X1 Y1 for each object, or one data set")
+    name = data_set(words[0])
+    records = get_records(name)
+    expect_file_names(records, f"--boxes {words[0]}")
+    labelled = [record for record in records if _objects(record)]
+    folder = os.path.realpath(video.frames[0].parent)
+    of_video = [each for each in labelled if os.path.realpath(os.path.dirname(each["file_name"])) == folder]
+    of_video = of_video or labelled * alone
+    what = f"--boxes {words[0]} has boxes of {len(of_video)} frames of {video.name}"
+    expect(len(of_video) == 1, f"{what}: expected those of one, by the name of its file")
+    (record,) = of_video
+    number = _frame_of(Path(record["file_name"]), video, only=alone)
+    return Given({}, {number: _objects(record)}, names_of(name))
+
+
+def _objects(record: dict) -> list[dict]:
+    return [each for each in record.get("annotations", ()) if not each.get("iscrowd", 0)]
+
+
+def _corners(words: Sequence[str]) -> list[list[float]] | None:
+    """Four numbers for each object; None of words that are no numbers."""
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        return None
+    expect(len(numbers) % 4 == 0, f"--boxes has {len(numbers)} numbers: expected four an object, X0 Y0 X1 Y1")
+    return [numbers[start : start + 4] for start in range(0, len(numbers), 4)]
+
+
+def _filled(boxes: list[dict], frame: Path) -> np.ndarray:
+    """(H, W) uint8 ids from 1 of masks, or of what lies in the boxes where one has no mask; the smaller before the
+    larger."""
+    height, width = size_of({"file_name": frame})
+    expect(len(boxes) <= MOST, f"{len(boxes)} objects of {frame}: expected at most {MOST}")
+    has_masks = all("segmentation" in box for box in boxes)
+    masks = _masks_of(boxes, height, width) if has_masks else _rectangles(Boxes.of_annotations(boxes), height, width)
+    ids = np.zeros((height, width), np.uint8)
+    for number in np.argsort([-mask.sum() for mask in masks], kind="stable"):
+        ids[masks[number]] = number + 1
+    gone = np.setdiff1d(np.arange(1, len(boxes) + 1), ids)
+    if len(gone):
+        box = [round(value, 1) for value in boxes[gone[0] - 1]["bbox"]]
+        hidden = f"box {gone[0]}, {box}, has no pixel of {frame} ({width} x {height}) of its own"
+        raise UserError(f"{hidden}: expected X0 Y0 X1 Y1 in px, X0 < X1, Y0 < Y1, not covered by smaller boxes")
+    return ids
+
+
+def _masks_of(boxes: list[dict], height: int, width: int) -> np.ndarray:
+    return Boxes.of_instances(annotations_to_instances(boxes, (height, width), mask_format="bitmask")).masks
+
+
+def _rectangles(boxes: Boxes, height: int, width: int) -> np.ndarray:
+    """(N, H, W) bool: pixels whose middle lies in a box."""
+    y, x = np.arange(height)[:, None] + 0.5, np.arange(width) + 0.5
+    x0, y0, x1, y1 = boxes.xyxy.T[..., None, None]
+    return (x0 <= x) & (x < x1) & (y0 <= y) & (y < y1)
