@@ -64,7 +64,7 @@ def main() -> None:
         settings_of,
         write_given,
     )
-    from projects.Labels.video_frames import files_of, find_videos, with_frames
+    from projects.Labels.video_frames import find_videos, records_of, with_frames
     from revisit.data.images.deep_images import pixel_format
     from revisit.data.sources.records import fingerprint
     from revisit.engine.freed_memory import keep_freed_memory
@@ -79,19 +79,15 @@ def main() -> None:
     keep_freed_memory(cfg.MODEL.DEVICE)
     given_by, words = (given_masks, args.masks) if args.masks else (given_boxes, args.boxes)
     with runner.alone(args.output):
-        Record(args.output, {"frames": fingerprint(files_of(videos)), **settings_of(cfg, network)}).claim()
         videos = [with_frames(video, args.output) for video in videos]
         given = [given_by(video, words, alone=len(videos) == 1) for video in videos]
-        digests = [its.digest(video) for its, video in zip(given, videos, strict=True)]
-        Record(args.output, {"masks": digests, "classes": list(given[0].classes)}, "given.json").claim()
-        for video, its in zip(videos, given, strict=True):
+        pairs = list(zip(videos, given, strict=True))
+        masks = {"masks": [its.digest(video) for video, its in pairs], "classes": list(given[0].classes)}
+        Record(args.output, {"frames": fingerprint(records_of(videos)), **masks, **settings_of(cfg, network)}).claim()
+        for video, its in pairs:
             write_given(args.output, video, its)
     with runner.in_charge(args.output / "parts.in_charge"):
-        passes = [
-            each
-            for video, its in zip(videos, given, strict=True)
-            for each in passes_of(video, its.numbers, args.output)
-        ]
+        passes = [each for video, its in pairs for each in passes_of(video, its.numbers, args.output)]
         propagate(cfg, PerProcess(partial(network_again, *named), network), passes, args.output, runner)
         for line in write_files(args.output, videos, given, args.weights, pixel_format(cfg)):
             print(line, flush=True)

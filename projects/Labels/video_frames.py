@@ -15,8 +15,10 @@ from projects.Predict.videos import VideoFile, problem_of_name
 from revisit.boxes.coco_files import size_of
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import ends_well, read_image
-from revisit.data.sources.records import ask_each
+from revisit.data.sources.records import ask_each, fingerprint
 from revisit.errors import UserError, expect
+from revisit.files import make_folder
+from revisit.jobs.record import Record
 from revisit.progress import progress
 
 FRAMES = "frames"  # below an output: a folder for each video file
@@ -63,7 +65,7 @@ def with_frames(video: Video, output: Path) -> Video:
     frames = _written(video, output / FRAMES / video.name) if video.file else video.frames
     stems = {frame.stem for frame in frames}
     expect(len(stems) == len(frames), f"{frames[0].parent} has two frames of one name: expected one suffix for all")
-    records = [{"file_name": str(frame)} for frame in frames]
+    records = records_of([video._replace(frames=frames)])
     sizes = ask_each(size_of, records)
     for frame, size in zip(frames, sizes, strict=True):
         own, first = (f"{width} x {height}" for height, width in (size, sizes[0]))
@@ -82,13 +84,16 @@ def _decode(frame: str) -> None:
 
 
 def _written(video: Video, folder: Path) -> list[Path]:
-    """The frames of a video file, which ``folder`` has, all or none."""
+    """The frames of a video file, which ``folder`` has, all or none. Raises UserError where they are of another."""
+    make_folder(folder.parent, "--output")
+    read_from = {"video file": fingerprint([{"file_name": str(video.file)}])}
+    Record(folder.parent, read_from, f"{video.name}.json").claim()
     if not folder.is_dir():
         problem = problem_of_name(video.file, folder)
         expect(not problem, f"{video.file}: {problem}")
         unfinished = folder.with_name(f"{folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir()
         film, count = VideoFile(video.file), 0
         for count, frame in enumerate(progress(f"reading {video.name}", "frame", film), start=1):
             write_image(unfinished / f"{count - 1:06d}.jpg", frame, *QUALITY, lasting=False)
@@ -99,7 +104,6 @@ def _written(video: Video, folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def files_of(videos: Sequence[Video]) -> list[dict[str, str]]:
-    """Records of what videos are read from."""
-    files = [[video.file] if video.file else video.frames for video in videos]
-    return [{"file_name": str(file)} for of_video in files for file in of_video]
+def records_of(videos: Sequence[Video]) -> list[dict[str, str]]:
+    """Of all their frames."""
+    return [{"file_name": str(frame)} for video in videos for frame in video.frames]
