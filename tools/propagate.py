@@ -82,7 +82,7 @@ def main() -> None:
         videos = [with_frames(video, args.output) for video in videos]
         given = [given_by(video, words, alone=len(videos) == 1) for video in videos]
         pairs = list(zip(videos, given, strict=True))
-        masks = {"masks": [its.digest(video) for video, its in pairs], "classes": list(given[0].classes)}
+        masks = {"masks": [its.digests(video) for video, its in pairs], "classes": list(given[0].classes)}
         Record(args.output, {"frames": fingerprint(records_of(videos)), **masks, **settings_of(cfg, network)}).claim()
         for video, its in pairs:
             write_given(args.output, video, its)

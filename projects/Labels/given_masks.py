@@ -1,12 +1,12 @@
 """Which objects are given in which frames of a video: by masks, by boxes of a data set, or by corners."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from projects.FrozenEvaluations.davis import is_white
 from projects.Labels.video_frames import Video
@@ -18,6 +18,7 @@ from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.labels import VOID, check_size, read_labels
 from revisit.errors import UserError, expect
+from revisit.network.network import digest_of
 
 from detectron2.data.detection_utils import annotations_to_instances
 from detectron2.structures import BoxMode
@@ -38,12 +39,9 @@ class Given(NamedTuple):
         """Of the frames, in order."""
         return sorted(self.masks or self.boxes)
 
-    def digest(self, video: Video) -> str:
-        """Of the masks and of where they are. Raises UserError as ``ids``."""
-        digest = hashlib.sha256()
-        for number, ids in self.ids(video):
-            digest.update(f"{number} {ids.shape}".encode() + ids.tobytes())
-        return digest.hexdigest()
+    def digests(self, video: Video) -> dict[int, str]:
+        """Of the masks, by the numbers of their frames. Raises UserError as ``ids``."""
+        return {number: digest_of({"ids": torch.from_numpy(ids)}) for number, ids in self.ids(video)}
 
     @property
     def class_of(self) -> dict[int, int]:
