@@ -38,11 +38,14 @@ def parse_args() -> argparse.Namespace:
     parser = parser_of(__doc__, __file__)
     add(parser, "weights", required=True)
     add(parser, "frames", required=True, help="folders of frames, folders of such folders, or video files")
-    masks = "PNGs of ids, 1 for the first object, called as their frames; one alone is of the first frame, whatever its"
-    masks += " name. Of several videos a folder, with VIDEO.png or VIDEO/*.png"
+    masks = "PNGs of ids, 1 for the first object, called as their frames; one alone that is called otherwise is of the"
+    masks += " first frame. Of several videos a folder, with VIDEO.png or VIDEO/*.png"
     add(parser, "masks", help=masks)
-    corners = "in place of --masks: of one video X0 Y0 X1 Y1 in px of the first frame, for each object, or a data set"
-    add(parser, "boxes", nargs="+", default=[], type=str, help=f"{corners} such as coco:FRAMES:FILE, with one frame's")
+    boxes = (
+        "in place of --masks: of one video X0 Y0 X1 Y1 in px of the first frame, for each object, or a data set such"
+    )
+    boxes += " as coco:FRAMES:FILE, with one frame's"
+    add(parser, "boxes", nargs="+", default=[], type=str, metavar="BOX", help=boxes)
     add(parser, "output", required=True)
     add(parser, "config-file", default=RECIPE, help=f"protocol and, of ResNets, the map {DEFAULT}")
     add_runner_options(parser)
