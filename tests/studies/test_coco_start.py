@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,14 @@ from trees import refusal
 
 from projects.ToyScenes import make_toy_scenes
 from revisit.checkpoint.convert import convert
+from revisit.engine.setup import make_config
+from revisit.keys import with_values
 from studies.coco_start.convert import CONVOLUTION, published_names
 from studies.coco_start.graph_model import read_graph_model
 from studies.coco_start.nanodet import EPSILON, CspBlock, NanoDetBackbone, Pyramid, published_tensors
 from studies.coco_start.score import PLACES, NanoDet, _decoded
+
+from detectron2.modeling import build_model
 
 WIDTH, CLASSES = 2, 3
 HEAD = [(3, 8, 8), (1, 8, CLASSES + 4 * PLACES)] * 3  # side of kernel, in, out
@@ -267,6 +272,18 @@ def test_a_detector_trains_from_converted_weights_and_compare_starts_takes_them(
     assert "| random weights |" in text and "| nanodet |" in text
     (log,) = (tmp_path / "compare").rglob("*nanodet*/**/log.txt")
     assert "56 of 56 backbone tensors loaded" in log.read_text()
+
+
+@pytest.mark.parametrize("recipe", sorted(Path(RECIPE).parent.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_recipe_opens_with_its_command_and_builds_a_detector(recipe):
+    assert f"# Command   python tools/train_net.py --config-file {recipe}" in recipe.read_text()
+    cfg = make_config(str(recipe), ["MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu", "MODEL.ROI_HEADS.NUM_CLASSES", 5])
+    if recipe.stem.startswith("aerial"):
+        assert cfg.INPUT.CROP.SIZE == [192, 192] and cfg.INPUT.MIN_SIZE_TEST == 384
+    model = build_model(with_values(cfg, {"MODEL.FPN.NORM": "BN"}))
+    sizes = {number for level in cfg.MODEL.ANCHOR_GENERATOR.SIZES for number in level}
+    assert sizes == {16, 32, 64, 128, 256} and cfg.SOLVER.MAX_ITER == 2000 and cfg.SOLVER.BASE_LR == 0.01
+    assert len(model.proposal_generator.in_features) == len(cfg.MODEL.ANCHOR_GENERATOR.SIZES)
 
 
 @pytest.mark.real_data
