@@ -240,6 +240,18 @@ def test_a_checkpoint_with_batch_norm_converts_to_the_same_names_and_maps(graph)
     assert weights.flags["INPUT.FORMAT"] == "BGR" and weights.flags["MODEL.NANODET.WIDTH"] == WIDTH
 
 
+def test_a_checkpoint_becomes_weights_for_rgb_by_the_command_of_all_weights(graph, tmp_path):
+    checkpoint = published(published_names(read_graph_model(graph[0])), norm=lambda key: True)
+    torch.save(checkpoint, tmp_path / "nanodet.ckpt")
+    how = "--imports studies.coco_start.nanodet --format rgb"
+    run(f"python tools/convert_to_d2.py {tmp_path}/nanodet.ckpt {tmp_path}/out.pth {how}", tmp_path)
+    weights, expected = torch.load(tmp_path / "out.pth", weights_only=True)["model"], convert(checkpoint).tensors
+    assert weights.keys() == expected.keys()
+    stem = "stages.0.conv.weight"
+    torch.testing.assert_close(weights.pop(stem), expected.pop(stem).flip(1), rtol=0, atol=0)
+    assert all(torch.equal(value, expected[key]) for key, value in weights.items())
+
+
 def test_a_checkpoint_without_a_part_of_its_batch_norm_is_refused_by_name(graph):
     checkpoint = published(published_names(read_graph_model(graph[0])), norm=lambda key: True)
     del checkpoint["state_dict"]["model.backbone.stages.0.bn.bias"]
