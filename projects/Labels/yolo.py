@@ -37,8 +37,9 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Labelled
     Raises:
         UserError: see label_files; no class names; a line that is neither of the two, or may be both.
     """
+    files = label_files(images, labels, ".txt").values()
     classes, keypoints = _classes_and_keypoints(labels, names)
-    lines_of = {file: _read_lines(file) for file in label_files(images, labels, ".txt").values() if file}
+    lines_of = {file: _read_lines(file) for file in files if file}
     lines = list(chain.from_iterable(lines_of.values()))
     end = 1 + BOX if are_boxes(lines, keypoints) else None
 

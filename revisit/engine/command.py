@@ -105,5 +105,16 @@ def pairs_of(words: Sequence[object]) -> dict[str, Any]:
     if late := [key for key in keys if key.startswith("--")]:
         raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
     got = " ".join(map(str, words))
-    expect(len(words) % 2 == 0, f"expected pairs KEY VALUE at the end, after --opts or not, got {got}")
+    expect(len(words) % 2 == 0, f"expected pairs KEY VALUE at the end, after --opts or not, got {got}{_meant(words)}")
     return dict(zip(keys, words[1::2], strict=True))
+
+
+def _meant(words: Sequence[object]) -> str:
+    """The end of a message about words that are no pairs: what was probably meant by one of them."""
+    for word in map(str, words):
+        key, sign, value = word.partition("=")
+        if sign and key.isupper():
+            return f"; did you mean {key} {value}?"
+        if word.endswith(".yaml"):
+            return f"; did you mean --config-file {word}?"
+    return ""

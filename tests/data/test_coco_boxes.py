@@ -159,6 +159,13 @@ def test_what_is_wrong_in_a_coco_file_is_named(coco, change, named):
     assert named in line and (name.rpartition(":")[2] in line or "not found" in line)
 
 
+def test_the_folder_and_the_file_are_not_taken_for_each_other(coco):
+    kind, images, file = coco().split(":")
+    assert f"{images} is a folder: expected coco:FOLDER" in one_line_error(f"{kind}:{file}:{images}")
+    Path(file).write_text("hello")
+    assert "expected JSON in COCO's format" in one_line_error(f"{kind}:{images}:{file}")
+
+
 def test_annotations_of_other_images_are_left_out(coco):
     records = get_records(coco(of("annotations", image_id=8)))
     assert [len(record["annotations"]) for record in records] == [2, 0]

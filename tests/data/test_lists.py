@@ -24,6 +24,11 @@ def test_a_name_with_a_line_end_is_not_two_images(tmp_path, end):
         refused("1 of 1 images by .* not found", get_records, f"list:{tmp_path}/list.txt")
 
 
+def test_a_folder_that_is_not_there_has_one_beside_it_that_was_meant(tmp_path):
+    (tmp_path / "photos").mkdir()
+    refused("fotos not found; did you mean photos\\?", get_records, f"folder:{tmp_path}/fotos")
+
+
 def test_line_feeds_and_carriage_returns_before_them_end_lines(tmp_path):
     names = ["a b.png", "ü.png", "\u2003wide.png"]
     for name in names:

@@ -52,6 +52,8 @@ def test_numbers_that_count_nothing_are_refused(words, tmp_path):
 def test_half_a_pair_is_refused(monkeypatch):
     refused("expected pairs KEY VALUE", parsed, ["photos", "--opts", "SEED"], monkeypatch, bare=False)
     refused("expected pairs KEY VALUE", parsed, ["SEED"], monkeypatch, bare=True)
+    refused("did you mean SEED 1\\?", parsed, ["SEED=1"], monkeypatch, bare=True)
+    refused("did you mean --config-file my.yaml\\?", parsed, ["my.yaml"], monkeypatch, bare=True)
 
 
 def test_an_option_after_the_pairs_is_told_where_it_belongs(monkeypatch):

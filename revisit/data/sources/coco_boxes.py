@@ -30,6 +30,7 @@ def load_coco(images: Path, annotations: Path) -> LabelledSet:
     Raises:
         UserError: the file is none of COCO's, or an image that it names is not there.
     """
+    expect(not annotations.is_dir(), f"{annotations} is a folder: expected coco:FOLDER_OF_IMAGES:FILE.json")
     return load_coco_dict(read_coco(annotations), images, str(annotations))
 
 

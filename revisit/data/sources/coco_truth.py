@@ -42,7 +42,7 @@ OTHER_AREA = "state an area that neither their mask nor their box has: the mask'
 
 def read_coco(file: Path) -> Any:
     """The content of a JSON file. Raises UserError where it is none."""
-    with translated(f"reading {file}", content=True):
+    with translated(f"reading {file}, expected JSON in COCO's format", content=True):
         return json.loads(input_file(file).read_text(encoding="utf-8-sig"))
 
 

@@ -17,7 +17,7 @@ from revisit.data.sources.file_names import other_spellings
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, sample
 from revisit.data.sources.split_files import read_names_of_images, text_of_names
-from revisit.errors import UserError, expect, first_few
+from revisit.errors import UserError, did_you_mean, expect, first_few
 from revisit.files import write_whole
 
 from detectron2.utils.logger import log_first_n
@@ -50,7 +50,8 @@ def load_folder(path: Path) -> Records:
     Raises:
         UserError: no folder, or no image in it.
     """
-    expect(path.is_dir(), f"folder of images {path} not found")
+    beside = [other.name for other in path.parent.glob("*") if other.is_dir()]
+    expect(path.is_dir(), f"folder of images {path} not found{did_you_mean(path.name, beside)}")
     files, visited, others = [], set(), {}
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
