@@ -10,7 +10,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, warn_of_shared
-from revisit.data.sources.records import Records, others_than, sample, shared_images
+from revisit.data.sources.records import Records, others_than, shared_pairs, such_as
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -35,10 +35,11 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         effect = "their score says nothing of new images; expected others"
         warn_of_shared(records, f"DATASETS.TRAIN {name}", tested, test, effect)
         warn_of_torn(records, f"DATASETS.TRAIN {name}", tested, test, pixel_format(cfg))
-        # Files are read again only where something is alike: of the images that alike_images compares.
-        if alike and alike > shared_images(sample(records), sample(tested)):
-            which = f"{alike:,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"
-            logger.warning(f"{which}: saved again, or frames of one video; revisit curate --test lists them")
+        again = [pair for pair in alike if not shared_pairs(*([image] for image in pair))]
+        if again:
+            which = f"{len(again):,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"
+            why = "saved again, or frames of one video; revisit curate --test lists them"
+            logger.warning(f"{which}: {why}{such_as(again)}")
 
 
 def warn_of_torn(learned: Records, where: str, tested: Records, test: str, pixels: PixelFormat) -> None:

@@ -20,15 +20,18 @@ SAME_SCENE, MOST_OTHERS = 0.5, 0.8
 ALIKE = 0.98  # correlation of two small pictures; see docs/results/curation.md for what it finds
 
 
-def alike_images(one: Records, other: Records, pixels: PixelFormat) -> tuple[int, int]:
-    """How many images of ``other`` nearly equal one of ``one``, and how many were compared: at most SAMPLED of each.
+def alike_images(one: Records, other: Records, pixels: PixelFormat) -> tuple[list[tuple[dict, dict]], int]:
+    """The images of ``other`` that nearly equal one of ``one``, each with the most similar of these, and how many were
+    compared: at most SAMPLED of each.
 
     Two do where their pictures of SIDE x SIDE px, less the mean of each channel, have a correlation of ALIKE.
     """
-    compared = sample(other)
+    known, compared = sample(one), sample(other)
     pictures = partial(ask_each, partial(_small_picture, pixels=pixels), title="looking for copies")
-    ours, theirs = (np.stack(pictures(records)) for records in (sample(one), compared))
-    return int((theirs @ ours.T > ALIKE).any(axis=1).sum()), len(compared)
+    ours, theirs = (np.stack(pictures(records)) for records in (known, compared))
+    alike = theirs @ ours.T
+    best = zip(compared, alike.argmax(axis=1), alike.max(axis=1), strict=True)
+    return [(record, known[place]) for record, place, how_alike in best if how_alike > ALIKE], len(compared)
 
 
 def are_frames(pairs: Sequence[tuple[dict, dict]], pixels: PixelFormat) -> bool:

@@ -4,7 +4,7 @@ import logging
 
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
-from revisit.data.sources.records import Records, shared_images
+from revisit.data.sources.records import Records, shared_pairs, such_as
 from revisit.errors import UserError, expect, first_few
 from revisit.keys import Decision, Facts, architecture_of, integer, network_of, of_detectron2, value_of
 
@@ -78,9 +78,10 @@ def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> Records:
 
 
 def warn_of_shared(learned: Records, where: str, tested: Records, test: str, effect: str) -> None:
-    """Warn of images of the data set ``test`` that are learned from ``where``, too, with its ``effect``."""
-    if shared := shared_images(learned, tested):
-        logger.warning(f"{shared:,} of {len(tested):,} images of {test} are in {where}, too: {effect}")
+    """Warn of images of the data set ``test`` that are learned from ``where``, too, with its ``effect`` and names."""
+    if pairs := shared_pairs(learned, tested):
+        which = f"{len(pairs):,} of {len(tested):,} images of {test} are in {where}, too"
+        logger.warning(f"{which}: {effect}{such_as(pairs)}")
 
 
 def num_classes(cfg: CfgNode) -> int | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_bytes
 from revisit.data.sources.rows import Rows
+from revisit.errors import first_few
 from revisit.progress import progress
 from revisit.threads import thread_pool
 
@@ -171,30 +172,45 @@ def _differ(part: str, before: list[dict], now: list[dict]) -> bool:
 
 def others_than(some: Records, records: Records) -> list[dict]:
     """The images of ``records`` that are no file of ``some``."""
-    files = {_location(record) for record in some} - {None}
+    files = _locations(some)
     return [record for record in records if _location(record) not in files]
 
 
 def shared_images(one: Records, other: Records) -> int:
-    """How many images of ``other`` are in ``one`` too: the same file, or a file with the same bytes.
+    """How many ``shared_pairs`` there are."""
+    return len(shared_pairs(one, other))
+
+
+def shared_pairs(one: Records, other: Records) -> list[tuple[dict, dict]]:
+    """The images of ``other`` that are in ``one`` too, each with what it is there: the same file, or a file with the
+    same bytes.
 
     Bytes are compared of at most COMPARED images of each, and read only where their number is equal.
     """
-    rest = others_than(one, other)
+    files = _locations(one)
+    pairs = [(record, record) for record in other if _location(record) in files]
     by_size: dict[int, Records] = defaultdict(list)
     for record in sample(one, COMPARED):
         by_size[_size(record)].append(record)
 
     @cache
-    def contents(size: int) -> set[bytes]:
-        return {_content(record) for record in by_size[size]} - {b""}
+    def contents(size: int) -> dict[bytes, dict]:
+        return {_content(record): record for record in reversed(by_size[size])}
 
-    same = len(other) - len(rest)
-    for record in sample(rest, COMPARED):
+    for record in sample(others_than(one, other), COMPARED):
         size = _size(record)
-        if size > 0 and size in by_size:
-            same += _content(record) in contents(size)
-    return same
+        content = _content(record) if size > 0 and size in by_size else b""
+        if content and content in contents(size):
+            pairs.append((record, contents(size)[content]))
+    return pairs
+
+
+def such_as(pairs: Iterable[tuple[dict, dict]]) -> str:
+    """`` (b.png like a.png)`` of the first few pairs of images, for the end of a message; `` (a.png)`` where both are
+    that file, "" where they have none."""
+    named = [[record.get("file_name", "") for record in pair] for pair in pairs]
+    words = first_few([" like ".join(dict.fromkeys(names)) for names in named if all(names)])
+    return f" ({words})" if words else ""
 
 
 def equal_images(records: Records) -> list[list[dict]]:
@@ -209,6 +225,10 @@ def equal_images(records: Records) -> list[list[dict]]:
             by_content[_content(record)].append(record)
         groups += [same for content, same in by_content.items() if content and len(same) > 1]
     return groups
+
+
+def _locations(records: Records) -> set[tuple[str, object] | None]:
+    return {_location(record) for record in records} - {None}
 
 
 def _location(record: dict) -> tuple[str, object] | None:

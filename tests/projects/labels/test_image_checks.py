@@ -227,11 +227,11 @@ def test_images_that_are_saved_again_are_alike_and_others_are_not(tmp_path):
     unlike = [{"image": np.array(scene(number))} for number in range(100, 130)]
     unlike += [{"image": np.full((40, 40, 3), value, np.uint8)} for value in (0, 128)]
     unlike += [{"file_name": str(tmp_path / "no image.jpg")}]
-    assert alike_images(learned, unlike, PHOTOGRAPHS) == (0, 33)
+    assert alike_images(learned, unlike, PHOTOGRAPHS) == ([], 33)
     for number, change in enumerate(SAVED_AGAIN.values()):
         change(scene(number)).save(tmp_path / f"copy{number}.jpg", quality=60)
     copies = [{"file_name": str(path)} for path in sorted(tmp_path.glob("copy*.jpg"))]
-    assert alike_images(learned, [*copies, *unlike], PHOTOGRAPHS) == (4, 37)
+    assert alike_images(learned, [*copies, *unlike], PHOTOGRAPHS) == (list(zip(copies, learned, strict=False)), 37)
 
 
 def test_test_images_that_are_saved_again_are_warned_of(tmp_path, monkeypatch, caplog):
@@ -248,6 +248,23 @@ def test_test_images_that_are_saved_again_are_warned_of(tmp_path, monkeypatch, c
     assert (
         line.startswith("2 of 3 images of mine nearly equal one of DATASETS.TRAIN photos") and "curate --test" in line
     )
+    assert line.endswith(f"({tmp_path}/test1.jpg like {tmp_path}/1.png, {tmp_path}/test2.jpg like {tmp_path}/2.png)")
+
+
+def test_test_images_that_are_learned_from_are_named_with_what_they_equal(tmp_path, monkeypatch, caplog):
+    for number in range(8):
+        scene(number).save(tmp_path / f"{number}.png")
+    (tmp_path / "again.png").write_bytes((tmp_path / "5.png").read_bytes())
+    learned = [{"file_name": f"{tmp_path}/{number}.png"} for number in range(8)]
+    tested = [*learned[:1], {"file_name": f"{tmp_path}/again.png"}]
+    monkeypatch.setattr(leaks_module, "get_records", lambda name: tested)
+    cfg = make_config("configs/own_images/detection.yaml", ["DATASETS.TEST", ("mine",)])
+    leaks(cfg, "photos", learned, to_learn=True)
+    (line,) = [record.message for record in caplog.records]  # they are no copies that were saved again
+    assert line.endswith(f" expected others ({tmp_path}/0.png, {tmp_path}/again.png like {tmp_path}/5.png)")
+    monkeypatch.setattr(leaks_module, "get_records", lambda name: learned)
+    leaks(cfg, "photos", learned, to_learn=True)
+    assert caplog.records[-1].message.endswith(f"{tmp_path}/3.png, {tmp_path}/4.png and others)")
 
 
 def frames(folder: Path, count: int, *, moving: bool = True) -> list[dict]:

@@ -133,4 +133,4 @@ def test_copies_are_found_by_all_channels(tmp_path):
     np.save(tmp_path / "other.npy", values)
     learned = [{"file_name": f"{tmp_path}/fields/{n}.tif"} for n in range(4)]
     tested = [{"file_name": f"{tmp_path}/{name}.npy"} for name in ("copy", "other")]
-    assert alike_images(learned, tested, format_of({}, learned)) == (1, 2)
+    assert alike_images(learned, tested, format_of({}, learned)) == ([(tested[0], learned[0])], 2)
