@@ -4,6 +4,8 @@ Each way takes unit rows (N, C), which of them are labelled already (N,) bool, h
 returns the places of these in the order of choosing, int64.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from projects.Rows.k_means import k_means
@@ -65,6 +67,21 @@ def k_centre(rows: np.ndarray, labelled: np.ndarray, budget: int, seed: int) -> 
 def at_random(rows: np.ndarray, labelled: np.ndarray, budget: int, seed: int) -> np.ndarray:
     """Any that are not labelled, all alike."""
     return np.random.default_rng(seed).permutation(np.flatnonzero(~labelled))[:budget]
+
+
+def without_duplicates(groups: Sequence[str], labelled: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+    """(N,) bool, which images there are to choose by: the labelled ones, and of each group without them the largest.
+
+    Args:
+        groups: of N images, such as near-duplicates.
+        labelled: (N,) bool.
+        pixels: (N,) of each image.
+    """
+    order = np.lexsort((-pixels, ~labelled))
+    _, first = np.unique(np.array(groups)[order], return_index=True)
+    stays = labelled.copy()
+    stays[order[first]] = True
+    return stays
 
 
 SELECTIONS = {"typical": typical, "k-centre": k_centre, "random": at_random}

@@ -11,7 +11,7 @@ from commands import one_line_error, run
 from projects.Rows import selection
 from projects.Rows.image_lists import labelled_in
 from projects.Rows.row_table import RowTable, save_table
-from projects.Rows.selection import SELECTIONS, at_random, k_centre, typical
+from projects.Rows.selection import SELECTIONS, at_random, k_centre, typical, without_duplicates
 from revisit.data.sources.catalog import get_records
 
 NO_LABELS = np.zeros(90, bool)
@@ -132,6 +132,29 @@ def test_labelled_images_are_not_chosen(table, tmp_path):
     (tmp_path / "labelled.txt").write_text("photos/new.png\n")
     text = one_line_error(f"python tools/select_images.py {words} --count 2", tmp_path)
     assert "the table lacks 1 of 1 images of --labelled" in text and "embed all images" in text
+
+
+def test_of_a_group_the_largest_image_stays_and_where_some_are_labelled_these_alone():
+    groups, labelled = list("aabbbcd"), np.array([0, 0, 0, 1, 1, 0, 1], bool)
+    stays = without_duplicates(groups, labelled, np.array([4, 5, 9, 1, 2, 3, 3]))
+    assert np.flatnonzero(stays).tolist() == [1, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("how", SELECTIONS)
+def test_of_near_duplicates_one_is_chosen_and_none_where_one_is_labelled(table, tmp_path, how):
+    """Twelve images in groups of 5, 3, 2, 1 and 1; one of the 3 has a label."""
+    groups = dict(zip(table.files.tolist(), "aaaaabbbccde", strict=True))
+    lines = (f"{name},{group}" for name, group in groups.items())
+    (tmp_path / "groups.csv").write_text("\n".join(["file_name,group", *lines]))
+    (tmp_path / "labelled.txt").write_text(f"{table.files[6]}\n")
+    words = f"--embeddings {tmp_path}/rows --labelled list:{tmp_path}/labelled.txt --how {how} --output {tmp_path}/out"
+    command = f"python tools/select_images.py {words} --rule groups={tmp_path}/groups.csv --count"
+    assert "4 of 12 images, next to 1 that" in run(f"{command} 4", tmp_path)
+    chosen = (tmp_path / "out/selected.txt").read_text().split()
+    assert sorted(groups[name] for name in chosen) == list("acde")
+    assert "at most 4, the images without labels of different groups" in one_line_error(f"{command} 5", tmp_path)
+    (tmp_path / "groups.csv").write_text(f"file_name,group\n{table.files[0]},a\n")
+    assert "has no group for 11 of 12 images" in one_line_error(f"{command} 4", tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["coco", "yolo"])
