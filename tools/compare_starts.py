@@ -34,7 +34,8 @@ from revisit.jobs.command_options import add_job_options, do_jobs, show_jobs
 
 def parse_args() -> argparse.Namespace:
     parser = parser_of(__doc__, __file__)
-    add(parser, "config-file", required=True, help="a recipe that learns from labels, for all starts")
+    group = parser.add_argument_group("What is compared: one recipe from several starts")
+    add(group, "config-file", required=True, help="a recipe that learns from labels, for all starts")
     starts = (
         "random: random init. FILE: a converted backbone, {seed} in it is the seed; or a name as of MODEL.WEIGHTS, "
         "such as imagenet:efficientnet_lite0. run:DIR: the whole network of a "
@@ -42,38 +43,42 @@ def parse_args() -> argparse.Namespace:
         "first makes of the training images without their labels. continue:FILE, continue:imagenet:NAME: a backbone, "
         "continued on them first"
     )
-    add(parser, "weights", nargs="+", required=True, metavar="START", help=starts)
-    add(parser, "labels", default=["all"], help="numbers of labelled images, such as 50, or 10/class (default: all)")
+    add(group, "weights", nargs="+", required=True, metavar="START", help=starts)
+    add(group, "continue-config", default="configs/own_images/continue.yaml")
+    add(group, "score", help="such as bbox/AP50 (default: AP, mIoU, rmse, top-1 or mAP)")
+    group = parser.add_argument_group("On which labels: all starts learn from the same images")
+    add(group, "labels", default=["all"], help="numbers of labelled images, such as 50, or 10/class (default: all)")
     pick = "images that get the labels, first those at its top: selected.txt of tools/select_images.py (default: drawn)"
-    add(parser, "labelled", metavar="LIST", help=f"{pick}; {{seed}} in its name is the seed")
-    add(parser, "seeds", default=[1, 2, 3], help="(default: 1 2 3)")
+    add(group, "labelled", metavar="LIST", help=f"{pick}; {{seed}} in its name is the seed")
+    add(group, "seeds", default=[1, 2, 3], help="(default: 1 2 3)")
+    twice = (
+        "photographs, such as folder:/data/photos: train from every start twice, plainly and with a teacher that finds "
+        "boxes in them (projects/Teacher), whose iterations cost about 2.3 times as much"
+    )
+    add(group, "unlabelled", help=twice)
+    group = parser.add_argument_group("How: whole trainings show most, a probe takes seconds")
     ways = (
         "finetune: as the recipe says. probe: judge frozen features of labelled regions, train nothing. until-flat: "
         "train for 1, 3, 10 ... times the recipe's length, with the best of three rates, until the score is flat. "
         "frozen: classify by frozen features, with a config of projects/FrozenEvaluations (default: %(default)s)"
     )
-    add(parser, "how", choices=("finetune", "probe", "until-flat", "frozen"), default="finetune", help=ways)
-    add(parser, "time", help="such as 60m or 8h: probe, then finetune by successive halving until the time is used")
-    held = "until-flat: share of the labelled images to choose by, or a data set (default: %(default)s)"
-    add(parser, "held-out", default="0.2", help=held)
+    add(group, "how", choices=("finetune", "probe", "until-flat", "frozen"), default="finetune", help=ways)
+    add(group, "time", help="such as 60m or 8h: probe, then finetune by successive halving until the time is used")
+    group = parser.add_argument_group("With --how until-flat: when a score no longer rises, and what a start cost")
+    held = "share of the labelled images to choose by, or a data set (default: %(default)s)"
+    add(group, "held-out", default="0.2", help=held)
     rule = (
-        "until-flat: tolerance=SCORE, a rise on them that counts (default: 1, of scores that are no percentages 0.01); "
+        "tolerance=SCORE, a rise on them that counts (default: 1, of scores that are no percentages 0.01); "
         "patience=N, lengths without a rise that end it (1); longest=N, no training is longer than N recipes (100)"
     )
     kinds = named({"tolerance": float, "patience": natural, "longest": natural})
-    add(parser, "rule", type=kinds, help=rule)
-    add(parser, "spent", help="until-flat: what a start has cost, where its folder does not say it")
-    whose = "until-flat: start whose last score the others' times are for (default: imagenet:'s, else the first)"
-    add(parser, "reference", help=whose)
-    add(parser, "continue-config", default="configs/own_images/continue.yaml")
-    twice = (
-        "photographs, such as folder:/data/photos: train from every start twice, plainly and with a teacher that finds "
-        "boxes in them (projects/Teacher), whose iterations cost about 2.3 times as much"
-    )
-    add(parser, "unlabelled", help=twice)
-    add(parser, "score", help="such as bbox/AP50 (default: AP, mIoU, rmse, top-1 or mAP)")
-    add(parser, "output", required=True, help="folder of all runs of this comparison")
-    add_job_options(parser, processes="one; without a GPU one per core")
+    add(group, "rule", type=kinds, help=rule)
+    add(group, "spent")
+    whose = "start whose last score the others' times are for (default: imagenet:'s, else the first)"
+    add(group, "reference", help=whose)
+    group = parser.add_argument_group("Where the runs lie, and who does them: the same command continues")
+    add(group, "output", required=True, help="folder of all runs of this comparison")
+    add_job_options(group, processes="one; without a GPU one per core")
     add(parser, "opts")
     args = parse(parser)
     args.weights, args.seeds = (list(dict.fromkeys(given)) for given in (args.weights, args.seeds))

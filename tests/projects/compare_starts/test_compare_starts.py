@@ -37,6 +37,17 @@ def depth_task(toy_datasets):
     return read_task(DEPTH, SHORT.split(), frozen=False)
 
 
+def test_the_help_has_its_options_in_groups_that_say_what_they_are_for():
+    text = run(f"{TOOL} --help", ROOT)
+    heads = re.findall(r"^(\S.*):\n(?=  -)", text, re.MULTILINE)
+    parts = {head.partition(":")[0]: text.partition(f"{head}:\n")[2].partition("\n\n")[0] for head in heads}
+    options = {head: set(re.findall(r"^  --([\w-]+)", part, re.MULTILINE)) for head, part in parts.items()}
+    assert options.pop("options") == {"debug", "version", "opts"}
+    assert options["With --how until-flat"] == {"held-out", "rule", "spent", "reference"}
+    assert options["On which labels"] == {"labels", "labelled", "seeds", "unlabelled"}
+    assert len(options) == 5 and max(map(len, options.values())) <= 8
+
+
 def cells_of(task, root, *paths, labels=("8", "all"), seeds=(1, 2)):
     starts = read_starts(paths, task.load(task.options), "configs/own_images/continue.yaml")
     return make_cells(task, starts, read_labels(labels, task, seeds), seeds, root=root)
