@@ -203,6 +203,17 @@ def test_an_outside_hooks_state_is_resumed(toy_datasets, tmp_path):
     assert state["steps"] == 4 and state["means"].keys() <= final["model"].keys()
 
 
+def test_a_temperature_changes_over_time_and_resumes_where_it_was(toy_datasets, tmp_path):
+    import_module("cosine_temperature")
+    options = ("SOLVER.MAX_ITER", 4, "SOLVER.CHECKPOINT_PERIOD", 2, "HOOKS", ("CosineTemperature",))
+    trainer = train(tmp_path / "whole", *options, "MOCO.TEMPERATURE", 0.4)
+    assert trainer.model.temperature == pytest.approx(0.3)  # of the last step, after 3 of 4
+    assert_resumes(tmp_path / "whole", tmp_path / "parts", 1, *options, "MOCO.TEMPERATURE", 0.4)
+    plain = train(tmp_path / "plain", *options[:-2], "MOCO.TEMPERATURE", 0.4)
+    first, second = (read_metrics(tmp_path / name / "metrics.json")["loss_inst"] for name in ("whole", "plain"))
+    assert first != second and plain.model.temperature == 0.4
+
+
 def test_an_unknown_hook_is_refused(tmp_path):
     cfg = run_config(tmp_path, "HOOKS", ("WeihgtAverage",))
     refused("HOOKS is .*: expected a list, each a name in HOOK_REGISTRY", check_values, cfg)
