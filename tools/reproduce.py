@@ -84,6 +84,8 @@ def main() -> None:
     missing = {job.result: what for job in jobs if (what := missing_inputs(job))}
     if args.dry_run:
         show_jobs(jobs, missing)
+        if args.profile == "paper":
+            print(gpu_hours_in_words([job for job in jobs if not job.done]))
         return
     folder = root / f"{args.table}{'_weights' * bool(args.weights)}{'_best' * (args.how == 'best')}"
 
@@ -95,6 +97,18 @@ def main() -> None:
     do_jobs(runnable(jobs, missing), root, args, parallel=parallel, write=write_all)
     for result, what in missing.items():
         print(f"not run for want of data: {result.parent.relative_to(root)} needs {what}", file=sys.stderr)
+
+
+def gpu_hours_in_words(jobs: list[Job]) -> str:
+    """What the pretrainings among the jobs take on GPUs, what that assumes, and what it leaves out."""
+    from projects.Planning.run_cost import ASSUMED, gpu_hours
+    from revisit.jobs.commands import planned_training
+
+    planned = [planned_training(job) for job in jobs]
+    trainings = [cfg for cfg in planned if cfg is not None]
+    hours = [hours for cfg in trainings if (hours := gpu_hours(cfg)) is not None]
+    others = f"{len(trainings) - len(hours)} other trainings and {len(jobs) - len(trainings)} jobs without training"
+    return f"{sum(hours):,.0f} GPU-hours for {len(hours)} pretrainings at {ASSUMED}; not counted: {others}"
 
 
 def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:

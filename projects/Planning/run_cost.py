@@ -14,6 +14,7 @@ from revisit.data.sources.records import sample
 from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import training_mapper
 from revisit.engine.dry_run import DRY_RUN_LINE_REGISTRY, DRY_RUN_REGISTRY
+from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError
 from revisit.keys import Facts
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -24,6 +25,30 @@ GIB = 2**30
 # What GPU-hours, and the images that a GPU takes, are stated for: a GPU's peak in dense bfloat16, and the share of it
 # that is assumed. It is low because batch norm and small maps wait for memory, not for arithmetic.
 GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
+ASSUMED = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
+# Sections and keys that change no operation of a step, or hardly any.
+_OF_NO_COST = ("SEED", "OUTPUT_DIR", "DATASETS", "TEST", "KNN_EVAL", "SOLVER", "NEIGHBORS.NUM_NEIGHBORS")
+_known: dict[str, int] = {}  # operations of the steps that gpu_hours has counted
+
+
+def gpu_hours(cfg: CfgNode) -> float | None:
+    """What a pretraining takes on one GPU as ASSUMED; None of another training, and of a length that is not decided.
+
+    A step's operations are counted once for all configs that have the same.
+    """
+    if not method_of(cfg) or cfg.SOLVER.MAX_ITER <= 0:
+        return None
+    facts = {key: value for key, value in plain_config(cfg).items() if not key.startswith(_OF_NO_COST)}
+    step = f"{cfg.SOLVER.IMS_PER_BATCH} {facts}"
+    if step not in _known:
+        cost = step_cost(cfg, 1)
+        _known[step] = cost.forward_flops + cost.backward_flops
+    return hours_of(_known[step] * cfg.SOLVER.MAX_ITER)
+
+
+def hours_of(operations: float) -> float:
+    """As ASSUMED."""
+    return operations / (UTILISATION * PEAK_FLOPS) / 3600
 
 
 @DRY_RUN_REGISTRY.register()
@@ -62,7 +87,6 @@ def _cost(cfg: CfgNode, num_processes: int) -> dict:
     cost = step_cost(cfg, num_processes)
     gib = {kind: round(size / GIB, 4) for kind, size in cost.memory.items()}
     step = num_processes * (cost.forward_flops + cost.backward_flops)
-    assumed = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
     entries = {
         "shapes": cost.shapes,
         "memory_gib_per_process": {**gib, "total": round(sum(cost.memory.values()) / GIB, 4)},
@@ -71,17 +95,16 @@ def _cost(cfg: CfgNode, num_processes: int) -> dict:
             "backward": num_processes * cost.backward_flops / 1e12,
             "total": step / 1e12,
         },
-        **_feeding(cfg, UTILISATION * PEAK_FLOPS * cfg.SOLVER.IMS_PER_BATCH / step, assumed),
+        **_feeding(cfg, UTILISATION * PEAK_FLOPS * cfg.SOLVER.IMS_PER_BATCH / step),
     }
     if cfg.SOLVER.MAX_ITER:
         operations = step * cfg.SOLVER.MAX_ITER
-        hours = operations / (UTILISATION * PEAK_FLOPS) / 3600
         entries["tflop_of_run"] = operations / 1e12
-        entries["gpu_hours"] = {"total": round(hours, 2), "assumed": assumed}
+        entries["gpu_hours"] = {"total": round(hours_of(operations), 2), "assumed": ASSUMED}
     return entries
 
 
-def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
+def _feeding(cfg: CfgNode, gpu_rate: float) -> dict:
     """How many cores load what one GPU takes, ``gpu_rate`` images a second; nothing where there are no images."""
     try:
         rate, count = core_rate(cfg)
@@ -89,7 +112,7 @@ def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
         return {}
     cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
     measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
-    how = {"measured": measured, "assumed": f"a GPU's rate: {assumed}"}
+    how = {"measured": measured, "assumed": f"a GPU's rate: {ASSUMED}"}
     return {"loading": {"cores_per_gpu": cores, "images_per_second": rates, **how}}
 
 

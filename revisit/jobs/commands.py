@@ -30,6 +30,8 @@ from revisit.jobs.sbatch import BatchJob
 from revisit.jobs.with_parent import start_child
 from revisit.plugins import PACKAGES, TRAIN, find_config, find_file
 
+from detectron2.config import CfgNode
+
 RECORD = "job.json"
 LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process holds it
 
@@ -137,26 +139,36 @@ def data_facts(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def cost_of(job: Job) -> str:
-    """The training's iterations, ``92,400 iterations of 256 images``, or what else the job does, in words.
+    """The training's iterations, ``92,400 iterations of 256 images``, or what else the job does, in words."""
+    cfg = planned_training(job)
+    if cfg is None:
+        command = job.commands[0]
+        return {"-c": "a plot"}.get(command[0], "frozen features" if "--config-file" in command else command[0])
+    if cfg.SOLVER.MINUTES:
+        return f"{cfg.SOLVER.MINUTES:g} minutes"
+    if cfg.SOLVER.MAX_ITER <= 0:
+        return f"{cfg.SOLVER.EPOCHS} epochs"
+    return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"
+
+
+def planned_training(job: Job) -> CfgNode | None:
+    """The config of the training that a job begins with, None of other jobs. Its length is decided, unless it is one in
+    time or its images are not known.
 
     Data sets that are not on disk count with their published sizes.
     """
     command = job.commands[0]
     if command[0] != TRAIN:
-        return {"-c": "a plot"}.get(command[0], "frozen features" if "--config-file" in command else command[0])
+        return None
     options = _options(command)
     for key in ("MODEL.WEIGHTS", "OUTPUT_DIR"):  # neither is there yet
         options.pop(key, None)
     words = list(itertools.chain.from_iterable(options.items()))
     cfg = make_config(command[command.index("--config-file") + 1], words, for_here=False)
-    if cfg.SOLVER.MINUTES:
-        return f"{cfg.SOLVER.MINUTES:g} minutes"
-    if cfg.SOLVER.MAX_ITER <= 0:
-        try:
+    if cfg.SOLVER.MAX_ITER <= 0 and not cfg.SOLVER.MINUTES:
+        with contextlib.suppress(UserError):
             decide_by_images(cfg, assume_missing=True, looked_at=False)
-        except UserError:
-            return f"{cfg.SOLVER.EPOCHS} epochs"
-    return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"
+    return cfg
 
 
 def _options(command: tuple[str, ...]) -> dict[str, str]:

@@ -15,6 +15,8 @@ from projects.Paper.cells import Cell, JobBuilder, make_cells
 from projects.Paper.figures import figure_jobs
 from projects.Paper.paper_tables import COLUMNS, ROWS, given_rows, paper_values
 from projects.Paper.result_table import as_csv, as_latex, as_markdown, ours, plot_sweep
+from projects.Planning import run_cost
+from projects.Planning.step_cost import StepCost
 from revisit.engine.setup import make_config
 from revisit.jobs.commands import Job, cost_of, missing_inputs, with_needs
 
@@ -186,7 +188,9 @@ def test_the_table_is_written_for_people_programs_and_papers(toy_datasets, tmp_p
 
 @pytest.fixture
 def reproduce(monkeypatch, capsys):
-    """Runs tools/reproduce.py in this process; what it prints."""
+    """Runs tools/reproduce.py in this process; what it prints. A step takes as long as any other."""
+    monkeypatch.setattr(run_cost, "step_cost", lambda cfg, processes: StepCost({}, {}, 3 * 10**12, 6 * 10**12, 0))
+    monkeypatch.setattr(run_cost, "_known", {})
 
     def call(words: str, datasets: Path, code: int = 0) -> str:
         monkeypatch.setenv("DETECTRON2_DATASETS", str(datasets))
@@ -225,6 +229,30 @@ def test_a_dry_run_says_jobs_cost_and_missing_data(reproduce, tmp_path):
     text = reproduce(f"ablation --dry-run --seeds 1 1 --output {tmp_path}/out", tmp_path)
     assert "92,400 iterations of 256 images; MISSING coco_2017_train_images" in text
     assert "48 jobs, 0 done, 48 without data" in text and not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_sums_the_gpu_hours_of_what_it_would_do(reproduce, tmp_path):
+    """92,400 iterations of 9 TFLOP each, at 31.2 TFLOP/s, for each of two pretrainings."""
+    command = f"sota --dry-run --seeds 1 2 --only +CC+A+kNN,seg_VOC +CC+A+kNN,VOC_SVM_mAP --output {tmp_path}"
+    text = reproduce(command, tmp_path)
+    (line,) = re.findall(r"(.*) GPU-hours for 2 pretrainings at 10% of the 312 TFLOP/s of an A100", text)
+    iterations = [int(number.replace(",", "")) for number in re.findall(r"pretraining \(([\d,]+) iterations", text)]
+    assert len(iterations) == 2
+    assert int(line.replace(",", "")) == pytest.approx(sum(iterations) * 9 / 31.2 / 3600, abs=0.5)
+    assert "not counted: 2 other trainings and 2 jobs without training" in text
+    assert "GPU-hours" not in reproduce(f"{command} --profile toy", tmp_path)
+
+
+def test_configs_of_one_step_are_counted_once_for_their_lengths(toy_datasets, monkeypatch):
+    counted = []
+    monkeypatch.setattr(run_cost, "_known", {})
+    monkeypatch.setattr(run_cost, "step_cost", lambda cfg, n: counted.append(cfg) or StepCost({}, {}, 10**12, 0, 0))
+    recipes = (["SEED", 2, "SOLVER.MAX_ITER", 3120], ["SOLVER.MAX_ITER", 6240], ["VIEWS.NUM_SMALL", 0])
+    hours = [run_cost.gpu_hours(make_config("configs/toy/pretrain.yaml", [*recipe])) for recipe in recipes]
+    assert hours == [pytest.approx(100 / 3600), pytest.approx(200 / 3600), None] and len(counted) == 1
+    longer = make_config("configs/toy/pretrain.yaml", ["VIEWS.NUM_SMALL", 0, "SOLVER.MAX_ITER", 3120])
+    assert run_cost.gpu_hours(longer) == pytest.approx(100 / 3600) and len(counted) == 2
+    assert run_cost.gpu_hours(make_config("configs/toy/depth.yaml", ["SOLVER.MAX_ITER", 9])) is None
 
 
 @pytest.mark.parametrize("command", [c for c in documented("projects/Paper/tables.md") if TOOL in c])
