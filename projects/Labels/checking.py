@@ -3,24 +3,26 @@
 from argparse import Namespace
 from collections import Counter, defaultdict
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from projects.Discover.tiled import tiling_and_images
-from projects.Labels.detections import judged, missing, read_detections, shifted
-from projects.Labels.half_detectors import train_halves
+from projects.Labels.detections import how_good, judged, missing, read_detections, shifted
+from projects.Labels.half_detectors import half_jobs, train_halves
 from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.pictures import SHOWN, draw
 from projects.Labels.suspects import NOT_A_LABEL, Suspect, odd, ordered, swapped, write_suspects
 from projects.Labels.votes import Vote, vote
 from projects.Rows.embedders import Embedder, embedder_of
-from projects.Rows.embedding import embed, rows_of
+from projects.Rows.embedding import embed, rows_of, seconds_to_embed
 from projects.Rows.regions import Places, boxes_of, whole_images
-from projects.Rows.row_table import RowTable
+from projects.Rows.row_table import TABLE, RowTable
 from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.evaluation.nearest import nearest
+from revisit.jobs.commands import Job, cost_of
 
 ROWS, DETECTORS = "rows", "detectors"
 
@@ -46,16 +48,20 @@ def check(args: Namespace) -> Counter[str]:
     results = read_detections(args.boxes, labels.class_names) if args.boxes else {}
     places = boxes_of(args.data) if labels.of == "box" else whole_images(args.data)
     embedder = embedder_of(_options(args, labels.of), [each.record for each in places])
+    halves = []
+    if args.config_file:
+        halves = half_jobs(args.data, labels, args.config_file, args.opts, args.output / DETECTORS)
+    _say_cost(places, embedder, halves, args.output / ROWS / TABLE)
     looked = _look(labels, places, args, embedder)
     suspects = swapped(looked.labels, looked.votes)
     if labels.of == "box":
         suspects += odd(looked.labels)
     if args.config_file:
-        folders = train_halves(args.data, labels, args.config_file, args.opts, args.output / DETECTORS)
-        results = read_detections(folders, labels.class_names)
+        results = read_detections(train_halves(halves), labels.class_names)
     if detectors:
         images = judged(looked.labels, results)
         suspects += missing(images, looked.labels) + shifted(images, looked.labels)
+        print(how_good(images))
     suspects = ordered(suspects, args.count)
     write_suspects(args.output, suspects, args.data)
     draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.data)
@@ -77,6 +83,17 @@ def _say(labels: Labels) -> None:
         print(f"left out: {line}")
     if not np.ptp(labels.classes):
         print(f"all boxes are of one class, {labels.class_names[labels.classes[0]]}: none can be swapped")
+
+
+def _say_cost(places: list[Places], embedder: Embedder, halves: list[Job], table: Path) -> None:
+    """Before it begins, what is to be done."""
+    count = sum(1 if each.boxes is None else len(each.boxes) for each in places)
+    what = f"looking at {len(places):,} images with {count:,} labels"
+    if not table.is_file():
+        what += f", about {seconds_to_embed(places, embedder) / 60:.1f} minutes for one process"
+    for job in halves:
+        what += f"; {job.name}: {'done before' if job.done else cost_of(job)}"
+    print(what, flush=True)
 
 
 def _options(args: Namespace, of: str) -> Namespace:

@@ -10,7 +10,7 @@ import numpy as np
 
 from projects.Labels.labels import Labels
 from projects.Labels.suspects import Suspect, box_text, of_label, of_place
-from projects.Reports.matching import JudgedImage, best_threshold, judge
+from projects.Reports.matching import JudgedImage, best_threshold, curve, judge
 from revisit.boxes.boxes import NOTHING, Boxes, iou
 from revisit.boxes.predictions_file import PREDICTIONS, evaluated_set, read_predictions, read_results
 from revisit.data.sources.catalog import get_records
@@ -64,6 +64,18 @@ def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
             images.append((number, judge(record, of_image)))
     expect(bool(images), "--boxes: none of these images is among the labelled ones; expected the same files")
     return images
+
+
+def how_good(images: Sequence[tuple[int, JudgedImage]]) -> str:
+    """A line that says how much the suspicions of these detectors are worth, by the labels, wrong ones included."""
+    of_all = curve([image for _, image in images])
+    threshold = best_threshold([image for _, image in images])
+    if of_all is None or not threshold:
+        return "the detectors find none of the labelled boxes: no box is rightly suspected to be missing or shifted"
+    last = np.flatnonzero(of_all.scores >= threshold)[-1]
+    found = f"the detectors find {of_all.recall[last]:.0%} of the labelled boxes of {len(images):,} images"
+    right = f"{of_all.precision[last]:.0%} of what they find is labelled so"
+    return f"{found}, and {right} (AP50 {100 * of_all.average_precision():.1f}, scores from {threshold:.2f} on)"
 
 
 def missing(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Suspect]:

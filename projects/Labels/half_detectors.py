@@ -23,16 +23,20 @@ def halves_of(name: str, labels: Labels) -> list[tuple[str, str]]:
     return [(one, other), (other, one)]
 
 
-def train_halves(name: str, labels: Labels, config: str, options: Sequence[str], root: Path) -> list[Path]:
-    """Train what is not trained yet, one after the other; the runs' folders, which have the detections.
-
-    ``options`` are KEY VALUE pairs over the recipe. Progress goes to stdout; an interrupted call continues.
-    """
+def half_jobs(name: str, labels: Labels, config: str, options: Sequence[str], root: Path) -> list[Job]:
+    """The trainings, whose folders will have the detections. ``options`` are KEY VALUE pairs over the recipe."""
     pairs = enumerate(halves_of(name, labels), start=1)
-    jobs = [_job(number, halves, name, labels, config, options, root) for number, halves in pairs]
+    return [_job(number, halves, name, labels, config, options, root) for number, halves in pairs]
+
+
+def train_halves(jobs: Sequence[Job]) -> list[Path]:
+    """Train what is not trained yet, one after the other; the runs' folders.
+
+    Progress goes to stdout; an interrupted call continues.
+    """
     for job in jobs:
         job.claim()
-    run_jobs(jobs, 1)
+    run_jobs(list(jobs), 1)
     return [job.result.parent for job in jobs]
 
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from revisit.data.images.deep_images import format_flags, format_keys, format_of
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
-from revisit.data.sources.records import fingerprint
+from revisit.data.sources.records import fingerprint, sample
 from revisit.errors import UserError, expect
 from revisit.jobs.parts import Arrays, Work, in_parts
 from revisit.jobs.processes import HERE
@@ -27,6 +28,7 @@ from revisit.jobs.runner import PerProcess, Runner
 
 PART = 256  # images
 BATCH = 64
+FIRST = 4  # images, by which the time for all is told
 PARTS = "parts"
 
 
@@ -99,6 +101,15 @@ def _digest(places: list[Places]) -> str:
     """Of all boxes and classes."""
     content = [[None if each.boxes is None else each.boxes.tolist(), each.classes] for each in places]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def seconds_to_embed(places: list[Places], embedder: Embedder) -> float:
+    """About how long ``embed`` takes without other processes, by FIRST of the images, spread evenly."""
+    some = sample(places, FIRST)
+    pixels = format_of(embedder.about["flags"], [each.record for each in some])
+    start = perf_counter()
+    _part(some, lambda: embedder, pixels, 0, range(len(some)))
+    return (perf_counter() - start) / len(some) * len(places)
 
 
 def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:

@@ -13,7 +13,8 @@ import pytest
 import torch
 from commands import one_line_error, run
 
-from projects.Labels.detections import judged, missing, read_detections, shifted
+from projects.Labels.detections import how_good, judged, missing, read_detections, shifted
+from projects.Labels.half_detectors import half_jobs
 from projects.Labels.labels import read_labels_of
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.suspects import odd, ordered
@@ -21,6 +22,7 @@ from projects.Labels.votes import TEMPERATURE, by_ridge, vote
 from projects.Rows.leave_image_out import STRENGTH, votes_of
 from revisit.errors import UserError
 from revisit.evaluation.nearest import nearest_others
+from revisit.jobs.commands import cost_of
 from studies.label_check.spoiling import KINDS, precision, read_spoiled, spoil
 
 COLOURS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210)}
@@ -160,6 +162,34 @@ def test_missing_and_shifted_boxes_are_those_of_a_plain_reading(world, tmp_path)
     overlap = across * down / (2 * width * height - across * down)
     assert first.box[0] == x + 14 and first.suspicion == pytest.approx(0.9 * (1 - overlap), abs=1e-5)
     assert first.suggestion == f"{x + 1:.1f} {y - 1:.1f} {x + 1 + width:.1f} {y - 1 + height:.1f}"
+
+
+def test_how_good_detectors_are_is_said_by_what_they_find_of_the_labels(world, tmp_path):
+    """Of 144 boxes they miss 36; of what they find all is labelled, up to one that lies on no box."""
+    labels = read_labels_of(name_of(world))
+    path = found_in(world, labels, tmp_path, drop=range(36))
+    path.write_text(json.dumps([*json.loads(path.read_text()), *[far(n) for n in range(12)]]))
+    text = how_good(judged(labels, read_detections([path], labels.class_names)))
+    assert "find 75% of the labelled boxes of 24 images, and 90% of what they find is labelled so" in text
+    assert text.endswith("scores from 0.90 on)") and re.search(r"AP50 \d\d\.\d,", text)
+    path.write_text(json.dumps([far(0)]))
+    assert "find none" in how_good(judged(labels, read_detections([path], labels.class_names)))
+
+
+def far(image):
+    """A detection on no box."""
+    return {"image_id": image, "category_id": 1, "bbox": [1.0, 1.0, 3.0, 3.0], "score": 0.95}
+
+
+def test_what_there_is_to_do_is_said_before_it_begins(world, weights, tmp_path):
+    (tmp_path / "data_set.json").write_bytes((world / "boxes.json").read_bytes())
+    detections = found_in(world, read_labels_of(name_of(world)), tmp_path / "found")
+    _, text = checked(world, weights, tmp_path, f"--boxes {detections}")
+    first, *others = text.splitlines()
+    assert re.match(r"looking at 24 images with 144 labels, about \d+\.\d minutes for one process$", first)
+    assert any(line.startswith("the detectors find 100% of the labelled boxes of 24 images") for line in others)
+    jobs = half_jobs(name_of(world), read_labels_of(name_of(world)), "own_images/detection.yaml", (), tmp_path)
+    assert all(re.match(r"[\d,]+ iterations of \d+ images", cost_of(job)) for job in jobs) and len(jobs) == 2
 
 
 def test_a_detection_of_two_classes_is_one_missing_box(world, tmp_path):
