@@ -1,36 +1,28 @@
-"""A sheet of images with the boxes and masks that were found."""
+"""A sheet of images with the boxes that were found."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as run_lengths
 
-from projects.Pictures.prediction_sheet import draw_objects
+from projects.Pictures.prediction_sheet import RANKS, draw_ranked
 from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
-from revisit.boxes.boxes import Boxes
+from revisit.boxes.boxes import corners_of
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import picture_of
 
-IMAGES, COLUMNS = 12, 3
-SHOWN = 8  # objects of an image
-TINY = 1e-12  # a score that is none
+IMAGES, COLUMNS = 12, 2  # on a telephone the lines of a third column would be too thin
+LEGEND = {place: (str(place + 1), color) for place, (color, _) in enumerate(RANKS)}
 
 
 def save_found(path: Path, images: Sequence[dict[str, Any]], pixels: PixelFormat) -> None:
     """Draw the best objects of images from all over the data set."""
     spread = evenly_spread(len(images), IMAGES)
     tiles = [_drawn(images[index], pixels) for index in spread]
-    rows = gallery(tiles, (), min(COLUMNS, len(tiles)))
-    save_sheet(path, rows, title="Found without labels", subtitle=pixels.caption(f"the best {SHOWN}"))
+    rows = [row._replace(legend=LEGEND) for row in gallery(tiles, (), min(COLUMNS, len(tiles)))]
+    save_sheet(path, rows, title="Found without labels", subtitle=pixels.caption(f"the best {len(RANKS)}, by colour"))
 
 
 def _drawn(image: dict[str, Any], pixels: PixelFormat) -> np.ndarray:
-    objects = image["objects"][:SHOWN]
-    found = Boxes.of_results([{"category_id": 0, **each} for each in objects])
-    masks = [run_lengths.decode(each["segmentation"]) for each in objects if "segmentation" in each]
-    relative = found.scores / found.scores.max(initial=TINY)
-    drawn = replace(found, scores=relative, masks=np.array(masks) if masks else None)
-    return draw_objects(picture_of(image, pixels), drawn, ["object"])
+    return draw_ranked(picture_of(image, pixels), corners_of(image["objects"]))

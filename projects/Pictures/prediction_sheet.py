@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from matplotlib import colormaps
 
-from projects.Pictures.tiles import PANEL, SheetRow, color_depth, fit
+from projects.Pictures.tiles import BLACK, PANEL, SheetRow, color_depth, fit, outline
 from revisit.boxes.boxes import Boxes
 from revisit.data.sources.labels import VOID
 
@@ -15,6 +15,18 @@ from detectron2.utils.visualizer import Visualizer
 PAINT, MASK_PAINT = 0.6, 0.4  # opacity of a class over the image, and of an object's mask
 LABEL, LETTER = 15, 6.4  # px: height of a box's label, and the width of a letter in it
 GREYS = 7  # their place among the ten pairs of tab20
+STRONG, THIN = 4, 2  # of OpenCV, which draws a px more
+# Okabe and Ito's, which colour-blind people tell apart: the best boxes in those that differ most, and their lines.
+RANKS = (
+    ((240, 228, 66), STRONG),
+    ((86, 180, 233), STRONG),
+    ((213, 94, 0), STRONG),
+    ((0, 158, 115), THIN),
+    ((204, 121, 167), THIN),
+    ((230, 159, 0), THIN),
+    ((0, 114, 178), THIN),
+    ((255, 255, 255), THIN),
+)
 
 
 def segmentation_row(caption: str, image: np.ndarray, names: list[str], *maps: np.ndarray) -> SheetRow:
@@ -76,6 +88,22 @@ def draw_objects(image: np.ndarray, objects: Boxes, names: list[str], size: int 
     The label of the highest score is placed first.
     """
     return draw_marked(image, objects, texts_of(objects, names), class_colors(names)[objects.classes], size)
+
+
+def draw_ranked(image: np.ndarray, boxes: np.ndarray, size: int = PANEL) -> np.ndarray:
+    """The image, its longer side fitted to ``size`` px, with outlines of (N, 4) xyxy boxes, best first.
+
+    As many are drawn as RANKS has colours, the worst first, so that no line hides that of a better box.
+    """
+    panel = fit(image, size).copy()
+    height, width = panel.shape[:2]
+    last = np.array([width, height] * 2) - 1
+    places = boxes * (width / image.shape[1])
+    for box, (color, line) in reversed(list(zip(places, RANKS, strict=False))):
+        inside = box.clip(line, last - line)
+        outline(panel, inside, BLACK, line + line // 2)
+        outline(panel, inside, color, line)
+    return panel
 
 
 def texts_of(objects: Boxes, names: list[str]) -> list[str]:

@@ -123,7 +123,7 @@ def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
     boxes = views["boxes"]
     last = np.array([tile.shape[1], tile.shape[0]] * 2) - 1
     for box, color in [(boxes.anchor, ANCHOR), (boxes.positive, POSITIVE), *((box, SMALL) for box in boxes.small)]:
-        outline(tile, np.minimum(box * TILE / max(image.shape[:2]), last), color)
+        outline(tile, np.minimum(box * TILE / max(image.shape[:2]), last), color, 2)
     return tile
 
 

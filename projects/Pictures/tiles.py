@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +40,8 @@ class SheetRow(NamedTuple):
 
 
 def gallery(tiles: Sequence[np.ndarray], captions: Sequence[str], columns: int) -> list[SheetRow]:
-    """Rows of tiles of one size with a caption below each, the last one filled up with white."""
-    blank = np.full_like(tiles[0], 255)
+    """Rows of tiles with a caption below each, the last one filled up with white."""
+    blank = np.full((1, 1, 3), 255, np.uint8)
     rows = []
     for start in range(0, len(tiles), columns):
         part = list(tiles[start : start + columns])
@@ -97,7 +98,7 @@ def save_sheet(
     Tiles keep their pixels. Raises OSError where ``path`` cannot be written."""
     grid = _Grid.of(rows, headers)
     top = MARGIN + LINE * sum(map(bool, (title, subtitle, headers)))
-    bottom = top + len(rows) * grid.step
+    *tops, bottom = accumulate(grid.steps, initial=top)
     legend = _legend_lines(rows, grid.room)
     sheet = Image.new("RGB", (grid.room + 2 * MARGIN, bottom + LINE * len(legend) + MARGIN - GAP), "white")
     pen = _Pen(sheet, grid)
@@ -105,8 +106,8 @@ def save_sheet(
     pen.write(MARGIN, MARGIN + 8 + LINE * bool(title), subtitle, grid.room, size=12, color=GREY)
     for left, header, color in zip(grid.lefts, headers, header_colors or [BLACK] * len(headers), strict=False):
         pen.write(left + grid.width // 2, top - 10, header, grid.width, size=14, color=color, anchor="mm")
-    for n, row in enumerate(rows):
-        pen.draw_row(row, top + n * grid.step)
+    for row, upper in zip(rows, tops, strict=True):
+        pen.draw_row(row, upper)
     for n, entries in enumerate(legend):
         pen.draw_legend(entries, bottom + 8 + n * LINE, grid.room // len(legend[0]))
     with written_whole(path) as temporary:  # compressed little: of photographs a quarter of the time
@@ -118,17 +119,18 @@ class _Grid(NamedTuple):
 
     lefts: list[int]  # of the columns
     width: int  # of a column
-    step: int  # from row to row
+    steps: list[int]  # from each row to the next
     room: int  # the width of all columns, with the scale of depths where there is one
 
     @classmethod
     def of(cls, rows: list[SheetRow], headers: Sequence[str]) -> _Grid:
         tiles = [tile for row in rows for tile in row.tiles]
         width = max([tile.shape[1] for tile in tiles] + [min(8 * len(header), HEADER) for header in headers])
-        height = max(tile.shape[0] for tile in tiles) + LINE * any(row.captions for row in rows)
+        below = GAP + LINE * any(row.captions for row in rows)
+        steps = [max(tile.shape[0] for tile in row.tiles) + below for row in rows]
         lefts = [MARGIN + n * (width + GAP) for n in range(len(rows[0].tiles))]
         room = lefts[-1] + width - MARGIN + SCALE * any(row.depth_range for row in rows)
-        return cls(lefts, width, height + GAP, room)
+        return cls(lefts, width, steps, room)
 
 
 def _legend_lines(rows: list[SheetRow], room: int) -> list[list[tuple[str, Color]]]:

@@ -26,7 +26,10 @@ from projects.Discover.discovery import (
 from projects.Discover.parts import FINER, find_parts, part_of
 from projects.Discover.ranking import best, contrast
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
+from projects.Discover.sheet import save_found
 from projects.Objectives.proposals import with_proposals
+from projects.Pictures.prediction_sheet import RANKS
+from projects.Pictures.tiles import GAP, LINE, MARGIN, PANEL
 from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.jobs import parts
 
@@ -171,6 +174,20 @@ def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, writ
     (tmp_path / "out" / FOUND).unlink()
     assert "in 3 of 3 images" in run(f"{command} --processes 2", tmp_path)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == first
+
+
+def test_the_picture_leaves_the_objects_to_be_seen(tmp_path):
+    cv2.imwrite(str(tmp_path / "grey.png"), np.full((PANEL, PANEL, 3), 128, np.uint8))
+    whole = run_lengths.encode(np.asfortranarray(np.ones((PANEL, PANEL), np.uint8)))
+    objects = [{"bbox": [20 + 30 * n, 40, 60, 300], "score": 1.0 - n / 10, "segmentation": whole} for n in range(10)]
+    images = [{"file_name": str(tmp_path / "grey.png"), "height": PANEL, "width": PANEL, "objects": objects}] * 3
+    save_found(tmp_path / "found.png", images, PHOTOGRAPHS)
+    sheet = cv2.imread(str(tmp_path / "found.png"))[..., ::-1]
+    assert sheet.shape[1] == 2 * (MARGIN + PANEL) + GAP  # a phone shows two tiles large enough
+    assert sheet.shape[0] == 2 * (MARGIN + PANEL) + GAP + 3 * LINE
+    tile = sheet[MARGIN + 2 * LINE :][:PANEL, MARGIN:][:, :PANEL]
+    assert (tile == 128).all(axis=-1).mean() > 0.8
+    assert all((tile == color).all(axis=-1).any() for color, _ in RANKS)
 
 
 def test_an_interrupted_comparison_continues_with_the_same_bytes(planted, write_pictures, tmp_path, monkeypatch):

@@ -1,10 +1,13 @@
 """Sheets show what they are given: colours at their places, one scale of depth, nothing outside its panel."""
 
+from itertools import combinations
+
+import cv2
 import numpy as np
 import pytest
 
 from projects.Pictures import prediction_sheet as sheet
-from projects.Pictures.prediction_sheet import class_colors, depth_row, draw_objects
+from projects.Pictures.prediction_sheet import RANKS, STRONG, THIN, class_colors, depth_row, draw_objects, draw_ranked
 from projects.Pictures.tiles import PANEL
 from revisit.boxes.boxes import Boxes
 
@@ -106,3 +109,44 @@ def test_scores_stand_after_names_and_the_surest_keeps_the_top():
     both = draw_objects(GREY, objects(box, box, scores=[0.1, 0.9]), NAMES)
     top = np.s_[105:113, 120:150]  # of the label, inside the frames
     assert np.array_equal(both[top], sure[top]) and not np.array_equal(both[top], unsure[top])
+
+
+def width_of_line(panel, color, row):
+    """Most px of one colour next to each other in a row."""
+    is_line = (panel[row] == color).all(axis=-1)
+    changes = np.flatnonzero(np.diff(np.concatenate([[0], is_line, [0]])))
+    return max(np.diff(changes)[::2], default=0)
+
+
+def test_ranked_boxes_are_outlines_the_best_three_strong_and_on_top():
+    boxes = np.array([(20 + 20 * n, 20 + 5 * n, 400, 400 - 30 * n) for n in range(8)], float)
+    boxes[5] = boxes[0]
+    panel = draw_ranked(GREY, np.concatenate([boxes, boxes[:1] + 3]))  # a ninth has no colour
+    widths = [width_of_line(panel, color, 100) for color, _ in RANKS]
+    assert {*widths[:3]} == {STRONG + 1} and {*widths[3:]} == {THIN + 1, 0} and widths.index(0) == 5
+    inside = panel[60:130, 190:380]
+    assert (inside == 128).all()
+    assert np.array_equal(draw_ranked(GREY, np.zeros((0, 4))), GREY)
+    whole = draw_ranked(GREY[:300, :400], np.array([[-9.0, 0, 400, 300]]))  # all four lines are seen
+    for line in (whole[:, 200], whole[::-1, 200], whole[150], whole[150, ::-1]):
+        assert (line[:8] == RANKS[0][0]).all(axis=-1).sum() >= STRONG
+
+
+# Machado, Oliveira and Fernandes 2009: what is left of linear RGB without one kind of cone.
+WITHOUT = {
+    "long": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "medium": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "short": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+@pytest.mark.parametrize("cones", WITHOUT)
+def test_colour_blind_people_tell_ranks_apart(cones):
+    srgb = np.array([color for color, _ in RANKS]) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    seen = (linear @ np.transpose(WITHOUT[cones])).clip(0, 1)
+    seen = np.where(seen <= 0.0031308, 12.92 * seen, 1.055 * seen ** (1 / 2.4) - 0.055)
+    (lab,) = cv2.cvtColor(seen[None].astype(np.float32), cv2.COLOR_RGB2LAB)
+    apart = {pair: np.linalg.norm(lab[pair[0]] - lab[pair[1]]) for pair in combinations(range(len(RANKS)), 2)}
+    assert min(apart.values()) > 15  # 2.3 can just be seen next to each other
+    assert min(apart[pair] for pair in combinations(range(3), 2)) > 30

@@ -53,12 +53,13 @@ def test_tiles_keep_their_pixels_in_aligned_columns(tmp_path, texts, captions):
     headers, title, subtitle = (text if n < texts else "" for n, text in enumerate(("abc", "a title", "more")))
     sheet = saved(tmp_path / "s.png", rows, headers, title=title, subtitle=subtitle)
     assert sheet.shape[1] == 2 * MARGIN + 3 * 160 + 2 * GAP
-    for n, (row, (height, width)) in enumerate(zip(rows, shapes, strict=True)):
-        top = MARGIN + LINE * texts + n * (200 + GAP + LINE * bool(captions))
+    top = MARGIN + LINE * texts
+    for row, (height, width) in zip(rows, shapes, strict=True):
         for column, tile in enumerate(row.tiles):
             left = MARGIN + column * (160 + GAP) + (160 - width) // 2
             assert np.array_equal(sheet[top : top + height, left : left + width], tile)
-    assert (sheet[-8:] == 255).all()
+        top += height + GAP + LINE * bool(captions)
+    assert sheet.shape[0] == top - GAP + MARGIN and (sheet[-8:] == 255).all()
 
 
 def test_text_stays_inside_the_sheet(tmp_path):
