@@ -77,6 +77,7 @@ lint: $(TESTED) docs  ## check style, formatting, types of what is public, the s
 docs: $(TESTED)  ## build the site of the same pages, build/site/index.html; a dead link fails
 	rm -rf build/docs && mkdir -p build/docs
 	git ls-files -- '*.md' '*.png' '*.svg' '*.gif' '*.yaml' '*.py' '*.txt' '*.ipynb' '*.cff' LICENSE Makefile \
+		docs/site.css 'projects/Pictures/templates/tables.*' \
 		| tar -cf - -T - | tar -xf - -C build/docs
 	@# Not --quiet, which also hides the warnings that mkdocs counts: a dead link would then pass.
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build

@@ -11,6 +11,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import ROOT, documented
 
 from revisit.command.options import parse
@@ -68,6 +69,14 @@ def test_the_tour_and_the_runs_name_files():
 def test_every_study_has_a_row_in_the_results():
     links = [str(Path(page).relative_to("docs")) for page in found("docs/results/*.md")]
     assert links and [link for link in links if f"]({link}) |" not in read("docs/results.md")] == []
+
+
+def test_the_site_has_its_styles_and_scripts():
+    site = yaml.safe_load(read("mkdocs.yml"))
+    tracked = r"docs/site\.css|projects/Pictures/templates/tables\.\w+"  # what `make docs` copies
+    for file in (*site["extra_css"], *site["extra_javascript"]):
+        assert (ROOT / file).is_file() and re.fullmatch(tracked, file)
+    assert "docs/site.css 'projects/Pictures/templates/tables.*'" in read("Makefile")
 
 
 def sentences(page: str) -> Iterator[tuple[frozenset[str], str]]:

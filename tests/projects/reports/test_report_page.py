@@ -7,6 +7,7 @@ import re
 import shutil
 
 import numpy as np
+from browser import seen_in_browser
 from commands import documented, one_line_error, run
 from folders import draw, make_run
 from PIL import Image
@@ -90,6 +91,31 @@ def test_the_first_tables_show_each_kind_of_run_with_what_it_is_about(tmp_path):
     assert all(words in kind for kind, words in zip(kinds, headers, strict=True))
     assert "14.10" in kinds[0] and "12.50" in kinds[1] and "1.25" in kinds[2] and "num_pos" not in summary
     assert "d_svm linear SVM, C 0.5 random mAP 54.25" in kinds[3]
+
+
+LOOK = """<pre id="seen"></pre><script>
+const edge = (element) => element.getBoundingClientRect().right;
+window.addEventListener("load", () => {
+  const section = document.getElementById("summary"), cells = section.querySelectorAll("tbody :is(th, td)");
+  const picture = document.querySelector("img"), seen = { titles: [...cells].map((cell) => cell.dataset.title) };
+  seen.texts = getComputedStyle(cells[2], "::before").content;
+  seen.beyond = Math.max(...[...document.querySelectorAll("tbody :is(th, td), .curve svg, img")].map(edge)) - edge(section);
+  seen.reduced = picture.clientWidth;
+  picture.parentElement.focus();
+  seen.whole = picture.clientWidth;
+  document.getElementById("seen").textContent = JSON.stringify(seen);
+});
+</script></body>"""
+
+
+def test_a_phone_hides_no_column_and_nothing_of_a_picture(tmp_path):
+    draw(make_run(tmp_path / "run", config="MODEL:\n  META_ARCHITECTURE: KNNMoCo\n") / "views.png", 900, 100)
+    written = page.render(*collect([tmp_path / "run"])).replace("<body>", '<body style="max-width: 390px">')
+    (tmp_path / "report.html").write_text(written)
+    seen = seen_in_browser(tmp_path / "report.html", LOOK, width=500)
+    assert seen["titles"] == ["run", "state", "kNN top-1, %", "total loss", "L_inst", "images/s", "trains"]
+    assert seen["texts"] == '"kNN top-1, %: "'
+    assert seen["beyond"] <= 0 and 300 < seen["reduced"] < 390 and seen["whole"] == 900
 
 
 def test_pictures_are_made_small_and_have_limited_room(tmp_path):

@@ -1,16 +1,12 @@
 """The atlas: what its page holds, by loops; and the page in a browser, pointed at and clicked."""
 
 import base64
-import html
 import io
-import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import seen_in_browser
 from commands import one_line_error, run
 from PIL import Image
 
@@ -64,18 +60,10 @@ def table(write_pictures, tmp_path) -> RowTable:
 
 
 def test_the_page_in_a_browser_shows_what_is_pointed_at_and_clicked(table, tmp_path):
-    browser = shutil.which("chromium")
-    if not browser:
-        pytest.skip("no chromium")
     assert write_atlas(tmp_path / "atlas.html", table, "pca") == 30
     page = (tmp_path / "atlas.html").read_text()
     assert "http:" not in page and "https:" not in page and NASTY not in page
-    (tmp_path / "looked.html").write_text(page.replace("</body>", LOOK))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--window-size=1200,800"]
-    command = [browser, *options, f"--user-data-dir={tmp_path}/browser", "--dump-dom", f"file://{tmp_path}/looked.html"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    (content,) = re.findall(r'<pre id="seen">(.*?)</pre>', result.stdout, re.DOTALL)
-    seen = json.loads(html.unescape(content))
+    seen = seen_in_browser(tmp_path / "atlas.html", LOOK)
     assert seen["images"] == 0 and seen["title"] == "30 images"  # nothing of the name became an element
     assert seen["tip"] == f"{table.files[3]} cat" and seen["chosen"] == table.files[3]
     cosines = table.rows.astype(np.float64) @ table.rows[3]
@@ -83,6 +71,16 @@ def test_the_page_in_a_browser_shows_what_is_pointed_at_and_clicked(table, tmp_p
     assert seen["neighbours"] == [table.files[3], *table.files[nearest]]
     assert seen["listed"] == 30 and sorted(seen["pairs"][0]) == sorted(table.files[[5, 11]])
     assert seen["lonely"] == table.files[29] and seen["left"] == "20 of 30 shown"
+
+
+def test_a_narrow_screen_has_the_list_below_the_map(table, tmp_path):
+    write_atlas(tmp_path / "atlas.html", table, "pca")
+    look = """<pre id="seen"></pre><script>
+    const [left, right] = ["left", "right"].map((name) => byId(name).getBoundingClientRect());
+    byId("seen").textContent = JSON.stringify({below: right.top - left.bottom, wide: canvas.clientWidth});
+    </script></body>"""
+    assert seen_in_browser(tmp_path / "atlas.html", look, width=500) == {"below": 0, "wide": 500}
+    assert seen_in_browser(tmp_path / "atlas.html", look, width=1000)["below"] < 0
 
 
 def test_sprites_are_the_thumbnails_in_order(table, monkeypatch):

@@ -1,17 +1,15 @@
 """Pages that zoom into scans: tiles are means of the scan, made a piece at a time, and the page in a browser."""
 
-import html
 import json
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 import tifffile
+from browser import seen_in_browser
 from test_tiled_predictions import Exact, detector, planted
 from trees import refused
 
@@ -180,21 +178,6 @@ def test_shared_and_interrupted_work_has_the_same_bytes_and_a_switch_leaves_page
     assert not (tmp_path / "one/scan.html").exists()
 
 
-def chromium(*options: str, page: Path, folder: Path) -> str:
-    browser = shutil.which("chromium")
-    if not browser:
-        pytest.skip("no chromium")
-    how = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=6000",
-        f"--user-data-dir={folder}/browser",
-    ]
-    command = [browser, *how, *options, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-
-
 def test_the_page_in_a_browser_zooms_and_shows_what_is_clicked(small, tmp_path, monkeypatch):
     monkeypatch.setattr(Exact, "class_names", ["</script><b>'\"&", "b"])
     scan, boxes = planted(200, 200)
@@ -204,11 +187,7 @@ def test_the_page_in_a_browser_zooms_and_shows_what_is_clicked(small, tmp_path, 
     (page,) = (tmp_path / "found").glob("*.html")
     text = page.read_text(errors="surrogateescape")
     assert not re.search("https?:", text) and "<img" not in text and "</script><b>" not in text
-    looked = tmp_path / "found/looked.html"
-    looked.write_text(text.replace("</body>", LOOK), errors="surrogateescape")
-    dumped = chromium("--window-size=900,600", "--dump-dom", page=looked, folder=tmp_path)
-    (content,) = re.findall(r'<pre id="seen">(.*?)</pre>', dumped, re.DOTALL)
-    seen = json.loads(html.unescape(content))
+    seen = seen_in_browser(page, LOOK, width=900, height=600)
     assert seen["images"] == 0 and "onerror" in seen["title"] and seen["heading"] == seen["title"]
     found = len(boxes)
     assert seen["count"] == f"{found} of {found} objects"
