@@ -59,7 +59,8 @@ def main() -> None:
         if verb not in ("-h", "--help", "study") or words:
             asked = " ".join((verb, *words))
             verbs = [*TOOLS, *(f"study {name}" for name in studies)]
-            message = f"error: no verb {asked}: expected one of these{did_you_mean(asked if verb == 'study' else verb, verbs)}"
+            hint = did_you_mean(asked if verb == "study" else verb, verbs)
+            message = f"error: no verb {asked}: expected one of these{hint}"
             print(_overview(studies), message, sep="\n\n", file=sys.stderr)
             sys.exit(2)
         print(_overview(studies))

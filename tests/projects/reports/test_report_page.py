@@ -99,7 +99,8 @@ window.addEventListener("load", () => {
   const section = document.getElementById("summary"), cells = section.querySelectorAll("tbody :is(th, td)");
   const picture = document.querySelector("img"), seen = { titles: [...cells].map((cell) => cell.dataset.title) };
   seen.texts = getComputedStyle(cells[2], "::before").content;
-  seen.beyond = Math.max(...[...document.querySelectorAll("tbody :is(th, td), .curve svg, img")].map(edge)) - edge(section);
+  const shown = document.querySelectorAll("tbody :is(th, td), .curve svg, img");
+  seen.beyond = Math.max(...[...shown].map(edge)) - edge(section);
   seen.reduced = picture.clientWidth;
   picture.parentElement.focus();
   seen.whole = picture.clientWidth;
