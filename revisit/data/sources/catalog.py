@@ -313,5 +313,6 @@ def _missing(name: str, expected: object) -> MissingDataError:
     return MissingDataError(
         f"data set {name!r} not found: looked for {expected} ({where}). Name your own, such as DATASETS.TRAIN "
         "\"('folder:/data/photos',)\", put it there (datasets/README.md), or try the drawn world: "
-        "python projects/ToyScenes/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes, then --config-file configs/toy/pretrain.yaml"
+        "python projects/ToyScenes/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes, "
+        "then --config-file configs/toy/pretrain.yaml"
     )
