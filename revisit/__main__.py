@@ -3,6 +3,7 @@
 import ast
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -57,11 +58,7 @@ def main() -> None:
         script = find_file(TOOLS[verb])
     else:
         if verb not in ("-h", "--help", "study") or words:
-            asked = " ".join((verb, *words))
-            verbs = [*TOOLS, *(f"study {name}" for name in studies)]
-            hint = did_you_mean(asked if verb == "study" else verb, verbs)
-            message = f"error: no verb {asked}: expected one of these{hint}"
-            print(_overview(studies), message, sep="\n\n", file=sys.stderr)
+            print(_overview(studies), _no_verb(verb, words, studies), sep="\n\n", file=sys.stderr)
             sys.exit(2)
         print(_overview(studies))
         return
@@ -70,6 +67,13 @@ def main() -> None:
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__file__ = script
     exec(compile(_as_typed(Path(script).read_text()), script, "exec"), vars(module))
+
+
+def _no_verb(verb: str, words: list[str], studies: Mapping[str, str]) -> str:
+    asked = " ".join((verb, *words))
+    verbs = [*TOOLS, *(f"study {name}" for name in studies)]
+    close = did_you_mean(asked if verb == "study" else verb, verbs)
+    return f"error: no verb {asked}: expected one of these{close}"
 
 
 def _studies() -> dict[str, str]:
