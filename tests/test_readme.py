@@ -71,6 +71,11 @@ def test_every_study_has_a_row_in_the_results():
     assert links and [link for link in links if f"]({link}) |" not in read("docs/results.md")] == []
 
 
+def test_the_site_leads_to_every_page():
+    nav = str(yaml.safe_load(read("mkdocs.yml"))["nav"])
+    assert [page for page in PAGES if page != "README.md" and page not in nav] == []
+
+
 def test_the_site_has_its_styles_and_scripts():
     site = yaml.safe_load(read("mkdocs.yml"))
     tracked = r"docs/site\.css|projects/Pictures/templates/tables\.\w+"  # what `make docs` copies
