@@ -8,7 +8,6 @@ The weights are a graph model of TensorFlow.js, or a checkpoint of NanoDet's own
 is this script's: it predicts, and does not learn. Writes OUTPUT/results.json.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -17,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.checkpoint.reading import read_checkpoint
+from revisit.command.options import add, parse, parser_of
 from revisit.data.sources.catalog import get_records
 from revisit.engine.command import run_command
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.setup import make_config
 from revisit.errors import translated
-from revisit.files import make_folder, output_path, write_whole
+from revisit.files import make_folder, write_whole
 from revisit.modeling.backbone.description import Tensors
 from studies.coco_start.convert import published_names
 from studies.coco_start.graph_model import read_graph_model
@@ -92,11 +92,11 @@ def _decoded(output: Tensor, stride: int) -> tuple[Tensor, Tensor]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", required=True, help="FILE.json of a graph model, or a checkpoint")
-    parser.add_argument("--data", required=True, help="COCO's images and boxes: coco:IMAGES:FILE.json")
-    parser.add_argument("--output", type=output_path, required=True, metavar="DIR", help="folder of results.json")
-    args = parser.parse_args()
+    parser = parser_of(__doc__, __file__)
+    add(parser, "weights", required=True, help="FILE.json of a graph model, or a checkpoint")
+    add(parser, "data", required=True, help="COCO's images and boxes: coco:IMAGES:FILE.json")
+    add(parser, "output", required=True, help="folder of results.json")
+    args = parse(parser)
     make_folder(args.output, "--output")
     get_records(args.data)
     options = ["DATASETS.TEST", str((args.data,)), "INPUT.MIN_SIZE_TEST", str(SIDE), "INPUT.MAX_SIZE_TEST", str(SIDE)]

@@ -139,7 +139,7 @@ def plan_and_train_a_step(config_file: str, opts: list[str], key: str) -> None:
     planned = plan(Namespace(**switches, dry_run=True), 1)
     with translated("building the network"):
         dry_run(planned.cfg, planned.facts, planned.log)
-    cfg = plan(Namespace(**switches, dry_run=False), 1).cfg
+    cfg = plan(Namespace(**switches, dry_run=False, accept=()), 1).cfg
     cfg.freeze()
     seed_all_rng(cfg.SEED)
     with translated("building the network, its data and its optimiser"):

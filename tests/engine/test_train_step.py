@@ -230,4 +230,4 @@ def test_inputs_of_finetuning_are_shown_too(tmp_path):
     error = NonFiniteLossError(12, {"loss_sem_seg": [float("inf")]})
     said = report_non_finite(error, tmp_path, batch, ["0.jpg", "1.jpg"], PHOTOGRAPHS)
     assert "loss_sem_seg inf" in str(said)
-    assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (2 * 170 + 22, 192, 3)
+    assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (90 + 170 + 22, 192, 3)
