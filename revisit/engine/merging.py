@@ -180,7 +180,7 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     current = dotted_keys(cfg)
     for key, value in values.items():
         if key not in current:
-            hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(key, current, most=3)
+            hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(key, current)
             raise UserError(f"{where}: unknown config key {key}{hint}")
         with translated(where):
             assign(cfg, key, _fitted(key, value, current[key], where))
