@@ -50,8 +50,9 @@ def load_folder(path: Path) -> Records:
     Raises:
         UserError: no folder, or no image in it.
     """
-    beside = [other.name for other in path.parent.glob("*") if other.is_dir()]
-    expect(path.is_dir(), f"folder of images {path} not found{did_you_mean(path.name, beside)}")
+    if not path.is_dir():
+        siblings = [other.name for other in path.parent.glob("*") if other.is_dir()]
+        raise UserError(f"folder of images {path} not found{did_you_mean(path.name, siblings)}")
     files, visited, others = [], set(), {}
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
