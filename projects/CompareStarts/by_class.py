@@ -1,11 +1,11 @@
 """``by_class:NAME:N:SEED``: N labelled images of a data set, as many of each class as there can be.
 
 A seed draws one order, round by round: after round k each class is on k images, or on all that show it. So k images a
-class are the beginning of it, and fewer are among more. An image with objects of several classes counts for each.
+class are the first images, and fewer are among more. An image with objects of several classes counts for each.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 import numpy as np
@@ -13,8 +13,8 @@ import numpy as np
 from revisit.data.sources.catalog import get_records, metadata_of_part
 from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.records import Records, labels_of, take
-from revisit.data.sources.subsets import is_labelled
+from revisit.data.sources.records import LABELS, Records, take
+from revisit.data.sources.subsets import are_numbers, classes_shown, is_labelled
 from revisit.errors import expect
 
 BY_CLASS = "by_class"
@@ -41,44 +41,30 @@ def rounds(records: Records, seed: int, name: str) -> Iterator[list[int]]:
     Raises:
         UserError: images that do not name their classes.
     """
-    classes = _classes(records, name)
-    waiting = np.random.default_rng(seed).permutation(sorted(classes)).tolist()
-    without = [index for index in waiting if not classes[index]]
-    waiting = [index for index in waiting if classes[index]]
-    shown, taken = Counter(), 0
+    classes = {index: set(classes_shown(each)) for index, each in enumerate(records) if is_labelled(each)}
+    named = all(records[index].keys() & LABELS for index in classes)
+    expect(named, f"{name} does not name the classes of each image: expected --labels N, without /class")
+    order = np.random.default_rng(seed).permutation(sorted(classes)).tolist()
+    waiting = [index for index in order if classes[index]]
+    shown, each_on = Counter(), 0
     while waiting:
-        taken += 1
-        chosen = []
+        each_on += 1
+        chosen, rest = [], []
         for index in waiting:
-            if any(shown[each] < taken for each in classes[index]):
+            if any(shown[each] < each_on for each in classes[index]):
                 shown.update(classes[index])
                 chosen.append(index)
+            else:
+                rest.append(index)
         yield chosen
-        waiting = _without(waiting, chosen)
-    yield without
-
-
-def _without(indices: Sequence[int], others: Iterable[int]) -> list[int]:
-    leave = set(others)
-    return [index for index in indices if index not in leave]
-
-
-def _classes(records: Records, name: str) -> dict[int, set[int]]:
-    """By index of a labelled image, the classes that it shows."""
-    labels = labels_of(records)
-    if labels is not None:
-        return {index: {int(label)} for index, label in enumerate(labels) if label >= 0}
-    labelled = [index for index, record in enumerate(records) if is_labelled(record)]
-    named = all("annotations" in records[index] for index in labelled)
-    expect(named, f"{name} does not name the classes of each image: expected --labels N, without /class")
-    boxes = ((index, records[index]["annotations"]) for index in labelled)
-    return {index: {box["category_id"] for box in of_image if not box.get("iscrowd", 0)} for index, of_image in boxes}
+        waiting = rest
+    yield [index for index in order if not classes[index]]
 
 
 def load_by_class(name: str, count: str, seed: str) -> LabelledSet:
     """See the module. Raises UserError where N and SEED are no numbers, or there are fewer than N labelled images."""
-    are_numbers = all(text.isascii() and text.isdecimal() for text in (count, seed))
-    expect(are_numbers and int(count) > 0, f"data set '{BY_CLASS}:{name}:{count}:{seed}': expected numbers N and SEED")
+    is_sound = are_numbers(count, seed) and int(count) > 0
+    expect(is_sound, f"data set '{BY_CLASS}:{name}:{count}:{seed}': expected numbers N and SEED")
     records = get_records(name)
     order = list(islice(chain.from_iterable(rounds(records, int(seed), name)), int(count)))
     enough = len(order) == int(count)

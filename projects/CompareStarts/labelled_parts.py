@@ -18,7 +18,7 @@ from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import load_list
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.records import Records
-from revisit.data.sources.subsets import is_labelled, nested_subset
+from revisit.data.sources.subsets import are_numbers, is_labelled, nested_subset
 from revisit.errors import expect
 
 HELD_OUT, PICKED = "held_out", "picked"
@@ -28,11 +28,9 @@ LEAST = 3  # images, where at least as many are left to learn from
 
 def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     """See the module. Raises UserError where FEWER, MORE and SEED are no numbers in this order of size."""
-    texts = (fewer, more, seed)
-    are_numbers = all(text.isascii() and text.isdecimal() for text in texts)
     problem = f"data set '{HELD_OUT}:{name}:{fewer}:{more}:{seed}'"
     expected = "expected numbers of images FEWER below MORE, and a seed"
-    expect(are_numbers and int(fewer) < int(more), f"{problem}: {expected}")
+    expect(are_numbers(fewer, more, seed) and int(fewer) < int(more), f"{problem}: {expected}")
     records = get_records(name)
     learned = nested_subset(records, int(fewer), int(seed), name)
     labelled = nested_subset(records, int(more), int(seed), name)

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from projects.FrozenEvaluations.classification_datasets import PRESENT
 from projects.Pictures.label_maps import enlarge_map
 from projects.Pictures.tiles import SheetRow, evenly_spread, fit, save_sheet
 from revisit.checkpoint import RANDOM
@@ -35,6 +34,7 @@ from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import index_by_name
+from revisit.data.sources.records import PRESENT
 from revisit.errors import expect, translated
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged
 from revisit.keys import COUNT, Facts, declare, resolve_auto_values

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from revisit.data.sources.image_folders import load_class_folders, require_files
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import ABSENT, DIFFICULT, PRESENT, Records
 from revisit.data.sources.split_files import image_of, read_split
 from revisit.data.sources.voc_boxes import VOC_CLASSES, read_voc_annotation
 from revisit.errors import translated
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-ABSENT, DIFFICULT, PRESENT = -1, 0, 1
 
 
 def load_cifar10(path: Path, split: str) -> Records:

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from projects.FrozenEvaluations.classification_datasets import PRESENT
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import PRESENT, Records
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import file_digest, local_copy, make_folder, output_path, write_whole

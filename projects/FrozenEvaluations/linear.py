@@ -29,7 +29,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from torch.nn import functional as F
 
-from projects.FrozenEvaluations.classification_datasets import DIFFICULT, PRESENT
 from projects.FrozenEvaluations.labelled_sets import (
     Labelled,
     LabelledSet,
@@ -43,6 +42,7 @@ from projects.Pictures.curves import saved_plot
 from revisit.command.evaluation_config import only_dataset, write_results
 from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.inspection import warn_of_shared
+from revisit.data.sources.records import DIFFICULT, PRESENT
 from revisit.data.sources.rows import joined
 from revisit.engine.data_checks import look_at_images
 from revisit.errors import expect

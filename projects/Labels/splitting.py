@@ -21,6 +21,7 @@ from revisit.data.sources.file_names import expect_file_names, expect_files
 from revisit.data.sources.image_folders import write_list
 from revisit.data.sources.records import Records
 from revisit.data.sources.split_files import text_of_names
+from revisit.data.sources.subsets import classes_shown
 from revisit.errors import expect, first_few
 from revisit.files import make_folder, write_whole
 from revisit.markdown import csv_table, markdown_table
@@ -113,17 +114,10 @@ def split_of(
 
 def _content(records: Records, groups: np.ndarray) -> csr_array:
     """(G, 1 + C) float64: images, and objects of each class."""
-    columns = [[IMAGES, *(number + 1 for number in _classes(record))] for record in records]
+    columns = [[IMAGES, *(number + 1 for number in classes_shown(record))] for record in records]
     rows = np.repeat(groups, [len(each) for each in columns])
     flat = np.concatenate(columns)
     return coo_array((np.ones(len(flat)), (rows, flat))).tocsr()
-
-
-def _classes(record: dict) -> list[int]:
-    """The class of each object that is to be found, or those of the image."""
-    boxes = [box["category_id"] for box in record.get("annotations", ()) if not box.get("iscrowd", 0)]
-    of_image = [*record.get("labels", ()), record.get("label", -1)]
-    return boxes + [label for label in of_image if label >= 0]
 
 
 def _report(split: Split, output: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ from trees import one_line_error, refusal
 
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.sources.catalog import get_records, share_classes, subset_name
-from revisit.data.sources.subsets import nested_subset
+from revisit.data.sources.subsets import classes_shown, nested_subset
 
 from detectron2.data import MetadataCatalog
 
@@ -45,6 +45,13 @@ def test_every_class_has_its_share_of_every_subset():
             found = Counter(record["label"] for record in subset)
             share = np.array(sizes) * count / sum(sizes)
             assert np.abs([found[label] for label in range(3)] - share).max() < 2, (count, found)
+
+
+def test_an_image_shows_the_classes_of_its_boxes_its_own_or_those_that_are_present():
+    boxes = [{"category_id": 2}, {"category_id": 0, "iscrowd": 1}, {"category_id": 2, "iscrowd": 0}]
+    assert classes_shown({"annotations": boxes}) == [2, 2]
+    assert classes_shown({"label": 3}) == [3] and classes_shown({"label": -1}) == []
+    assert classes_shown({"labels": (-1, 1, 0, 1)}) == [1, 3]
 
 
 def test_images_without_a_box_to_learn_from_are_not_labelled():

@@ -23,7 +23,7 @@ from revisit.data.sources.class_names import (
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelledSet
 from revisit.data.sources.named_sets import DETECTION_SIZES, SOURCES, DataSource
 from revisit.data.sources.records import Records, keeping_all
-from revisit.data.sources.subsets import nested_subset
+from revisit.data.sources.subsets import are_numbers, nested_subset
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.plugins import load_plugins
 
@@ -282,8 +282,7 @@ def subset_name(name: str, count: int, seed: int) -> str:
 
 def _register_subset(name: str, rest: str) -> DataSet:
     count, seed, whole = (*rest.split(":", 2), "", "")[:3]
-    are_numbers = (count + seed).isascii() and count.isdecimal() and seed.isdecimal()
-    is_sound = are_numbers and int(count) > 0 and whole != ""
+    is_sound = are_numbers(count, seed) and int(count) > 0 and whole != ""
     expect(is_sound, f"data set {name!r}: expected {SUBSET}:N:SEED:NAME, N labelled images of the data set NAME")
     data_set = register(whole)
 

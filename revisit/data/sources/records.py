@@ -24,6 +24,7 @@ Records = Sequence[dict]  # a list, or Rows
 SAMPLED = 1000  # images, at most
 COMPARED = 20_000  # images of each data set whose contents are compared; of larger ones, evenly spread
 LABELS = ("annotations", "label", "labels")  # fields of a record that are labels themselves
+ABSENT, DIFFICULT, PRESENT = -1, 0, 1  # of each class, in the field ``labels``
 WITHOUT_LABELS = "without_labels"  # a field that is true of an image for which there is no file of boxes
 LABEL_FILES = ("sem_seg_file_name", "depth_file_name")  # fields that name a file of labels
 MOST_NAMED = 2**24  # images, up to which a fingerprint has the names as text: as of a list of them, in half a minute

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from revisit.data.sources.records import WITHOUT_LABELS, Records, labels_of, take
+from revisit.data.sources.records import PRESENT, WITHOUT_LABELS, Records, labels_of, take
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError
 
@@ -53,6 +53,18 @@ def _labelled(records: Records) -> Sequence[int]:
     if isinstance(records, Rows):
         return range(len(records))
     return [index for index, record in enumerate(records) if is_labelled(record)]
+
+
+def classes_shown(record: dict) -> list[int]:
+    """The class of each object that is to be found, or those of the image."""
+    boxes = [box["category_id"] for box in record.get("annotations", ()) if not box.get("iscrowd", 0)]
+    of_image = [label for label, presence in enumerate(record.get("labels", ())) if presence == PRESENT]
+    return boxes + of_image + [label for label in (record.get("label", -1),) if label >= 0]
+
+
+def are_numbers(*texts: str) -> bool:
+    """Whether parts of a data set's name are whole numbers, 0 or more."""
+    return all(text.isascii() and text.isdecimal() for text in texts)
 
 
 def is_looked_at(record: dict) -> bool:
