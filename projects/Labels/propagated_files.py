@@ -62,9 +62,9 @@ def write_files(
 
 def _counts(images: Sequence[Mapping[str, Any]]) -> str:
     """In how many frames each object is, in words."""
-    found = Counter(each["track_id"] for image in images for each in image["objects"])
-    listed = [f"object {number % VOID} in {count}" for number, count in sorted(found.items())[:MOST_LISTED]]
-    more = f" and {len(found) - MOST_LISTED} more objects" if len(found) > MOST_LISTED else ""
+    frames_of = Counter(each["track_id"] for image in images for each in image["objects"])
+    listed = [f"object {number % VOID} in {count}" for number, count in sorted(frames_of.items())[:MOST_LISTED]]
+    more = f" and {len(frames_of) - MOST_LISTED} more objects" if len(frames_of) > MOST_LISTED else ""
     return f"{', '.join(listed)}{more} of {len(images)} frames"
 
 

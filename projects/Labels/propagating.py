@@ -1,7 +1,7 @@
 """Labels of a frame or more, propagated through videos by the propagation that DAVIS is evaluated with.
 
 Frames follow from the last given mask before them, those before the first given one from that, backwards. Each such
-pass is a part of its own, and goes on after an interruption with what it has written.
+pass is a part of its own, and resumes after an interruption with what it has written.
 """
 
 import logging
@@ -39,7 +39,7 @@ from revisit.progress import progress
 
 from detectron2.config import CfgNode
 
-PARTS = "parts"  # below an output, until all is done: what a pass needs to go on
+PARTS = "parts"  # below an output, until all is done: what a pass needs to resume
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +75,11 @@ def config_and_network(weights: str, config_file: str, opts: Sequence[str]) -> t
     if weights == RANDOM:
         cfg = make_config(config_file, opts, seed=0)
         return cfg, Network.of_config(cfg)
-    found = as_rgb(load_backbone(weights))
-    keys = Start(weights, None, found.flags, found.licence).keys
+    backbone = as_rgb(load_backbone(weights))
+    keys = Start(weights, None, backbone.flags, backbone.licence).keys
     cfg = make_config(config_file, [*chain(*keys.items()), *opts], seed=0)
     network = Network.of_config(cfg)
-    missing = network.network.load_state_dict(found.tensors, strict=False).missing_keys
+    missing = network.network.load_state_dict(backbone.tensors, strict=False).missing_keys
     lacking = [name for name in missing if not name.endswith("num_batches_tracked")]
     expect(
         not lacking, f"{weights} lacks {len(lacking)} tensors of the network of {config_file}, such as {lacking[:1]}"
@@ -93,7 +93,7 @@ def network_again(weights: str, config_file: str, opts: Sequence[str]) -> Networ
 
 
 def settings_of(cfg: CfgNode, network: Network) -> dict[str, Any]:
-    """What masks depend on, beside frames and given masks."""
+    """What masks depend on, besides frames and given masks."""
     keys = {key: value for key, value in plain_config(cfg).items() if is_read(cfg, key)}
     kept = {key: value for key, value in keys.items() if key.startswith(("LABEL_PROPAGATION.", "MODEL.", "INPUT."))}
     return {"network": network.digest(pixels=True), **{key: kept[key] for key in kept if key != "MODEL.DEVICE"}}
@@ -118,7 +118,7 @@ def propagate(cfg: CfgNode, network: PerProcess, passes: Sequence[Pass], output:
 
 
 def remove_parts(output: Path) -> None:
-    """What is needed to go on, when all is done."""
+    """What is needed to resume, when all is done."""
     shutil.rmtree(output / PARTS, ignore_errors=True)
     (output / f"{PARTS}.lock").unlink(missing_ok=True)
 

@@ -26,7 +26,7 @@ QUALITY = (cv2.IMWRITE_JPEG_QUALITY, 95)
 
 
 class Video(NamedTuple):
-    """A video by what is written of it."""
+    """A video and its frames, as files."""
 
     name: str  # of a file or a folder, unique
     frames: list[Path]  # in order; none of a video file that is not read yet

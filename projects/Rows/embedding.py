@@ -28,7 +28,7 @@ from revisit.jobs.runner import PerProcess, Runner
 
 PART = 256  # images
 BATCH = 64
-FIRST = 4  # images, by which the time for all is told
+FIRST = 4  # images, by which the time for all is estimated
 PARTS = "parts"
 
 

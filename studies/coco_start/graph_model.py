@@ -1,4 +1,4 @@
-"""Read a TensorFlow.js graph model, a JSON file and the weights beside it, into numpy arrays by name.
+"""Read a TensorFlow.js graph model, a JSON file and the weights next to it, into numpy arrays by name.
 
 What the files say is data: nothing of them is run, and the names of files that they state are not followed.
 """

@@ -302,8 +302,8 @@ def test_another_run_leaves_the_place_and_its_folder_as_they_are(toy_datasets, t
     with pytest.raises(RuntimeError, match="ends"):
         train_synced(tmp_path / "one", hook=Ends(4))
     other = ("VIEWS.NUM_SMALL", 1)
-    said = refused(tmp_path / "two", URL, *other, resume=True)
-    assert "another experiment, VIEWS.NUM_SMALL (0 -> 1)" in said and "--accept VIEWS.NUM_SMALL" in said
+    message = refused(tmp_path / "two", URL, *other, resume=True)
+    assert "another experiment, VIEWS.NUM_SMALL (0 -> 1)" in message and "--accept VIEWS.NUM_SMALL" in message
     assert not [*(tmp_path / "two").glob("model_*.pth"), *(tmp_path / "two").glob("*.yaml")]
     accepting = run_config(tmp_path / "two", *OPTIONS, "OUTPUT_SYNC", URL, *other)
     assert output_sync.open_store(accepting).owner() is None
