@@ -14,6 +14,7 @@ import pytest
 import yaml
 from commands import ROOT, documented
 
+from revisit.checkpoint.source_layout import SOURCE_LAYOUT_REGISTRY
 from revisit.command.options import parse
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY
 from revisit.engine.setup import make_config
@@ -141,6 +142,9 @@ def test_every_command_has_options_and_keys_that_exist(page, monkeypatch):
             patch.setattr(argparse.ArgumentParser, "parse_args", understand)
             raise Parsed(parse(parser))
 
+    load_plugins()
+    layouts = {**SOURCE_LAYOUT_REGISTRY._obj_map}
+    monkeypatch.setattr(SOURCE_LAYOUT_REGISTRY, "_obj_map", layouts)  # what IMPORTS of a study's recipe adds goes again
     importlib.import_module("projects.FrozenEvaluations.linear")  # whose keys a comparison of frozen features has
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
     for module in ("revisit.command.options", "revisit.command.evaluation_options"):

@@ -161,7 +161,7 @@ class MaskPropagation:
 
     def remember(self, number: int, frame: np.ndarray, labels: Tensor) -> None:
         """Take up what ``step`` has made of an earlier frame in another process: ``labels`` of the frame ``number``
-        steps after the first. After the last NUM_CONTEXT, in order, ``step`` goes as if it had made all of them."""
+        steps after the first. After the last NUM_CONTEXT, in order, ``step`` works as if it had made all of them."""
         features = self._features_of(frame)
         self._propagation.remember(number, features, labels.to(features.device))
 
