@@ -26,12 +26,12 @@ def alike_images(one: Records, other: Records, pixels: PixelFormat) -> tuple[lis
 
     Two do where their pictures of SIDE x SIDE px, less the mean of each channel, have a correlation of ALIKE.
     """
-    known, compared = sample(one), sample(other)
+    learned, compared = sample(one), sample(other)
     pictures = partial(ask_each, partial(_small_picture, pixels=pixels), title="looking for copies")
-    ours, theirs = (np.stack(pictures(records)) for records in (known, compared))
+    ours, theirs = (np.stack(pictures(records)) for records in (learned, compared))
     alike = theirs @ ours.T
     best = zip(compared, alike.argmax(axis=1), alike.max(axis=1), strict=True)
-    return [(record, known[place]) for record, place, how_alike in best if how_alike > ALIKE], len(compared)
+    return [(record, learned[place]) for record, place, how_alike in best if how_alike > ALIKE], len(compared)
 
 
 def are_frames(pairs: Sequence[tuple[dict, dict]], pixels: PixelFormat) -> bool:

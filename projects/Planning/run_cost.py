@@ -28,7 +28,7 @@ GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
 ASSUMED = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
 # Sections and keys that change no operation of a step, or hardly any.
 _OF_NO_COST = ("SEED", "OUTPUT_DIR", "DATASETS", "TEST", "KNN_EVAL", "SOLVER", "NEIGHBORS.NUM_NEIGHBORS")
-_known: dict[str, int] = {}  # operations of the steps that gpu_hours has counted
+_operations_of: dict[str, int] = {}  # operations of the steps that gpu_hours has counted
 
 
 def gpu_hours(cfg: CfgNode) -> float | None:
@@ -40,10 +40,10 @@ def gpu_hours(cfg: CfgNode) -> float | None:
         return None
     facts = {key: value for key, value in plain_config(cfg).items() if not key.startswith(_OF_NO_COST)}
     step = f"{cfg.SOLVER.IMS_PER_BATCH} {facts}"
-    if step not in _known:
+    if step not in _operations_of:
         cost = step_cost(cfg, 1)
-        _known[step] = cost.forward_flops + cost.backward_flops
-    return hours_of(_known[step] * cfg.SOLVER.MAX_ITER)
+        _operations_of[step] = cost.forward_flops + cost.backward_flops
+    return hours_of(_operations_of[step] * cfg.SOLVER.MAX_ITER)
 
 
 def hours_of(operations: float) -> float:
