@@ -190,7 +190,7 @@ def test_the_table_is_written_for_people_programs_and_papers(toy_datasets, tmp_p
 def reproduce(monkeypatch, capsys):
     """Runs tools/reproduce.py in this process; what it prints. A step takes as long as any other."""
     monkeypatch.setattr(run_cost, "step_cost", lambda cfg, processes: StepCost({}, {}, 3 * 10**12, 6 * 10**12, 0))
-    monkeypatch.setattr(run_cost, "_known", {})
+    monkeypatch.setattr(run_cost, "_operations_of", {})
 
     def call(words: str, datasets: Path, code: int = 0) -> str:
         monkeypatch.setenv("DETECTRON2_DATASETS", str(datasets))
@@ -245,7 +245,7 @@ def test_a_dry_run_sums_the_gpu_hours_of_what_it_would_do(reproduce, tmp_path):
 
 def test_configs_of_one_step_are_counted_once_for_their_lengths(toy_datasets, monkeypatch):
     counted = []
-    monkeypatch.setattr(run_cost, "_known", {})
+    monkeypatch.setattr(run_cost, "_operations_of", {})
     monkeypatch.setattr(run_cost, "step_cost", lambda cfg, n: counted.append(cfg) or StepCost({}, {}, 10**12, 0, 0))
     recipes = (["SEED", 2, "SOLVER.MAX_ITER", 3120], ["SOLVER.MAX_ITER", 6240], ["VIEWS.NUM_SMALL", 0])
     hours = [run_cost.gpu_hours(make_config("configs/toy/pretrain.yaml", [*recipe])) for recipe in recipes]
