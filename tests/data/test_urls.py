@@ -1,6 +1,7 @@
 """Weights with their flags, files of boxes, lists and names at URLs, through Detectron2's PathManager."""
 
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -75,7 +76,8 @@ def test_a_checkpoint_at_a_url_is_converted(served, tmp_path):
     assert "revisit layout" in text and (tmp_path / "backbone.yaml").is_file()
 
 
-PLAIN = st.text(st.characters(exclude_characters=":"), min_size=2)
+# Not like 80/, which after s3://host is a port.
+PLAIN = st.text(st.characters(exclude_characters=":"), min_size=2).filter(lambda text: not re.match(r"\d+/", text))
 PARTS = st.one_of(PLAIN, PLAIN.map("s3://{}".format), PLAIN.map("C:\\{}".format), PLAIN.map("http://h:80/{}".format))
 
 
