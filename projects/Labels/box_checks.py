@@ -168,11 +168,10 @@ def _doubts(name: str, boxes: Annotations) -> list[str]:
     if doubled.mean() > MOST_SLIPS:
         message = f"data set {name!r}: {example(doubled)}, are doubles of others of their class"
         raise UserError(f"{message}: expected every object once; were two files joined?")
-    hint = "are these x0, y0, x1, y1, where x, y, width, height are expected?"
+    reach_out = (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
+    hint = ": are these x0, y0, x1, y1, where x, y, width, height are expected?" * int(reach_out.mean() > MOST_SLIPS)
     doubtful = {
-        f"reach out of their images: {hint}": (
-            (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
-        ),
+        f"reach out of their images{hint}": reach_out,
         "without area, left out": (x1 == x0) | (y1 == y0),
         "in the first two pixels: are these shares of the image?": in_shares,
         "twice, so that one of the two cannot be found": doubled,

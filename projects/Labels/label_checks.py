@@ -68,7 +68,7 @@ def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
     least, most = max(cfg.INPUT.MIN_SIZE_TRAIN), cfg.INPUT.MAX_SIZE_TRAIN
     sized = [record for record in records if "height" in record and "width" in record]
     boxes = [box for record in sized for box in record["annotations"]]
-    shapes = np.array([(record["height"], record["width"]) for record in sized]).reshape(-1, 2)
+    shapes = _parts_of(np.array([(record["height"], record["width"]) for record in sized]).reshape(-1, 2), cfg)
     scales = np.minimum(least / shapes.min(axis=1), most / shapes.max(axis=1)) if least else np.ones(len(shapes))
     of_boxes = np.repeat(scales, [len(record["annotations"]) for record in sized])
     shorter = sides_of(Boxes.of_annotations(boxes).xyxy).min(axis=1)
@@ -77,6 +77,16 @@ def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
         few = f"{tiny} of {len(boxes)} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high"
         way_out = "raise INPUT.MIN_SIZE_TRAIN and the other sizes, or cut tiles"
         logger.warning(f"{few} at {least} px, so they can hardly be found: {way_out}")
+
+
+def _parts_of(shapes: np.ndarray, cfg: CfgNode) -> np.ndarray:
+    """(N, 2) height and width of the smallest part of each image that INPUT.CROP resizes, px; without it the image."""
+    crop = cfg.INPUT.CROP
+    if not crop.ENABLED:
+        return shapes
+    if crop.TYPE.startswith("relative"):
+        return shapes * crop.SIZE
+    return np.minimum(shapes, min(crop.SIZE) if crop.TYPE == "absolute_range" else crop.SIZE)
 
 
 def _warn_of_many(name: str, records: Records, limit: int) -> None:

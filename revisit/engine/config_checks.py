@@ -64,7 +64,8 @@ def check_evaluation(cfg: CfgNode, *, eval_only: bool) -> None:
 
 def _check_scores(cfg: CfgNode) -> None:
     """Warn of a detector that is tested as it has not learned, or whose boxes are mostly left out."""
-    for side in ("MIN_SIZE", "MAX_SIZE"):
+    # What INPUT.CROP.ENABLED enlarges are parts of images, tested are whole ones: their sizes are not alike.
+    for side in () if cfg.INPUT.CROP.ENABLED else ("MIN_SIZE", "MAX_SIZE"):
         learned, tested = np.atleast_1d(cfg.INPUT[f"{side}_TRAIN"]), cfg.INPUT[f"{side}_TEST"]
         if tested and not learned.min() / OTHER_SIZE <= tested <= learned.max() * OTHER_SIZE:
             sizes = f"INPUT.{side}_TEST is {tested} px and INPUT.{side}_TRAIN {learned.tolist()}"

@@ -254,6 +254,21 @@ def test_boxes_of_which_a_resize_leaves_few_pixels_are_said(coco):
     sizes = ("INPUT.MIN_SIZE_TRAIN", "(40,)", "INPUT.MAX_SIZE_TRAIN", 80)
     assert any(said in text and "less than 4 px" in text for text in check_learned(tiny, *sizes))
     assert not any("less than 4 px" in text for text in check_learned(tiny))
+    for kind, size in {"absolute": (4, 4), "absolute_range": (4, 9), "relative": (0.1, 0.1)}.items():
+        part = ("INPUT.CROP.ENABLED", True, "INPUT.CROP.TYPE", kind, "INPUT.CROP.SIZE", size)
+        assert not any("less than 4 px" in text for text in check_learned(tiny, *sizes, *part))
+
+
+def test_boxes_out_of_their_images_are_taken_for_corners_only_where_they_are_many(coco):
+    def add(count: int) -> Callable[[dict], None]:
+        def change(content: dict) -> None:
+            [*others, box] = [{**content["annotations"][0], "id": n, "bbox": [n, n, 9, 9]} for n in range(count)]
+            content["annotations"] = [*others, box | {"bbox": [50, 10, 20, 10]}]
+
+        return change
+
+    few, many = ([text for _, text in inspected(coco(add(count))) if "reach out" in text] for count in (20, 5))
+    assert [text.endswith("where x, y, width, height are expected?") for text in (*few, *many)] == [False, True]
 
 
 def test_records_of_other_code_need_no_size(coco):

@@ -93,6 +93,7 @@ def detector(*options: object) -> CfgNode:
         (("INPUT.MIN_SIZE_TRAIN", "(1024,)", "INPUT.MAX_SIZE_TRAIN", 2048), "INPUT.MIN_SIZE_TEST is 320 px"),
         (("INPUT.MIN_SIZE_TEST", 800, "INPUT.MAX_SIZE_TEST", 900), "INPUT.MIN_SIZE_TEST is 800 px"),
         (("INPUT.MAX_SIZE_TEST", 320), "INPUT.MAX_SIZE_TEST is 320 px"),
+        (("INPUT.MIN_SIZE_TEST", 800, "INPUT.MAX_SIZE_TEST", 900, "INPUT.CROP.ENABLED", True), ""),
         (("MODEL.ROI_HEADS.SCORE_THRESH_TEST", 0.98), "MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.98 leaves out"),
         (("MODEL.RETINANET.SCORE_THRESH_TEST", 0.98), ""),
     ],
