@@ -42,6 +42,15 @@ REMOVED = {
     "DATALOADER.DECODE_ON_DEVICE": "set DATALOADER.AUGMENT_ON_DEVICE True, or raise DATALOADER.NUM_WORKERS",
     "VIEWS.REDUCED_IMAGES": "make smaller images once, by tools/make_shards.py --short-side",
 }
+# What other libraries call a key, by the last word of its name.
+ELSEWHERE = {
+    "BATCH_SIZE": "SOLVER.IMS_PER_BATCH",
+    "LEARNING_RATE": "SOLVER.BASE_LR",
+    "LR": "SOLVER.BASE_LR",
+    "ITERATIONS": "SOLVER.MAX_ITER",
+    "MAX_EPOCHS": "SOLVER.EPOCHS",
+    "NUM_EPOCHS": "SOLVER.EPOCHS",
+}
 
 
 def add_revisit_config(cfg: CfgNode) -> None:

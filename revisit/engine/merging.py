@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from revisit.checkpoint.run_folder import Trained
 from revisit.compat.private_names import decode_value
-from revisit.config import REMOVED, add_revisit_config
+from revisit.config import ELSEWHERE, REMOVED, add_revisit_config
 from revisit.engine.command import pairs_of
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import is_url, output_path, read_yaml
@@ -180,7 +180,8 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     current = dotted_keys(cfg)
     for key, value in values.items():
         if key not in current:
-            hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(key, current)
+            meant = ELSEWHERE.get(key.rpartition(".")[2], key)
+            hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(meant, current)
             raise UserError(f"{where}: unknown config key {key}{hint}")
         with translated(where):
             assign(cfg, key, _fitted(key, value, current[key], where))

@@ -24,7 +24,7 @@ from trees import refusal, refused
 from projects.Labels import truth
 from revisit import keys, plugins
 from revisit.compat.moved import EVALUATIONS, warn_once
-from revisit.config import add_revisit_config
+from revisit.config import ELSEWHERE, add_revisit_config
 from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
@@ -38,6 +38,7 @@ from revisit.keys import (
     Facts,
     check_values,
     declare,
+    dotted_keys,
     integer,
     list_of,
     number,
@@ -229,6 +230,7 @@ def test_ranges_hold_what_lies_inside(low, high, value):
     ("text", "message"),
     [
         ("SOLVER:\n  BASE_LRR: 0.1\n", "unknown config key SOLVER.BASE_LRR; did you mean SOLVER.BASE_LR"),
+        ("SOLVER:\n  BATCH_SIZE: 8\n", "unknown config key SOLVER.BATCH_SIZE; did you mean SOLVER.IMS_PER_BATCH"),
         ("VIEWS:\n  REDUCED_IMAGES: true\n", "unknown config key VIEWS.REDUCED_IMAGES: it was removed; make smaller"),
         ("_BASE_: mine.yaml\n", ".*leads to more than 30 files, or back to itself"),
         ("OUTPUT_DIR: !!python/object/apply:os.mkdir ['{}/owned']\n", ".*could not determine a constructor"),
@@ -239,6 +241,10 @@ def test_a_file_that_is_no_config_is_named(tmp_path, text, message):
     (tmp_path / "mine.yaml").write_text(text.replace("{}", str(tmp_path)))
     refused(f"mine.yaml: {message}", load, config_file=str(tmp_path / "mine.yaml"))
     assert not (tmp_path / "owned").exists()  # by code in the file
+
+
+def test_other_libraries_names_of_keys_lead_to_keys_that_there_are():
+    assert set(ELSEWHERE.values()) <= dotted_keys(load()).keys()
 
 
 def test_a_folder_typed_alone_is_answered_with_the_name_that_is_taken(tmp_path, monkeypatch):
