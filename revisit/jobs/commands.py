@@ -28,7 +28,7 @@ from revisit.errors import UserError, expect, first_few
 from revisit.jobs.record import Record
 from revisit.jobs.sbatch import BatchJob
 from revisit.jobs.with_parent import start_child
-from revisit.plugins import PACKAGES, TRAIN, find_config, find_file
+from revisit.plugins import TRAIN, find_config, find_file
 
 from detectron2.config import CfgNode
 
@@ -329,7 +329,6 @@ class _RunningJob:
     def _run(self, command: tuple[str, ...]) -> None:
         self._process = start_child(
             [sys.executable, find_file(command[0]), *command[1:]],
-            cwd=PACKAGES,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
             stdout=self._log,
             stderr=subprocess.STDOUT,

@@ -1,18 +1,17 @@
 """The one writer of SLURM's batch scripts: jobs that are queued again and resume, and jobs that wait for others."""
 
+import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
 from revisit.errors import UserError
-from revisit.plugins import PACKAGES
 
 FIRST_PORT, NUM_PORTS = 20000, 20000  # a job takes the port of its number
 WARNING = 120  # seconds between SLURM's signal and the end of a job
 
-_SETUP = f"""cd {quote(str(PACKAGES))}
-export MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+_SETUP = f"""export MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))
 """
 _TIME_IS_UP = f"""# The time is up: the training writes a checkpoint and ends, and the same job is queued once more.
@@ -69,7 +68,8 @@ class BatchJob:
         }
         asked = [f"#SBATCH --{name}={quote(str(value))}\n" for name, value in options.items() if value]
         steps = " && ".join(f"step {quote(command)}" for command in self.commands)
-        parts = ("#!/bin/bash\n", *asked, "#SBATCH --requeue\n", _SETUP, _TIME_IS_UP if self.resumes else "")
+        here = f"cd {quote(os.getcwd())}\n"  # names of files may be relative
+        parts = ("#!/bin/bash\n", *asked, "#SBATCH --requeue\n", here, _SETUP, _TIME_IS_UP if self.resumes else "")
         return "".join((*parts, _STEP.format(cpus=self.cpus), f"{steps}\n"))
 
     def submit(self) -> str:

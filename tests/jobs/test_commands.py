@@ -16,6 +16,7 @@ from trees import refused
 
 from revisit.jobs import commands as paper_jobs
 from revisit.jobs.commands import Job
+from revisit.jobs.sbatch import BatchJob
 
 WRITE = """import sys, pathlib
 result, count, *needed = map(pathlib.Path, sys.argv[1:])
@@ -56,6 +57,14 @@ def test_jobs_leave_their_results_and_are_not_run_again(tmp_path, capsys):
     assert all(job.done for job in jobs)
     assert [(tmp_path / f"{name}.count").read_text() for name in "abc"] == ["x", "x", "x"]
     assert "3 jobs, 3 done before" in capsys.readouterr().out
+
+
+def test_a_job_finds_files_by_names_as_they_were_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = Job("here", (("-c", "open('run/result.json', 'x').write('{}')"),), Path("run/result.json"))
+    run_jobs([job], parallel=1)
+    assert (tmp_path / "run/result.json").is_file()
+    assert f"cd {tmp_path}\n" in BatchJob("here", ("true",), job.log, hours=1, gpus=0, cpus=1).script
 
 
 def test_a_failed_job_is_named_with_its_log_those_that_need_it_do_not_run_and_the_others_finish(tmp_path, capsys):
