@@ -25,9 +25,9 @@ TORCH = torch torchvision $(if $(CPU),$(addprefix --find-links ,$(CPU_WHEELS)))
 HAS_GPU := $(wildcard /dev/nvidia0 /dev/dxg)$(filter Darwin,$(shell uname))
 PIP = $(INSTALL) --constraint $(CONSTRAINTS)
 RESOLVE = $(UV) pip compile --quiet --upgrade --all-extras pyproject.toml --output-file
-SOURCES := $(wildcard revisit tools projects studies examples tests setup.py datasets)
+SOURCES := $(wildcard revisit tools projects studies examples tests setup.py datasets notebooks)
 
-.PHONY: help env test lint docs format demo check-real check-real-weights check-cases check-peers check-gpu check-studies check-docs check-wheel check-versions check-container check-platforms detectron2-main fuzz weight
+.PHONY: help env test lint docs format demo notebook check-real check-real-weights check-cases check-peers check-gpu check-studies check-docs check-wheel check-versions check-container check-platforms detectron2-main fuzz weight
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -88,6 +88,9 @@ format: $(TESTED)  ## fix formatting and what else ruff can fix
 
 demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 	$(PYTHON) tools/demo.py
+
+notebook: $(TESTED)  ## run the notebook, ten minutes, and store what it shows
+	$(PYTHON) notebooks/execute.py
 
 check-studies: $(TESTED)  ## the tests of our own experiments and benchmarks
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m studies tests/studies

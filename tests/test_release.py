@@ -208,16 +208,40 @@ def forked_kernel(*args: object, **options: object) -> ForkedScript:
     return kernel
 
 
+NOTEBOOK = ROOT / "notebooks/own_images.ipynb"
+NO_PATH_OF_A_MACHINE = re.compile(r"""(^|[\s'"=(])/\w""")
+
+
+def outputs_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", ())]
+
+
+def texts_of(notebook: nbformat.NotebookNode) -> str:
+    data = [output.get("data", {"text/plain": output.get("text", "")}) for output in outputs_of(notebook)]
+    return "\n".join(each.get("text/plain", "") for each in data)
+
+
+def test_the_notebook_is_stored_with_what_it_shows_and_no_path_of_a_machine():
+    notebook = nbformat.read(NOTEBOOK, 4)
+    codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in codes] == list(range(1, len(codes) + 1))
+    assert sum("image/png" in output.get("data", ()) for output in outputs_of(notebook)) == 2
+    assert not any(output.get("name") == "stderr" or output.output_type == "error" for output in outputs_of(notebook))
+    assert not NO_PATH_OF_A_MACHINE.search(texts_of(notebook)) and NOTEBOOK.stat().st_size < 2**20
+
+
 @pytest.mark.docs
-def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
+def test_the_notebook_runs_and_what_is_kept_of_it_names_no_place_of_its_own(tmp_path, monkeypatch):
     for name, value in {"OUT": tmp_path, "ITERATIONS": 2, "IMAGES": 80, "PYTHONPATH": ROOT}.items():
         monkeypatch.setenv(name, str(value))
-    notebook = nbformat.read(ROOT / "notebooks/own_images.ipynb", 4)
-    assert not any(cell.get("outputs") for cell in notebook.cells)
+    notebook = nbformat.read(NOTEBOOK, 4)
     monkeypatch.setattr(jupyter_client.launcher, "Popen", forked_kernel)
-    options = {"timeout": 600, "extra_arguments": [f"--IPKernelApp.exec_lines={QUICKLY}"]}
+    options = {"timeout": 600, "coalesce_streams": True, "extra_arguments": [f"--IPKernelApp.exec_lines={QUICKLY}"]}
     nbclient.NotebookClient(notebook, **options).execute(cwd=tmp_path)
     assert (tmp_path / "found/predictions.json").is_file()
+    assert str(tmp_path) in texts_of(notebook)
+    runpy.run_path(str(ROOT / "notebooks/execute.py"))["keep_what_is_read"](notebook, f"{tmp_path}/")
+    assert str(tmp_path) not in texts_of(notebook) and texts_of(notebook).count("\n") < 100
 
 
 def test_an_image_is_built_of_what_git_knows_and_nothing_else_that_lies_here():
