@@ -6,7 +6,7 @@ timm builds and interpolates position embeddings; nothing here knows one of its 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from projects.Weights.depthwise import depthwise_in_float32
+from projects.Weights.depthwise import fast_depthwise
 from projects.Weights.simple_pyramid import SimpleFeaturePyramid
 from projects.Weights.timm_networks import Form, build, form_of, hashable, maps_of
 from revisit.errors import UserError
@@ -74,7 +74,7 @@ class TimmBackbone(Backbone):
         self._final_norm = final_norm
         self._indices = [form.stages[stage].index for stage in names]
         self.timm = build(name, form.kwargs, self._indices, final_norm, channels)
-        depthwise_in_float32(self.timm)
+        fast_depthwise(self.timm)
         _freeze(self.timm, freeze_at)
 
     @property

@@ -16,7 +16,7 @@ from tiny import random_objects, random_views, step, tiny_config, tiny_model
 from torch.nn import functional as F
 from trees import refused
 
-from projects.Weights.depthwise import depthwise_in_float32
+from projects.Weights.depthwise import fast_depthwise
 from projects.Weights.export import library_tensors, model_card
 from projects.Weights.simple_pyramid import SimpleFeaturePyramid
 from projects.Weights.stated_weights import default_pixels, flags_of_name, flags_on_hub
@@ -511,24 +511,50 @@ def test_images_for_which_a_network_has_no_positions_are_refused_in_one_line():
     refused("mvitv2_tiny of timm's has no positions for images of 256x224 px", backbone, images(1, 3, 224, 256))
 
 
-def test_depthwise_convolutions_and_their_copies_compute_in_float32_under_a_cpus_autocast():
-    network = torch.nn.Sequential(torch.nn.Conv2d(6, 6, 5, stride=2, padding=2, groups=6), torch.nn.Conv2d(6, 6, 1))
-    depthwise_in_float32(network)
-    copied = copy.deepcopy(network)
-    copied[0].weight.data.mul_(2)
-    for layers in (network, copied):
-        x = images(2, 6, 9, 9).requires_grad_()
-        with torch.autocast("cpu"):
-            maps = layers[0](x)
-            assert layers[1](maps).dtype == torch.bfloat16
-        maps.square().sum().backward()
-        wide, weight, bias = (t.detach().double().requires_grad_() for t in (x, layers[0].weight, layers[0].bias))
-        expected = F.conv2d(wide, weight, bias, stride=2, padding=2, groups=6)
-        expected.square().sum().backward()
-        assert torch.allclose(maps.double(), expected, atol=1e-5)
-        assert torch.allclose(layers[0].weight.grad.double(), weight.grad, atol=1e-4)
-        assert torch.allclose(x.grad.double(), wide.grad, atol=1e-4)
-    assert network.bfloat16()[0](images(2, 6, 9, 9).bfloat16()).dtype == torch.bfloat16
+def _layers(kind, kernel, stride):
+    """A depthwise convolution of torch's or of timm's and its copy in double precision, both fast, and torch's own."""
+    plain = kind(6, 6, kernel, stride=stride, padding=(kernel[0] // 2, kernel[1] // 2), groups=6)
+    fast = torch.nn.Sequential(copy.deepcopy(plain), torch.nn.Conv2d(6, 6, 1))
+    fast_depthwise(fast)
+    return fast, plain.double()
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Conv2d, timm.layers.Conv2dSame])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (4, 4), (5, 5), (3, 7)])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [(9, 11), (12, 8), (1, 1)])
+def test_fast_depthwise_convolutions_and_their_copies_have_torchs_gradients(kind, kernel, stride, size):
+    fast, plain = _layers(kind, kernel, stride)
+    fast = copy.deepcopy(fast).double()
+    fast[0].weight.data.mul_(2)
+    plain.weight.data.mul_(2)
+    x = images(2, 6, *size).double()
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    maps = [layer(image) for layer, image in zip((fast[0], plain), inputs, strict=True)]
+    for each in maps:
+        each.square().sum().backward()
+    ours, theirs = ([x, *layer.parameters()] for x, layer in zip(inputs, (fast[0], plain), strict=True))
+    assert torch.equal(*maps)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one.grad, other.grad, atol=1e-12)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_fast_depthwise_convolutions_stay_in_bfloat16_under_a_cpus_autocast(stride):
+    fast, plain = _layers(torch.nn.Conv2d, (5, 5), stride)
+    x = images(2, 6, 9, 9).bfloat16().to(memory_format=torch.channels_last).requires_grad_()
+    with torch.autocast("cpu"):
+        maps = fast[0](x)
+    wide = x.detach().double().requires_grad_()
+    expected = plain(wide)
+    grad = torch.randn_like(maps)
+    maps.backward(grad)
+    expected.backward(grad.double())
+    assert (maps.dtype, x.grad.dtype, fast[0].weight.grad.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    ours, theirs = (maps, x.grad, fast[0].weight.grad), (expected, wide.grad, plain.weight.grad)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.double() - other).abs().max() < 0.02 * other.abs().max()
+    assert fast.bfloat16()[0](images(2, 6, 9, 9).bfloat16()).dtype == torch.bfloat16
 
 
 def test_a_network_without_a_final_norm_leaves_its_classifier_by_timms_older_rule_too(monkeypatch):
