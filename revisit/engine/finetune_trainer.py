@@ -14,6 +14,7 @@ from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
 from revisit.keys import PIXELWISE, network_of, with_values
+from revisit.modeling.detectors import keep_layouts
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.ignoring import ignore_marked
 
@@ -39,6 +40,7 @@ class FinetuneTrainer(RevisitTrainer):
     def build_model(cls, cfg: CfgNode) -> nn.Module:
         model = super().build_model(cfg)
         ignore_marked(model)
+        keep_layouts(model)
         return model
 
     def build_hooks(self) -> list[HookBase | None]:

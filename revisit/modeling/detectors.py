@@ -1,7 +1,9 @@
 """Detectors over the ResNets of here: those of MoCo's VOC benchmark (arXiv 1911.05722, A.1), R50-dilated-C5 and
 R50-C4, whose RoI heads are res5 for every region with one more BN after it; and Detectron2's FPN."""
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from revisit.modeling.backbone.fpn import fpn_over
@@ -10,7 +12,9 @@ from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
 from detectron2.config import CfgNode
 from detectron2.layers import Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import BACKBONE_REGISTRY, FPN, ROI_HEADS_REGISTRY, Backbone
+from detectron2.modeling.poolers import ROIPooler
 from detectron2.modeling.roi_heads import Res5ROIHeads
+from detectron2.structures import Boxes
 from fvcore.nn import weight_init
 
 C5_CHANNELS = 512
@@ -63,3 +67,33 @@ class Res5NormROIHeads(Res5ROIHeads):
                 block.freeze()
         blocks.add_module("norm", get_norm(cfg.MODEL.RESNETS.NORM, out_channels))
         return blocks, out_channels
+
+
+class _InNCHW(torch.autograd.Function):
+    """A map (N, C, H, W) of any layout as RoIAlign reads it; its gradient comes back in the map's own layout."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.dtype = x.dtype
+        return x.to(torch.promote_types(x.dtype, torch.float32), memory_format=torch.contiguous_format)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return grad.to(ctx.dtype, memory_format=torch.channels_last)
+
+
+def _maps_in_nchw(_: nn.Module, inputs: tuple[list[Tensor], list[Boxes]]) -> tuple[list[Tensor], list[Boxes]]:
+    maps, boxes = inputs
+    return [each if each.is_contiguous() else _InNCHW.apply(each) for each in maps], boxes
+
+
+def keep_layouts(model: nn.Module) -> None:
+    """Let gradients of maps come back from a detector's poolers in the maps' layout.
+
+    RoIAlign computes in NCHW, float32 at least. From there on a CPU takes ten times as long for the gradients of
+    channels-last maps.
+    """
+    for module in model.modules():
+        if isinstance(module, ROIPooler):
+            module.register_forward_pre_hook(_maps_in_nchw)

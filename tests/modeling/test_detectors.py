@@ -1,5 +1,7 @@
 """FPN against Detectron2's own, the recipes against its model zoo's, and what FREEZE_AT freezes in each detector."""
 
+import copy
+
 import pytest
 import torch
 from checkpoints import load_into, run_checkpoint, write_converted
@@ -12,11 +14,14 @@ from revisit.checkpoint.reading import read_checkpoint
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.keys import dotted_keys
+from revisit.modeling.detectors import keep_layouts
 
 from detectron2 import model_zoo
 from detectron2.config import CfgNode
 from detectron2.layers import FrozenBatchNorm2d
 from detectron2.modeling import build_backbone, build_model
+from detectron2.modeling.poolers import ROIPooler
+from detectron2.structures import Boxes
 
 ALL = ["res2", "res3", "res4", "res5"]
 FPN = ("MODEL.BACKBONE.NAME", "build_revisit_fpn_backbone", "MODEL.FPN.OUT_CHANNELS", 16, "MODEL.FPN.NORM", "BN")
@@ -143,3 +148,23 @@ def test_sync_bn_of_every_part_follows_the_number_of_processes(processes, here):
     options = [word for key in keys for word in (key, "SyncBN")]
     found = norm_keys(make_config(file, options, num_processes=processes))
     assert {found[key] for key in keys} == {here}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_gradients_of_maps_come_back_from_the_poolers_in_the_maps_layout(dtype):
+    plain = ROIPooler(3, (0.25, 0.125), 0, "ROIAlignV2", 16, 2)
+    kept = copy.deepcopy(plain)
+    keep_layouts(torch.nn.ModuleList([kept]))
+    boxes = [Boxes(torch.tensor([[1.0, 2, 20, 30], [4, 4, 12, 10]])), Boxes(torch.tensor([[0.0, 0, 60, 50]]))]
+    gradients = {}
+    for pooler in (plain, kept):
+        generator = torch.Generator().manual_seed(0)
+        maps = [torch.randn(2, 5, size, size, generator=generator).to(dtype) for size in (16, 8)]
+        maps = [each.to(memory_format=torch.channels_last).requires_grad_() for each in maps]
+        with torch.autocast("cpu", enabled=dtype == torch.bfloat16):
+            pooled = pooler([each * 1 for each in maps], boxes)
+        pooled.double().square().sum().backward()
+        gradients[pooler] = [each.grad for each in maps]
+    assert all(each.is_contiguous(memory_format=torch.channels_last) for each in gradients[kept])
+    for one, other in zip(gradients[kept], gradients[plain], strict=True):
+        assert one.dtype == dtype and (one - other).abs().max() < 0.01 * other.abs().max()
