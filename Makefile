@@ -24,6 +24,7 @@ CPU_WHEELS := $(addprefix https://download.pytorch.org/whl/cpu/,torch torchvisio
 TORCH = torch torchvision $(if $(CPU),$(addprefix --find-links ,$(CPU_WHEELS)))
 HAS_GPU := $(wildcard /dev/nvidia0 /dev/dxg)$(filter Darwin,$(shell uname))
 PIP = $(INSTALL) --constraint $(CONSTRAINTS)
+NAMES_IN = grep -hoiE '^[a-z0-9][a-z0-9_.-]*' $(1) | tr 'A-Z_' 'a-z-' | sort -u
 RESOLVE = $(UV) pip compile --quiet --upgrade --all-extras pyproject.toml --output-file
 SOURCES := $(wildcard revisit tools projects studies examples tests setup.py datasets notebooks)
 
@@ -130,6 +131,8 @@ check-versions:  ## by uv: versions that pyproject.toml allows, the lowest and t
 	$(RESOLVE) build/newest.txt --python-version 3.14
 	for minor in 11 12 13 14; do \
 		$(RESOLVE) build/pinned-3.$$minor.txt --python-version 3.$$minor --constraint constraints.txt || exit 1; done
+	@! $(call NAMES_IN,build/pinned-*.txt) | grep -vxF "$$($(call NAMES_IN,constraints.txt tests/peers/packages.txt))" \
+		|| { echo 'make: expected a version of each of these in constraints.txt' >&2; exit 1; }
 
 check-container:  ## run the Dockerfile's steps in a clean root file system (needs root and debootstrap)
 	.ci/check-container
