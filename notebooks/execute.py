@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Run own_images.ipynb and store what it shows, for those who read it without running it: make notebook.
 
-Ten minutes on two cores. Of a long log the first and last lines are kept, of stderr nothing, of figures 256 colours, and
+Ten minutes on two cores. Of a long log the first and last lines are kept, of stderr nothing, of figures 256 colours;
 paths are those of a checkout.
 """
 

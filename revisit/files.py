@@ -74,14 +74,24 @@ def _temporary(path: Path) -> Iterator[Path]:
 
     Of ``model_final.pth`` it is called ``model_final.0123abcd.pth.tmp``.
     """
-    name = f"{path.stem[:_LONGEST]}.{secrets.token_hex(4)}{path.suffix[:_LONGEST]}{UNFINISHED}"
-    temporary = path.with_name(name)
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    temporary, descriptor = _new_file(path)
     try:
-        _locked(descriptor)
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _new_file(path: Path) -> tuple[Path, int]:
+    """Its name and its descriptor, with the lock: another one, where ``remove_unfinished`` came before the lock."""
+    while True:
+        name = f"{path.stem[:_LONGEST]}.{secrets.token_hex(4)}{path.suffix[:_LONGEST]}{UNFINISHED}"
+        temporary = path.with_name(name)
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return temporary, descriptor
         os.close(descriptor)
 
 

@@ -119,3 +119,19 @@ def test_a_file_whose_folder_is_removed_meanwhile_is_one_line(tmp_path):
 
     refused(f"{folder} is gone, which something has removed", write)
     refused(f"{folder} is gone, which something has removed", write_whole, folder / "a.txt", "text")
+
+
+def test_a_file_taken_for_unfinished_before_it_has_its_lock_is_made_again(tmp_path, monkeypatch):
+    opened = os.open
+
+    def with_another_process(*words: object) -> int:
+        descriptor = opened(*words)
+        monkeypatch.setattr(os, "open", opened)
+        make_folder(tmp_path, "its folder")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", with_another_process)
+    with written_whole(tmp_path / "a.txt") as temporary:
+        temporary.write_text("whole")
+        make_folder(tmp_path, "its folder")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["whole"]
