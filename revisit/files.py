@@ -90,7 +90,7 @@ def _new_file(path: Path) -> tuple[Path, int]:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:
+        if temporary.exists():
             return temporary, descriptor
         os.close(descriptor)
 
