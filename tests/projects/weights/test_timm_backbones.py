@@ -568,3 +568,43 @@ def test_a_network_without_a_final_norm_leaves_its_classifier_by_timms_older_rul
     monkeypatch.setattr(timm.models.EfficientNet, "prune_intermediate_layers", recorded)
     build("efficientnet_lite0", {}, [4], final_norm=True)
     assert asked == [True]
+
+
+def _expansions() -> list[TimmBackbone]:
+    """A backbone whose expansions normalise by moments, and the same one by timm's batch norm."""
+    torch.manual_seed(0)
+    ours = TimmBackbone("tf_efficientnet_lite0", out_features=["res2", "res3"]).double().train()
+    theirs = copy.deepcopy(ours)
+    for layer in theirs.modules():
+        if isinstance(layer, timm.layers.BatchNormAct2d):
+            layer.__class__ = timm.layers.BatchNormAct2d
+    return [ours, theirs]
+
+
+def _trained(network: TimmBackbone) -> list[torch.Tensor]:
+    """Maps, gradients and running statistics of one step."""
+    maps = network(images(2, 3, 40, 56).double())
+    sum((each * torch.linspace(0, 1, each.shape[-1])).square().mean() for each in maps.values()).backward()
+    return [*maps.values(), *(parameter.grad for parameter in network.parameters()), *network.buffers()]
+
+
+def test_expansions_that_normalise_by_moments_train_as_batch_norm_does():
+    ours, theirs = networks = _expansions()
+    seen = []
+    for layer in ours.modules():
+        if type(layer) is not timm.layers.BatchNormAct2d and isinstance(layer, timm.layers.BatchNormAct2d):
+            layer.act.register_forward_pre_hook(lambda _, inputs: seen.append(str(inputs[0].grad_fn)))
+    for one, other in zip(*map(_trained, networks), strict=True):
+        assert (one - other).abs().max() <= 1e-8 * other.abs().max() + 1e-12
+    # Between an expansion and its activation there is nothing else.
+    assert seen and all("Convolution" in name for name in seen)
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    with torch.no_grad():
+        assert_same(*(network.eval()(images(2, 3, 40, 56).double()) for network in networks))
+
+
+def test_expansions_normalise_by_groups_where_batch_norm_has_groups():
+    networks = _expansions()
+    for network in networks:
+        group_batch_norm([network], BNGroups(1, 2, 1, 2))
+    assert_same(*map(_trained, networks))
