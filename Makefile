@@ -120,9 +120,9 @@ $(PEERS)/.complete: tests/peers/packages.txt $(TESTED)
 check-gpu: $(TESTED)  ## on a machine with a GPU: an ordered list of checks, 30 minutes, into one page
 	$(PYTHON) studies/benchmarks/check_gpu.py --output $(or $(OUTPUT),output/check_gpu)
 
-check-wheel: $(TESTED)  ## build dist/*.whl; in an empty folder and a new environment run what it has
-	rm -rf build dist && $(PYTHON) -m build --wheel --no-isolation --outdir dist
-	.ci/check-wheel "$(BOOTSTRAP)"
+check-wheel: $(TESTED)  ## build dist/*.whl; in an empty folder and a new environment run what it has: HOW=venv, uv, uv-tool, pipx
+	rm -rf build/lib build/bdist.* dist && $(PYTHON) -m build --wheel --no-isolation --outdir dist
+	.ci/check-wheel "$(BOOTSTRAP)" $(HOW)
 
 check-versions:  ## by uv: versions that pyproject.toml allows, the lowest and the newest, in build/ as CONSTRAINTS
 	@test -n '$(UV)' || { echo 'make: check-versions needs uv: pip install uv' >&2; exit 1; }
