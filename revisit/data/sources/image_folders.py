@@ -53,6 +53,20 @@ def load_folder(path: Path) -> Records:
     if not path.is_dir():
         siblings = [other.name for other in path.parent.glob("*") if other.is_dir()]
         raise UserError(f"folder of images {path} not found{did_you_mean(path.name, siblings)}")
+    files, others = _files_below(path)
+    further = deep_images().images_among(others, alone=not files)
+    files += chain.from_iterable(further.values())
+    unread = _unread({suffix: paths for suffix, paths in others.items() if suffix not in further})
+    counts = " and ".join(f"{count:,} {suffix}" for suffix, count in sorted(unread.items()))
+    left_out = f": left out {counts}, {CONVERT}" if unread else ""
+    expect(files, f"no images in {path}, files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
+    if unread:
+        log_first_n(logging.WARNING, f"{path}{left_out}", name=__name__, key="message")
+    return [{"file_name": file} for file in sorted(files)]
+
+
+def _files_below(path: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """Files of images, by their suffixes, and all others by theirs."""
     files, visited, others = [], set(), {}
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
@@ -64,19 +78,9 @@ def load_folder(path: Path) -> Records:
         subfolders[:] = sorted(filter(is_visible, subfolders))
         for name in filter(is_visible, names):
             suffix = os.path.splitext(name)[1].lower()
-            if suffix in SUFFIXES:
-                files.append(os.path.join(folder, name))
-            else:
-                others.setdefault(suffix, []).append(os.path.join(folder, name))
-    further = deep_images().images_among(others, alone=not files)
-    files += chain.from_iterable(further.values())
-    unread = _unread({suffix: paths for suffix, paths in others.items() if suffix not in further})
-    counts = " and ".join(f"{count:,} {suffix}" for suffix, count in sorted(unread.items()))
-    left_out = f": left out {counts}, {CONVERT}" if unread else ""
-    expect(files, f"no images in {path}, files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
-    if unread:
-        log_first_n(logging.WARNING, f"{path}{left_out}", name=__name__, key="message")
-    return [{"file_name": file} for file in sorted(files)]
+            kept = files if suffix in SUFFIXES else others.setdefault(suffix, [])
+            kept.append(os.path.join(folder, name))
+    return files, others
 
 
 def _unread(files: dict[str, list[str]]) -> dict[str, int]:
