@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from projects.Discover.cuts import find_cuts
 from projects.Discover.parts import FINER, Part, find_parts, part_of
 from projects.Discover.ranking import best, boxes_of, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
-from projects.Discover.verdict import agreement
-from projects.Discover.whole import find_whole
 from projects.Pictures.tiles import evenly_spread
 from revisit.arrays import read_arrays
-from revisit.boxes.boxes import annotation_of, iou, sides_of
+from revisit.boxes.boxes import annotation_of, sides_of
 from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
@@ -36,10 +35,10 @@ REFERENCE = "reference.npz"
 PART = 16  # images
 REFERENCES = 100  # images with which each one is compared
 CANDIDATES = 150  # of an image
+CUTS = 1  # that come first where little recurs
 JUDGED = 30  # best parts, whose mean recurrence says so
 RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
 LARGEST = 0.4  # of the image, a part's box where much recurs: a larger one is of the background between objects
-RULES = 2  # what decides which objects are found: a folder of others is not continued
 NEARLY_SAME = 0.7  # IoU of two candidates of which one is enough
 
 logger = logging.getLogger(__name__)
@@ -52,54 +51,56 @@ class Candidates(NamedTuple):
     parts: list[Part]  # those that are left of many, best first
     scores: np.ndarray  # (n,) float64, of this image alone
     descriptors: np.ndarray  # (n, D) float64
-    whole: list[Part]  # the object that fills much of the image, if any
+    cuts: list[Part]
 
 
 def find_candidates(maps: Maps) -> Candidates:
-    """Parts of all maps of an image, ranked by its finest, and the whole object by its coarsest."""
+    """Parts of all maps of an image, ranked by its finest, and cuts of its coarsest."""
     features = maps[0]
     height, width, channels = features.shape
     size = (width * FINER, height * FINER)
     parts = find_parts(maps)
-    whole = find_whole(maps[-1], size)
+    cuts = find_cuts(maps[-1], CUTS, size)
     if not parts:
         no_descriptors = np.zeros((0, descriptor_length(channels)))
-        return Candidates(size, [], np.zeros(0), no_descriptors, whole)
+        return Candidates(size, [], np.zeros(0), no_descriptors, cuts)
     boxes = boxes_of(parts)
     scores = scores_of(features, parts)
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
     described = descriptors(features, boxes[kept] / FINER)
     best_parts = [parts[index] for index in kept]
-    return Candidates(size, best_parts, scores[kept], described, whole)
+    return Candidates(size, best_parts, scores[kept], described, cuts)
 
 
 def find_objects(
-    candidates: Candidates, height: int, width: int, count: int, recurs: np.ndarray
+    candidates: Candidates, height: int, width: int, count: int, recurrence: Recurrence, name: str = ""
 ) -> list[dict[str, Any]]:
     """The objects of an image of ``height`` x ``width`` px, best first, as COCO's results have them: ``bbox`` (x, y, w,
     h) px, ``segmentation`` in run lengths, ``score`` above 0: recurrence squared times the root of the own image's
-    score. Where the best have little recurrence, the whole object comes first, with a score just above the best part's,
-    and parts that are nearly the same are none; elsewhere a part whose box has more than LARGEST of the image is none.
+    score. Where the best have little recurrence, cuts come first, with a score just above the best part's; elsewhere a
+    part whose box has more than LARGEST of the image is none.
 
     Args:
         count: the most objects.
-        recurs: (n,) recurrence of the parts in other images.
+        recurrence: what other images have.
+        name: of this image among these.
     """
     parts = candidates.parts
+    recurs = recurrence(candidates.descriptors, name)
     scores = recurs**2 * np.sqrt(np.maximum(candidates.scores, 0))
-    boxes, whole = boxes_of(parts), []
-    judged = best(boxes, scores, JUDGED)
+    judged = best(boxes_of(parts), scores, JUDGED)
     if scores.any() and recurs[judged].mean() < RECURRENT:
-        whole = [(part, 1.001 * scores.max()) for part in candidates.whole]
-        scores *= iou(boxes, boxes_of(candidates.whole)).max(axis=1, initial=0) <= NEARLY_SAME
+        parts = candidates.cuts + parts
+        first = np.full(len(candidates.cuts), 1.001 * scores.max())
+        scores = np.append(first, scores)
     else:
-        scores *= sides_of(boxes).prod(axis=1) <= LARGEST * np.prod(candidates.size)
-    ranked = whole + [(parts[index], scores[index]) for index in best(boxes, scores, count)]
+        largest = LARGEST * np.prod(candidates.size)
+        scores = scores * (sides_of(boxes_of(parts)).prod(axis=1) <= largest)
     objects = []
-    for part, score in ranked[:count]:
-        mask = _in_image(part, candidates.size, height, width)
-        if score > 0 and mask.any():
-            objects.append(annotation_of(mask) | {"score": float(score)})
+    for index in best(boxes_of(parts), scores, count):
+        mask = _in_image(parts[index], candidates.size, height, width)
+        if scores[index] > 0 and mask.any():
+            objects.append(annotation_of(mask) | {"score": float(scores[index])})
     return objects
 
 
@@ -111,7 +112,7 @@ def discover(
     count: int,
     runner: Runner = HERE,
 ) -> list[dict[str, Any]]:
-    """Write a line for every image, or window of one, to ``output``/FOUND: name, size, agreement and objects.
+    """Write a line for every image, or window of one, to ``output``/FOUND: name, size and objects.
 
     Returns the records with what their lines say, without those of images that cannot be read, which are warned of.
     Ends with UserError where none can be read, where none has an object, and where the lines that are there are of
@@ -160,11 +161,9 @@ def _part(
     for record, image in _images(of_part, pixels, left_out):
         name, (height, width) = _name(record), image.shape[:2]
         of_image = candidates.pop(name, None) or find_candidates(features()(image))
-        recurs = recurrence(of_image.descriptors, name)
-        agrees = agreement(boxes_of(of_image.parts), of_image.scores, recurs)
-        objects = find_objects(of_image, height, width, count, recurs)
+        objects = find_objects(of_image, height, width, count, recurrence, name)
         place = {key: record[key] for key in ("file_name", WINDOW) if key in record}
-        lines.append({**place, "height": height, "width": width, "agreement": agrees, "objects": objects})
+        lines.append({**place, "height": height, "width": width, "objects": objects})
     return {"lines": as_lines(lines), "left_out": as_lines(left_out)}
 
 
@@ -228,8 +227,7 @@ def _in_image(part: Part, size: tuple[int, int], height: int, width: int) -> np.
     """(height, width) uint8: a part in a mask of ``size``, width and height, in px of its image. In one that is smaller
     it may fall apart: then its largest region."""
     mask = cv2.resize(_drawn(part, *size), (width, height), interpolation=cv2.INTER_NEAREST)
-    falls_apart = width < size[0] or height < size[1]
-    return _drawn(part_of(mask), width, height) if mask.any() and falls_apart else mask
+    return _drawn(part_of(mask), width, height) if mask.any() else mask
 
 
 def _drawn(part: Part, width: int, height: int) -> np.ndarray:

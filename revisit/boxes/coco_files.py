@@ -36,18 +36,12 @@ def folder_of(images: Images, data_set: str = "") -> str:
 
 
 def write_data_set(
-    path: Path,
-    images: Images,
-    classes: Sequence[str] = (CATEGORY["name"],),
-    *,
-    folder: str = "",
-    info: Mapping[str, Any] | None = None,
+    path: Path, images: Images, classes: Sequence[str] = (CATEGORY["name"],), *, folder: str = ""
 ) -> int:
     """Write images and annotations with masks in run lengths, and areas; returns how many objects there are.
 
     Objects with a ``category_id`` count ``classes`` from 1. Names of files are those below ``folder``, as annotation
-    tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records. ``info`` is about all of them, and
-    comes first in the file.
+    tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records.
     """
     pictures, annotations = [], []
     for number, image in enumerate(images, start=1):
@@ -60,8 +54,7 @@ def write_data_set(
             usual = {"category_id": 1, "iscrowd": 0, "area": _area(each, **size)}
             annotations.append({**identity, **usual, **each, **identity})
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
-    content = {"images": pictures, "annotations": annotations, "categories": categories}
-    write_whole(path, json.dumps(({"info": info} if info else {}) | content))
+    write_whole(path, json.dumps({"images": pictures, "annotations": annotations, "categories": categories}))
     return len(annotations)
 
 

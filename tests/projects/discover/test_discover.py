@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import cv2
@@ -25,19 +24,13 @@ from projects.Discover.discovery import (
     reference_of,
 )
 from projects.Discover.parts import FINER, find_parts, part_of
-from projects.Discover.plugin import found_boxes
-from projects.Discover.ranking import best, boxes_of, contrast
+from projects.Discover.ranking import best, contrast
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
 from projects.Discover.sheet import save_found
-from projects.Discover.verdict import agreement, doubt_of, verdict
-from projects.Discover.whole import find_whole
 from projects.Objectives.proposals import with_proposals
 from projects.Pictures.prediction_sheet import RANKS
 from projects.Pictures.tiles import GAP, LINE, MARGIN, PANEL
-from revisit.boxes.boxes import iou
-from revisit.boxes.coco_files import write_data_set
 from revisit.data.images.pixel_format import PHOTOGRAPHS
-from revisit.data.sources.catalog import register
 from revisit.jobs import parts
 
 PLANTED = ((3, 4, 9, 10), (14, 3, 20, 9), (6, 14, 14, 20))  # x0, y0, x1, y1 in cells
@@ -55,50 +48,22 @@ def planted() -> np.ndarray:
 
 
 def test_planted_objects_are_the_best_boxes(planted):
-    candidates = find_candidates([planted])
-    found = find_objects(candidates, height=24 * 8, width=24 * 8, count=3, recurs=np.ones(len(candidates.parts)))
+    found = find_objects(find_candidates([planted]), height=24 * 8, width=24 * 8, count=3, recurrence=Recurrence({}))
     boxes = sorted(tuple(round(side / 8) for side in each["bbox"]) for each in found)
     assert boxes == sorted((x0, y0, x1 - x0, y1 - y0) for x0, y0, x1, y1 in PLANTED)
     assert [each["score"] for each in found] == sorted((each["score"] for each in found), reverse=True)
 
 
-def test_the_whole_object_comes_first_where_little_recurs(planted):
+def test_cuts_come_first_where_little_recurs(planted):
     mask = np.zeros((24 * FINER, 24 * FINER), bool)
-    mask[-20:, -10:] = True  # where no part is
-    candidates = find_candidates([planted])._replace(whole=[part_of(mask)])
+    mask[-40:, -20:] = True  # where no part is
+    candidates = find_candidates([planted])._replace(cuts=[part_of(mask)])
     rows = candidates.descriptors
     others = np.random.default_rng(0).normal(rows.mean(axis=0), 0.1, (1, rows.shape[1]))
-    recurs = (Recurrence({"other": each})(rows, "own") for each in (rows, others))
-    same, unlike = (find_objects(candidates, 96, 96, 5, each) for each in recurs)
+    same, unlike = (find_objects(candidates, 96, 96, 5, Recurrence({"other": each})) for each in (rows, others))
     assert [76, 56, 20, 40] not in [each["bbox"] for each in same]
     assert unlike[0]["bbox"] == [76, 56, 20, 40]
     assert unlike[0]["score"] == pytest.approx(1.001 * unlike[1]["score"])
-
-
-@pytest.mark.parametrize(("height", "is_object"), [(28, True), (29, False)])
-def test_a_part_that_is_nearly_the_whole_object_is_none(height, is_object):
-    """IoU 0.7 of the two, at most; one of 0.5 stays, because one of them may fit better."""
-    whole, part = np.zeros((2, 100, 100), bool)
-    whole[10:50, 10:50], part[10 : 10 + height, 10:50] = True, True
-    candidates = Candidates((100, 100), [part_of(part)], np.ones(1), np.zeros((1, 5)), whole=[part_of(whole)])
-    objects = find_objects(candidates, 100, 100, 5, np.full(1, 0.3))
-    assert [each["bbox"] for each in objects] == [[10, 10, 40, 40]] + [[10, 10, 40, height]] * is_object
-
-
-@pytest.mark.parametrize("box", [(8, 6, 34, 26), (4, 8, 22, 24), (10, 3, 30, 20)])
-def test_the_whole_object_is_what_differs_from_the_frame(box):
-    x0, y0, x1, y1 = box
-    features = np.random.default_rng(0).normal(0, 0.05, (30, 40, 16)).astype(np.float32)
-    features[..., 0] += 1
-    features[y0:y1, x0:x1, 1] += 2
-    features /= np.linalg.norm(features, axis=2, keepdims=True)
-    (found,) = find_whole(features, (80, 60))
-    assert iou(boxes_of([found]), 2 * np.array([box])) > 0.7
-
-
-def test_an_image_without_differences_has_no_whole_object():
-    assert find_whole(np.zeros((6, 6, 4), np.float32), (12, 12)) == []
-    assert find_whole(np.ones((1, 1, 4), np.float32), (2, 2)) == []
 
 
 @pytest.mark.parametrize(("recurs", "height", "is_object"), [(0.5, 40, True), (0.5, 41, False), (0.3, 41, True)])
@@ -110,8 +75,8 @@ def test_a_part_whose_box_has_more_than_40_percent_of_the_image_is_no_object_whe
     frame[[0, height - 1]] = frame[:height, [0, 99]] = True
     square[10:30, 10:30] = True
     of_image = [part_of(frame), part_of(square)]
-    candidates = Candidates((100, 100), of_image, np.array([2.0, 1.0]), np.zeros((2, 5)), whole=[])
-    objects = find_objects(candidates, 100, 100, 5, np.full(2, recurs))
+    candidates = Candidates((100, 100), of_image, np.array([2.0, 1.0]), np.zeros((2, 5)), cuts=[])
+    objects = find_objects(candidates, 100, 100, 5, lambda rows, name: np.full(len(rows), recurs))
     boxes = [each["bbox"] for each in objects]
     assert boxes == [[0, 0, 100, height]] * is_object + [[10, 10, 20, 20]]
 
@@ -140,8 +105,8 @@ def test_a_part_is_one_connected_region(seed):
 def test_an_object_is_one_connected_region_in_an_image_smaller_than_its_mask():
     mask = np.zeros((80, 120), bool)
     mask[10:40, 10:40] = mask[20:30, 60:100] = mask[25, 40:60] = True  # two areas and a line of one pixel
-    candidates = Candidates((120, 80), [part_of(mask)], np.array([1.0]), np.zeros((1, 5)), whole=[])
-    (found,) = find_objects(candidates, 20, 30, 5, np.ones(1))
+    candidates = Candidates((120, 80), [part_of(mask)], np.array([1.0]), np.zeros((1, 5)), cuts=[])
+    (found,) = find_objects(candidates, 20, 30, 5, lambda rows, name: np.ones(len(rows)))
     assert regions_of(run_lengths.decode(found["segmentation"])) == 1
     assert found["bbox"] == [2, 2, 8, 8] or found["bbox"] == [3, 3, 7, 7]
 
@@ -195,11 +160,9 @@ def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, writ
     words = f"--weights {weights} --data folder:{photos} --short-side 192 --output {tmp_path}"
     command = f"python tools/discover.py {words}/out"
     text = run(command, tmp_path)
-    assert re.search(r"^(likely objects|doubtful|background) \(agreement \d\.\d\d; ", text, re.MULTILINE)
     assert "in 3 of 3 images" in text and f"coco:{photos}:{tmp_path}/out/data_set.json" in text
     first = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     whole = json.loads(first["data_set.json"])
-    assert whole["info"]["found"] in text and list(whole)[0] == "info"
     assert [image["file_name"] for image in whole["images"]] == [f"day/{path.name}" for path in pictures]
     coco = COCO(str(tmp_path / "out/data_set.json"))
     for annotation in whole["annotations"]:
@@ -225,31 +188,6 @@ def test_the_picture_leaves_the_objects_to_be_seen(tmp_path):
     tile = sheet[MARGIN + 2 * LINE :][:PANEL, MARGIN:][:, :PANEL]
     assert (tile == 128).all(axis=-1).mean() > 0.8
     assert all((tile == color).all(axis=-1).any() for color, _ in RANKS)
-
-
-def test_the_verdict_is_by_what_two_rankings_share(tmp_path, caplog):
-    boxes = np.array([[30.0 * n, 0, 30 * n + 20, 20] for n in range(60)])
-    falling = np.arange(60.0, 0, -1)
-    for shift, share in ((0, 1.0), (6, 0.6), (15, 0.0)):
-        recurs = np.roll(falling, shift)  # the best 15 begin with box number ``shift``
-        assert agreement(boxes, falling, recurs) == pytest.approx(share)
-    assert agreement(boxes[:0], falling[:0], falling[:0]) == 0
-    words = {0.5: "likely objects", 0.35: "doubtful", 0.1: "background"}
-    for number, word in words.items():
-        judged = verdict([number - 0.1, number + 0.1])
-        assert judged == (word, number)
-        path = tmp_path / f"{number}.json"
-        image = {"file_name": f"{tmp_path}/a.png", "height": 30, "width": 40, "objects": []}
-        write_data_set(path, [image], info=judged._asdict())
-        caplog.clear()
-        name = f"coco:{tmp_path}:{path}"
-        register(name)
-        found_boxes(None, name, [], to_learn=True)
-        expected = f"the found boxes of {name} are {word} (agreement {number}): look at found.png"
-        assert [expected in text for text in caplog.messages] == ([] if word == "likely objects" else [True])
-    write_data_set(path, [image])
-    found_boxes(None, name, [], to_learn=True)
-    assert doubt_of(path) == doubt_of(tmp_path / "none.json") == ""
 
 
 def test_an_interrupted_comparison_continues_with_the_same_bytes(planted, write_pictures, tmp_path, monkeypatch):
@@ -304,17 +242,6 @@ def test_images_without_any_object_are_counted_and_refused_where_all_are(write_p
     assert "1 box in 2 of 2 images, 1 of them without any" in run(f"{command} --short-side 64", tmp_path)
 
 
-def test_a_folder_of_other_rules_is_refused(weights, write_pictures, tmp_path):
-    write_pictures(tmp_path / "photos", 1)
-    command = f"python tools/discover.py --weights {weights} --data folder:{tmp_path}/photos --output {tmp_path}/out"
-    run(f"{command} --short-side 64", tmp_path)
-    settings = tmp_path / "out/settings.json"
-    before = json.loads(settings.read_text())
-    assert before.pop("rules") > 1  # as the first version wrote them
-    settings.write_text(json.dumps(before))
-    assert "other settings (rules): give another --output" in one_line_error(f"{command} --short-side 64", tmp_path)
-
-
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 1)
     write_pictures(tmp_path / "others", 1)
@@ -360,6 +287,6 @@ def test_sizes_are_shares_of_the_shorter_side_of_the_image(shape):
 def test_a_score_is_recurrence_squared_times_the_root_of_the_images_own():
     mask = np.zeros((60, 100), bool)
     mask[10:30, 20:50] = True
-    candidates = Candidates((100, 60), [part_of(mask)], np.array([4.0]), np.zeros((1, 5)), whole=[])
-    (found,) = find_objects(candidates, 60, 100, 5, np.array([0.6]))
+    candidates = Candidates((100, 60), [part_of(mask)], np.array([4.0]), np.zeros((1, 5)), cuts=[])
+    (found,) = find_objects(candidates, 60, 100, 5, lambda rows, name: np.array([0.6]))
     assert found["score"] == pytest.approx(0.6**2 * 2) and found["bbox"] == [20, 10, 30, 20]
