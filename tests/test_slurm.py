@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,7 @@ for job in $(jobs -p); do wait $job || code=$?; done; exit $code""",
 
 
 @pytest.fixture
-def cluster(tmp_path, monkeypatch):
+def cluster(tmp_path, monkeypatch) -> Iterator[Path]:
     """Two nodes of one machine."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -46,7 +48,10 @@ def cluster(tmp_path, monkeypatch):
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_TEST", str(tmp_path))
-    return tmp_path
+    yield tmp_path
+    if (tmp_path / "pid").exists():
+        with suppress(ProcessLookupError):  # it has ended, or a test that has failed leaves it
+            os.killpg(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def wait(cluster: Path) -> str:
