@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """Two data sets of one file in COCO's format: all objects as one class, and those of its most frequent classes.
 
-    python studies/found_boxes/coco_sets.py --train /data/coco/annotations/instances_train.json \\
+    python studies/found_boxes/coco_sets.py --data /data/coco/annotations/instances_train.json \\
         --test /data/coco/annotations/instances_val.json --output output/coco_sets
 
 Writes one_train.json, one_test.json, ten_train.json and ten_test.json into --output, with the names of files as they
-are. The most frequent classes are those of --train, crowds not counted.
+are. The most frequent classes are those of --data, crowds not counted.
 """
 
 import argparse
@@ -23,12 +23,12 @@ OBJECT = {"id": 1, "name": "object"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--train", type=Path, required=True, metavar="FILE", help="annotations that are learned from")
+    add("--data", type=Path, required=True, metavar="FILE", help="annotations that are learned from")
     add("--test", type=Path, required=True, metavar="FILE", help="annotations that are scored against")
     add("--count", type=natural, default=10, metavar="N", help="classes of the second set (default: %(default)s)")
     add("--output", type=output_path, required=True, metavar="DIR")
     args = parser.parse_args()
-    contents = {"train": read_coco(args.train), "test": read_coco(args.test)}
+    contents = {"train": read_coco(args.data), "test": read_coco(args.test)}
     make_folder(args.output, "--output")
     frequent = most_frequent(contents["train"], args.count)
     for side, content in contents.items():

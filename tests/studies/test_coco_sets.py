@@ -32,7 +32,7 @@ def test_one_class_has_all_objects_and_the_other_set_those_of_the_classes_freque
     train = write(tmp_path / "train.json", "cat", "cup", "cup", "dog*", "dog*", "cat", "dog")
     test = write(tmp_path / "test.json", "dog", "dog", "dog", "cat")
     output = tmp_path / "sets"
-    options = ["--train", train, "--test", test, "--count", "2", "--output", str(output)]
+    options = ["--data", train, "--test", test, "--count", "2", "--output", str(output)]
     monkeypatch.setattr(sys, "argv", ["coco_sets", *options])
     coco_sets.main()
     one, ten = (
