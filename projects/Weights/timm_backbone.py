@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from projects.Weights.depthwise import fast_depthwise
-from projects.Weights.expansions import norm_by_moments
 from projects.Weights.simple_pyramid import SimpleFeaturePyramid
 from projects.Weights.timm_networks import Form, build, form_of, hashable, maps_of
 from revisit.errors import UserError
@@ -77,7 +76,6 @@ class TimmBackbone(Backbone):
         self.timm = build(name, form.kwargs, self._indices, final_norm, channels)
         fast_depthwise(self.timm)
         _freeze(self.timm, freeze_at)
-        norm_by_moments(self.timm)
 
     @property
     def size_divisibility(self) -> int:
