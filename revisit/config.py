@@ -42,7 +42,7 @@ REMOVED = {
     "DATALOADER.DECODE_ON_DEVICE": "set DATALOADER.AUGMENT_ON_DEVICE True, or raise DATALOADER.NUM_WORKERS",
     "VIEWS.REDUCED_IMAGES": "make smaller images once, by tools/make_shards.py --short-side",
 }
-# What other libraries call a key, by the last word of its name.
+# What other libraries call a key of SOLVER.
 ELSEWHERE = {
     "BATCH_SIZE": "SOLVER.IMS_PER_BATCH",
     "LEARNING_RATE": "SOLVER.BASE_LR",

@@ -83,7 +83,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def _new_file(path: Path) -> tuple[Path, int]:
-    """Its name and its descriptor, with the lock: another one, where ``remove_unfinished`` came before the lock."""
+    """Name and descriptor of a new file with a lock; of another one where ``remove_unfinished`` came first."""
     while True:
         name = f"{path.stem[:_LONGEST]}.{secrets.token_hex(4)}{path.suffix[:_LONGEST]}{UNFINISHED}"
         temporary = path.with_name(name)

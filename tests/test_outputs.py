@@ -43,7 +43,7 @@ OUTPUTS = {
     "studies/verify/timm_difference.py": ["--output"], "studies/channels/rgbd.py": ["--output"],
     "studies/tiles/split_scan.py": ["--output"],
     "studies/coco_start/convert.py": ["output"], "studies/coco_start/score.py": ["--output"],
-    "studies/found_boxes/coco_sets.py": ["--output"],
+    "studies/found_boxes/frequent_classes.py": ["--output"],
 }  # fmt: skip
 URLS = ["s3://bucket/run", "gs://b/x", "hdfs:///x", "file:///tmp/x", "https://host/x", "simplecache::s3://b/x"]
 URLS += ["s3:/bucket/run", "host:/data/run", "user@host:/data/run", ""]  # what Path makes of the first; scp's

@@ -180,7 +180,7 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     current = dotted_keys(cfg)
     for key, value in values.items():
         if key not in current:
-            meant = ELSEWHERE.get(key.rpartition(".")[2], key)
+            meant = ELSEWHERE.get(key.removeprefix("SOLVER."), key)
             hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(meant, current)
             raise UserError(f"{where}: unknown config key {key}{hint}")
         with translated(where):

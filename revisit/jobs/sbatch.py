@@ -68,8 +68,8 @@ class BatchJob:
         }
         asked = [f"#SBATCH --{name}={quote(str(value))}\n" for name, value in options.items() if value]
         steps = " && ".join(f"step {quote(command)}" for command in self.commands)
-        here = f"cd {quote(os.getcwd())}\n"  # names of files may be relative
-        parts = ("#!/bin/bash\n", *asked, "#SBATCH --requeue\n", here, _SETUP, _TIME_IS_UP if self.resumes else "")
+        enter = f"cd {quote(os.getcwd())}\n"  # names of files may be relative
+        parts = ("#!/bin/bash\n", *asked, "#SBATCH --requeue\n", enter, _SETUP, _TIME_IS_UP if self.resumes else "")
         return "".join((*parts, _STEP.format(cpus=self.cpus), f"{steps}\n"))
 
     def submit(self) -> str:

@@ -70,7 +70,7 @@ class Res5NormROIHeads(Res5ROIHeads):
 
 
 class _InNCHW(torch.autograd.Function):
-    """A map (N, C, H, W) of any layout as RoIAlign reads it; its gradient comes back in the map's own layout."""
+    """A channels-last map (N, C, H, W) as RoIAlign reads it; its gradient is channels-last, too."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class _InNCHW(torch.autograd.Function):
 
 def _maps_in_nchw(_: nn.Module, inputs: tuple[list[Tensor], list[Boxes]]) -> tuple[list[Tensor], list[Boxes]]:
     maps, boxes = inputs
-    return [each if each.is_contiguous() else _InNCHW.apply(each) for each in maps], boxes
+    return [_InNCHW.apply(x) if x.requires_grad and not x.is_contiguous() else x for x in maps], boxes
 
 
 def keep_layouts(model: nn.Module) -> None:

@@ -231,6 +231,7 @@ def test_ranges_hold_what_lies_inside(low, high, value):
     [
         ("SOLVER:\n  BASE_LRR: 0.1\n", "unknown config key SOLVER.BASE_LRR; did you mean SOLVER.BASE_LR"),
         ("SOLVER:\n  BATCH_SIZE: 8\n", "unknown config key SOLVER.BATCH_SIZE; did you mean SOLVER.IMS_PER_BATCH"),
+        ("MODEL:\n  ROI_HEADS:\n    BATCH_SIZE: 8\n", ".*did you mean MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE"),
         ("VIEWS:\n  REDUCED_IMAGES: true\n", "unknown config key VIEWS.REDUCED_IMAGES: it was removed; make smaller"),
         ("_BASE_: mine.yaml\n", ".*leads to more than 30 files, or back to itself"),
         ("OUTPUT_DIR: !!python/object/apply:os.mkdir ['{}/owned']\n", ".*could not determine a constructor"),

@@ -1,10 +1,10 @@
-"""All objects of COCO's as one class, and those of the most frequent classes."""
+"""The most frequent classes of COCO's files."""
 
 import json
 import sys
 
 from revisit.data.sources.coco_truth import read_coco
-from studies.found_boxes import coco_sets
+from studies.found_boxes import frequent_classes
 
 CLASSES = ["cat", "dog", "cup"]
 IDS = {"cat": 3, "dog": 7, "cup": 8}
@@ -28,20 +28,15 @@ def write(file, *names):
     return str(file)
 
 
-def test_one_class_has_all_objects_and_the_other_set_those_of_the_classes_frequent_in_training(tmp_path, monkeypatch):
+def test_both_files_have_the_classes_that_are_frequent_in_training(tmp_path, monkeypatch):
     train = write(tmp_path / "train.json", "cat", "cup", "cup", "dog*", "dog*", "cat", "dog")
     test = write(tmp_path / "test.json", "dog", "dog", "dog", "cat")
-    output = tmp_path / "sets"
+    output = tmp_path / "two"
     options = ["--data", train, "--test", test, "--count", "2", "--output", str(output)]
-    monkeypatch.setattr(sys, "argv", ["coco_sets", *options])
-    coco_sets.main()
-    one, ten = (
-        {side: read_coco(output / f"{name}_{side}.json") for side in ("train", "test")} for name in ("one", "ten")
-    )
-    assert [len(one[side]["annotations"]) for side in ("train", "test")] == [7, 4]
-    assert {each["category_id"] for side in one.values() for each in side["annotations"]} == {1}
-    assert [category["name"] for category in one["test"]["categories"]] == ["object"]
-    for side in ten.values():
-        assert [category["name"] for category in side["categories"]] == ["cat", "cup"]  # crowds of dogs do not count
-    assert [each["bbox"][0] for each in ten["test"]["annotations"]] == [4]
-    assert [len(side["images"]) for side in (*one.values(), *ten.values())] == [1] * 4
+    monkeypatch.setattr(sys, "argv", ["frequent_classes", *options])
+    frequent_classes.main()
+    written = [read_coco(output / name) for name in ("train.json", "test.json")]
+    for content in written:
+        assert [category["name"] for category in content["categories"]] == ["cat", "cup"]  # crowds of dogs do not count
+    assert [[box["bbox"][0] for box in content["annotations"]] for content in written] == [[1, 2, 3, 6], [4]]
+    assert [len(content["images"]) for content in written] == [1, 1]
