@@ -2,6 +2,7 @@
 
 An object that ends at an *inner* border of its window, one that is not the image's, is a fragment: it may go on beyond.
 
+- Where a window that sees farther has the end of the same object, the object ends there.
 - A fragment gives way to an object that another window sees whole, where both agree inside the fragment's window.
 - Fragments of several windows that agree where both windows see are one object; windows that share nothing have their
   common edge to compare.
@@ -68,7 +69,9 @@ def merged(found: Found, windows: np.ndarray, height: int, width: int, nms: floa
     tiles = windows[~reduced]
     found = _in_order(_large_enough(found, reduced, tiles))
     cut = _cut_sides(found.boxes, windows[found.origins], image, _shared(tiles))
-    is_whole, is_reduced = cut.max(axis=1) == 0, reduced[found.origins]
+    is_reduced = reduced[found.origins]
+    cut &= ~_ended(found, windows, cut, _links(found, windows, cut, is_reduced))
+    is_whole = cut.max(axis=1) == 0
     groups = _groups(len(cut), _links(found, windows, cut, is_reduced))
     objects, largest = _joined(found, is_whole, groups)
     is_second = (is_reduced | ~is_whole)[largest]
@@ -122,6 +125,18 @@ def _links(found: Found, windows: np.ndarray, cut: np.ndarray, is_reduced: np.nd
         rows, columns = np.nonzero(alike & same & sure)
         links.append(np.stack([own[rows], others[columns]]))
     return np.concatenate(links, axis=1)
+
+
+def _ended(found: Found, windows: np.ndarray, cut: np.ndarray, links: np.ndarray) -> np.ndarray:
+    """(N, 4) bool: which sides end where they seem cut: a window that sees farther has the end, inside the fragment's."""
+    meet = sides_of(_common(*found.boxes[links])).min(axis=1) > 0
+    fragments, others = links[:, meet]
+    borders = windows[found.origins[fragments]]
+    sees_farther = (windows[found.origins[others]] - borders) * OUTWARD > 0
+    is_inside = (found.boxes[others] - borders) * OUTWARD <= 0
+    ended = np.zeros(cut.shape, bool)
+    np.logical_or.at(ended, fragments, ~cut[others] & sees_farther & is_inside)
+    return ended
 
 
 def _alike(boxes: np.ndarray, others: np.ndarray, views: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as run_lengths
 from torchvision.ops import batched_nms
@@ -203,6 +203,9 @@ def apart(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
 
 @settings(max_examples=1000, deadline=None)
 @given(st.integers(16, 3000), st.integers(16, 3000), st.integers(0, 2**31))
+@example(931, 80, 3429)  # two in line: one ends near a border, beyond which the other window begins
+@example(510, 932, 167693)
+@example(533, 683, 239257)  # one ends where a row of windows does, the next begins below it
 def test_labels_that_are_cut_and_merged_are_the_whole_image_s(height, width, seed):
     """Count, classes and boxes, so areas, whatever the overlap and however many windows an object crosses."""
     rng = np.random.default_rng(seed)
