@@ -35,10 +35,11 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.Discover.discovery import discover
+    from projects.Discover.discovery import RULES, discover
     from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
     from projects.Discover.tiled import in_whole_images, tiling_and_images, to_look_at, windows_of_images
+    from projects.Discover.verdict import LIKELY_OBJECTS, verdict
     from revisit.boxes.coco_files import folder_of, write_data_set, write_results
     from revisit.data.images.deep_images import format_of
     from revisit.data.sources.catalog import get_records, register
@@ -60,22 +61,26 @@ def main() -> None:
     made = dense(records)
     features = PerProcess(partial(dense, made.flags), made)
     looked_at = fingerprint(records, labels=False)  # parts are by place: with one image more they would be of others
-    settings = {**made.settings, "boxes": args.count, "images": looked_at}
+    settings = {**made.settings, "boxes": args.count, "images": looked_at, "rules": RULES}
     make_folder(args.output, "--output")
     with runner.alone(args.output):
         Record(args.output, settings).claim()
     pixels = format_of(made.flags, records)
     images = discover(records, pixels, features, args.output, args.count, runner)
+    judged = verdict(images)
     if tiling:
         images = list(in_whole_images(whole, records, images, args.count))
     folder, data_set = folder_of(images, data), args.output / "data_set.json"
-    count = write_data_set(data_set, images, folder=folder)
+    count = write_data_set(data_set, images, folder=folder, info=judged._asdict())
     save_found(args.output / "found.png", [to_look_at(image) for image in images] if tiling else images, pixels)
     write_results(args.output / "proposals.json", images)
     without = sum(not image["objects"] for image in images)
     empty = f", {without} of them without any" if without else ""
     of_all = f"{count} box{'es' * (count != 1)} in {len(images)} of {len(whole)} images{empty}"
     print(f"{of_all}; at most {args.count} each, the best first: {args.output / 'found.png'}")
+    print(judged)
+    if judged.found != LIKELY_OBJECTS and not tiling:
+        print(f"objects much smaller than the image are found in windows: --data tiles:320+64:{data}")
     print(f"a detector learns them as coco:{folder}:{data_set}")
     if all("annotations" in record for record in whole):
         scores = class_agnostic_scores(images)

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from projects.Discover.cuts import find_cuts
 from projects.Discover.parts import FINER, Part, find_parts, part_of
-from projects.Discover.ranking import best, boxes_of, scores_of
+from projects.Discover.ranking import TINY, best, boxes_of, contrast, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
+from projects.Discover.verdict import agreement
+from projects.Discover.whole import find_whole
 from projects.Pictures.tiles import evenly_spread
 from revisit.arrays import read_arrays
 from revisit.boxes.boxes import annotation_of, sides_of
@@ -35,9 +36,11 @@ REFERENCE = "reference.npz"
 PART = 16  # images
 REFERENCES = 100  # images with which each one is compared
 CANDIDATES = 150  # of an image
-CUTS = 1  # that come first where little recurs
+COMPARED = 5  # best parts, from which the whole object has to stand out
+WHOLE_FIRST = 0.85  # of their contrast, in the median image; not in windows, which are for what is small
 JUDGED = 30  # best parts, whose mean recurrence says so
 RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
+RULES = 2  # what decides which objects are found: a folder of other rules is not continued
 LARGEST = 0.4  # of the image, a part's box where much recurs: a larger one is of the background between objects
 NEARLY_SAME = 0.7  # IoU of two candidates of which one is enough
 
@@ -51,51 +54,68 @@ class Candidates(NamedTuple):
     parts: list[Part]  # those that are left of many, best first
     scores: np.ndarray  # (n,) float64, of this image alone
     descriptors: np.ndarray  # (n, D) float64
-    cuts: list[Part]
+    whole: list[Part]  # the object that fills much of the image, if any
+    stands_out: float  # its contrast in shares of the mean of the COMPARED best parts; 0 where there is none
+
+
+class References(NamedTuple):
+    """What REFERENCES images from all over the data set have, with which each one is compared."""
+
+    descriptors: dict[str, np.ndarray]  # of the candidates of each, by its name
+    stands_out: float  # the median
 
 
 def find_candidates(maps: Maps) -> Candidates:
-    """Parts of all maps of an image, ranked by its finest, and cuts of its coarsest."""
+    """Parts of all maps of an image, ranked by its finest, and the whole object by its coarsest."""
     features = maps[0]
     height, width, channels = features.shape
     size = (width * FINER, height * FINER)
-    parts = find_parts(maps)
-    cuts = find_cuts(maps[-1], CUTS, size)
+    parts, whole = find_parts(maps), find_whole(maps[-1], size)
+    usual = len(parts)
+    parts += whole
     if not parts:
         no_descriptors = np.zeros((0, descriptor_length(channels)))
-        return Candidates(size, [], np.zeros(0), no_descriptors, cuts)
+        return Candidates(size, [], np.zeros(0), no_descriptors, whole, 0.0)
     boxes = boxes_of(parts)
     scores = scores_of(features, parts)
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
     described = descriptors(features, boxes[kept] / FINER)
     best_parts = [parts[index] for index in kept]
-    return Candidates(size, best_parts, scores[kept], described, cuts)
+    return Candidates(size, best_parts, scores[kept], described, whole, _stands_out(features, boxes, scores, usual))
+
+
+def _stands_out(features: np.ndarray, boxes: np.ndarray, scores: np.ndarray, usual: int) -> float:
+    """The contrast of the whole object, which comes after the ``usual`` parts, in shares of the mean of the COMPARED
+    best of these; 0 where one of both is missing."""
+    if not 0 < usual < len(boxes):
+        return 0.0
+    compared = best(boxes[:usual], scores[:usual], COMPARED)
+    *of_parts, whole = contrast(features, boxes[[*compared, usual]] / FINER)
+    return float(whole / max(np.mean(of_parts), TINY))
 
 
 def find_objects(
-    candidates: Candidates, height: int, width: int, count: int, recurrence: Recurrence, name: str = ""
+    candidates: Candidates, height: int, width: int, count: int, recurs: np.ndarray, whole_first: bool
 ) -> list[dict[str, Any]]:
     """The objects of an image of ``height`` x ``width`` px, best first, as COCO's results have them: ``bbox`` (x, y, w,
     h) px, ``segmentation`` in run lengths, ``score`` above 0: recurrence squared times the root of the own image's
-    score. Where the best have little recurrence, cuts come first, with a score just above the best part's; elsewhere a
-    part whose box has more than LARGEST of the image is none.
+    score.
 
     Args:
         count: the most objects.
-        recurrence: what other images have.
-        name: of this image among these.
+        recurs: (n,) recurrence of the parts in other images.
+        whole_first: the whole object comes before all parts, with a score just above the best one's. Without it, and
+            where the best parts recur, one whose box has more than LARGEST of the image is no object.
     """
     parts = candidates.parts
-    recurs = recurrence(candidates.descriptors, name)
     scores = recurs**2 * np.sqrt(np.maximum(candidates.scores, 0))
-    judged = best(boxes_of(parts), scores, JUDGED)
-    if scores.any() and recurs[judged].mean() < RECURRENT:
-        parts = candidates.cuts + parts
-        first = np.full(len(candidates.cuts), 1.001 * scores.max())
-        scores = np.append(first, scores)
-    else:
-        largest = LARGEST * np.prod(candidates.size)
-        scores = scores * (sides_of(boxes_of(parts)).prod(axis=1) <= largest)
+    boxes = boxes_of(parts)
+    judged = best(boxes, scores, JUDGED)
+    if whole_first:
+        parts = candidates.whole + parts
+        scores = np.append(1.001 * scores.max(initial=0), scores)
+    elif recurs[judged].sum() >= RECURRENT * len(judged):
+        scores = scores * (sides_of(boxes).prod(axis=1) <= LARGEST * np.prod(candidates.size))
     objects = []
     for index in best(boxes_of(parts), scores, count):
         mask = _in_image(parts[index], candidates.size, height, width)
@@ -112,7 +132,8 @@ def discover(
     count: int,
     runner: Runner = HERE,
 ) -> list[dict[str, Any]]:
-    """Write a line for every image, or window of one, to ``output``/FOUND: name, size and objects.
+    """Write a line for every image, or window of one, to ``output``/FOUND: name, size, objects, and what the verdict
+    needs.
 
     Returns the records with what their lines say, without those of images that cannot be read, which are warned of.
     Ends with UserError where none can be read, where none has an object, and where the lines that are there are of
@@ -123,7 +144,7 @@ def discover(
     if not path.is_file():
         with runner.alone(output):
             references, candidates = reference_of(records, pixels, features, output)
-        compared = PerProcess(partial(_compared, output), (Recurrence(references), candidates))
+        compared = PerProcess(partial(_compared, output), (references, candidates))
         compute = partial(_part, records, pixels, features, compared, count)
         with in_parts(Work("discovering", len(records), PART, compute), output / "parts", runner) as arrays:
             for problem in of_lines(arrays["left_out"]):
@@ -150,28 +171,33 @@ def _part(
     records: list[dict],
     pixels: PixelFormat,
     features: Callable[[], Features],
-    compared: Callable[[], tuple[Recurrence, dict[str, Candidates]]],
+    compared: Callable[[], tuple[References, dict[str, Candidates]]],
     count: int,
     part: range,
 ) -> Arrays:
     """Lines of some of the images."""
-    recurrence, candidates = compared()
+    references, candidates = compared()
+    recurrence = Recurrence(references.descriptors)
     lines, left_out = [], []
     of_part = [records[number] for number in part]
     for record, image in _images(of_part, pixels, left_out):
         name, (height, width) = _name(record), image.shape[:2]
         of_image = candidates.pop(name, None) or find_candidates(features()(image))
-        objects = find_objects(of_image, height, width, count, recurrence, name)
+        recurs = recurrence(of_image.descriptors, name)
+        agrees = agreement(boxes_of(of_image.parts), of_image.scores, recurs)
+        whole_first = references.stands_out >= WHOLE_FIRST and WINDOW not in record
+        objects = find_objects(of_image, height, width, count, recurs, whole_first)
         place = {key: record[key] for key in ("file_name", WINDOW) if key in record}
-        lines.append({**place, "height": height, "width": width, "objects": objects})
+        judged = {"agreement": agrees, "stands_out": of_image.stands_out}
+        lines.append({**place, "height": height, "width": width, **judged, "objects": objects})
     return {"lines": as_lines(lines), "left_out": as_lines(left_out)}
 
 
 def reference_of(
     records: list[dict], pixels: PixelFormat, features: Callable[[], Features], output: Path
-) -> tuple[dict[str, np.ndarray], dict[str, Candidates]]:
-    """Descriptors of the candidates of REFERENCES images from all over the data set, kept in ``output``; and these
-    candidates, where they are not from there."""
+) -> tuple[References, dict[str, Candidates]]:
+    """What is kept in ``output`` of the candidates of REFERENCES images; and these candidates, where they are not from
+    there."""
     path = output / REFERENCE
     candidates: dict[str, Candidates] = {}
     if not path.is_file():
@@ -182,7 +208,7 @@ def reference_of(
             ends = arrays["counts"].cumsum()
             rows = np.split(arrays["rows"], ends[:-1])
             of_images = {f"of_{n}": of_image for n, of_image in enumerate(rows)}
-            save_arrays(path, {"names": np.array(names, str), **of_images})
+            save_arrays(path, {"names": np.array(names, str), "stands_out": arrays["stands_out"], **of_images})
     return _kept(path), candidates
 
 
@@ -200,18 +226,20 @@ def _compare(
     rows = [of_image.descriptors for of_image in images.values()]
     counts = np.array([len(of_image) for of_image in rows], int)
     every_row = np.concatenate(rows or [np.zeros((0, 0))])
-    return {"names": as_lines(list(images)), "counts": counts, "rows": every_row}
+    stands_out = np.array([of_image.stands_out for of_image in images.values()], np.float64)
+    return {"names": as_lines(list(images)), "counts": counts, "rows": every_row, "stands_out": stands_out}
 
 
-def _kept(path: Path) -> dict[str, np.ndarray]:
+def _kept(path: Path) -> References:
     with left_by_earlier_call(path):
         kept = read_arrays(path)
-        return {name: kept[f"of_{n}"] for n, name in enumerate(kept["names"].tolist())}
+        of_names = {name: kept[f"of_{n}"] for n, name in enumerate(kept["names"].tolist())}
+        return References(of_names, float(np.median(kept["stands_out"])) if of_names else 0.0)
 
 
-def _compared(output: Path) -> tuple[Recurrence, dict[str, Candidates]]:
+def _compared(output: Path) -> tuple[References, dict[str, Candidates]]:
     """What another process has compared."""
-    return Recurrence(_kept(output / REFERENCE)), {}
+    return _kept(output / REFERENCE), {}
 
 
 def _images(records: Iterable[dict], pixels: PixelFormat, left_out: list[str]) -> Iterator[tuple[dict, np.ndarray]]:

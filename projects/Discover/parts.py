@@ -30,11 +30,21 @@ class Part(NamedTuple):
 
 def part_of(mask: np.ndarray) -> Part:
     """The largest connected region of an (H, W) bool mask, True somewhere."""
+    labels, stats = _connected(mask)
+    return _part(labels, 1 + stats[1:, cv2.CC_STAT_AREA].argmax(), stats)
+
+
+def _connected(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(H, W) int32, the number of the connected region that a pixel is in, from 1, 0 outside; and OpenCV's statistics
+    of each, in the first row those of what is outside."""
     _, labels, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
-    largest = 1 + stats[1:, cv2.CC_STAT_AREA].argmax()
-    x0, y0, width, height, _ = stats[largest].tolist()
+    return labels, stats
+
+
+def _part(labels: np.ndarray, number: int, stats: np.ndarray) -> Part:
+    x0, y0, width, height, _ = stats[number].tolist()
     x1, y1 = x0 + width, y0 + height
-    return Part((x0, y0, x1, y1), labels[y0:y1, x0:x1] == largest)
+    return Part((x0, y0, x1, y1), labels[y0:y1, x0:x1] == number)
 
 
 def find_parts(maps: Sequence[np.ndarray], clusters: Sequence[int] = CLUSTERS) -> list[Part]:
@@ -50,8 +60,8 @@ def find_parts(maps: Sequence[np.ndarray], clusters: Sequence[int] = CLUSTERS) -
     size = (width * FINER, height * FINER)
     for cluster in chain.from_iterable(_clusters(features, clusters, size) for features in maps):
         for mask in (cluster, ~cluster):
-            parts += _regions(_connected(mask))
-            parts += _regions(_divided(mask))
+            parts += _regions(mask)
+            parts += _divided(mask)
     return parts
 
 
@@ -74,38 +84,35 @@ def _clusters(features: np.ndarray, clusters: Sequence[int], size: tuple[int, in
             yield nearest == number
 
 
-def _connected(mask: np.ndarray) -> np.ndarray:
-    """(H, W) int32: the number of the connected part that a pixel is in, from 1; 0 outside."""
-    return cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]
+def _regions(mask: np.ndarray) -> list[Part]:
+    """Connected ones of a fitting size."""
+    labels, stats = _connected(mask)
+    least, most = (share * mask.size for share in AREA)
+    areas = stats[1:, cv2.CC_STAT_AREA]
+    fitting = 1 + np.flatnonzero((areas >= least) & (areas <= most))
+    return [_part(labels, number, stats) for number in fitting]
 
 
-def _divided(mask: np.ndarray) -> np.ndarray:
-    """As ``_connected``, with a part for every wide place; all 0 where there are fewer than two."""
+def _divided(mask: np.ndarray) -> list[Part]:
+    """A part for every wide place of a mask, of a fitting size; none where there are fewer than two places."""
     depth = cv2.distanceTransform(mask.astype(np.uint8), cv2.DIST_L2, 5)
     smooth = cv2.GaussianBlur(depth, (0, 0), SMOOTH)
     highest = cv2.dilate(smooth, np.ones((PEAKS, PEAKS), np.uint8))
     middles = (smooth == highest) & (depth > THICK)
     count, markers = cv2.connectedComponents(middles.astype(np.uint8))
     if count < 3:  # the first is what is no middle
-        return np.zeros(mask.shape, np.int32)
+        return []
     markers[~mask] = -1  # for scipy, what is flooded last
     basin = (255 - 255 * depth / depth.max()).astype(np.uint8)
     labels = ndimage.watershed_ift(basin, markers.astype(np.int32))
     labels[~mask | (labels < 0)] = 0
-    return labels
-
-
-def _regions(labels: np.ndarray) -> list[Part]:
-    """Those of a fitting size; of what a watershed calls one, and is several, the largest."""
-    least, most = (share * labels.size for share in AREA)
+    least, most = (share * mask.size for share in AREA)
     areas = np.bincount(labels.ravel())
+    places = ndimage.find_objects(labels)
     parts = []
-    for number, place in enumerate(ndimage.find_objects(labels), start=1):
-        if place is None or areas[number] < least:
-            continue
-        (x0, y0, x1, y1), mask = part_of(labels[place] == number)
-        rows, columns = place
-        part = Part((x0 + columns.start, y0 + rows.start, x1 + columns.start, y1 + rows.start), mask)
-        if least <= part.area <= most:
-            parts.append(part)
-    return parts
+    for number in 1 + np.flatnonzero(areas[1:] >= least):
+        rows, columns = places[number - 1]
+        (x0, y0, x1, y1), region = part_of(labels[rows, columns] == number)  # it may be several: then the largest
+        box = (x0 + columns.start, y0 + rows.start, x1 + columns.start, y1 + rows.start)
+        parts.append(Part(box, region))
+    return [part for part in parts if least <= part.area <= most]

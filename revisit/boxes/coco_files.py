@@ -36,12 +36,18 @@ def folder_of(images: Images, data_set: str = "") -> str:
 
 
 def write_data_set(
-    path: Path, images: Images, classes: Sequence[str] = (CATEGORY["name"],), *, folder: str = ""
+    path: Path,
+    images: Images,
+    classes: Sequence[str] = (CATEGORY["name"],),
+    *,
+    folder: str = "",
+    info: Mapping[str, Any] | None = None,
 ) -> int:
     """Write images and annotations with masks in run lengths, and areas; returns how many objects there are.
 
     Objects with a ``category_id`` count ``classes`` from 1. Names of files are those below ``folder``, as annotation
-    tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records.
+    tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records. ``info`` is about all of them, and
+    comes first in the file.
     """
     pictures, annotations = [], []
     for number, image in enumerate(images, start=1):
@@ -54,7 +60,8 @@ def write_data_set(
             usual = {"category_id": 1, "iscrowd": 0, "area": _area(each, **size)}
             annotations.append({**identity, **usual, **each, **identity})
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
-    write_whole(path, json.dumps({"images": pictures, "annotations": annotations, "categories": categories}))
+    content = {"images": pictures, "annotations": annotations, "categories": categories}
+    write_whole(path, json.dumps(({"info": info} if info else {}) | content))
     return len(annotations)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import cv2
@@ -24,13 +25,19 @@ from projects.Discover.discovery import (
     reference_of,
 )
 from projects.Discover.parts import FINER, find_parts, part_of
-from projects.Discover.ranking import best, contrast
+from projects.Discover.plugin import found_boxes
+from projects.Discover.ranking import best, boxes_of, contrast, scores_of
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
 from projects.Discover.sheet import save_found
+from projects.Discover.verdict import agreement, doubt_of, verdict
+from projects.Discover.whole import find_whole
 from projects.Objectives.proposals import with_proposals
 from projects.Pictures.prediction_sheet import RANKS
 from projects.Pictures.tiles import GAP, LINE, MARGIN, PANEL
+from revisit.boxes.boxes import iou
+from revisit.boxes.coco_files import write_data_set
 from revisit.data.images.pixel_format import PHOTOGRAPHS
+from revisit.data.sources.catalog import register
 from revisit.jobs import parts
 
 PLANTED = ((3, 4, 9, 10), (14, 3, 20, 9), (6, 14, 14, 20))  # x0, y0, x1, y1 in cells
@@ -48,22 +55,57 @@ def planted() -> np.ndarray:
 
 
 def test_planted_objects_are_the_best_boxes(planted):
-    found = find_objects(find_candidates([planted]), height=24 * 8, width=24 * 8, count=3, recurrence=Recurrence({}))
+    candidates = find_candidates([planted])
+    found = find_objects(candidates, 24 * 8, 24 * 8, 3, np.ones(len(candidates.parts)), whole_first=False)
     boxes = sorted(tuple(round(side / 8) for side in each["bbox"]) for each in found)
     assert boxes == sorted((x0, y0, x1 - x0, y1 - y0) for x0, y0, x1, y1 in PLANTED)
     assert [each["score"] for each in found] == sorted((each["score"] for each in found), reverse=True)
 
 
-def test_cuts_come_first_where_little_recurs(planted):
+def test_the_whole_object_comes_first_where_it_is_to(planted):
     mask = np.zeros((24 * FINER, 24 * FINER), bool)
-    mask[-40:, -20:] = True  # where no part is
-    candidates = find_candidates([planted])._replace(cuts=[part_of(mask)])
-    rows = candidates.descriptors
-    others = np.random.default_rng(0).normal(rows.mean(axis=0), 0.1, (1, rows.shape[1]))
-    same, unlike = (find_objects(candidates, 96, 96, 5, Recurrence({"other": each})) for each in (rows, others))
-    assert [76, 56, 20, 40] not in [each["bbox"] for each in same]
-    assert unlike[0]["bbox"] == [76, 56, 20, 40]
-    assert unlike[0]["score"] == pytest.approx(1.001 * unlike[1]["score"])
+    mask[-10 * FINER :, -5 * FINER :] = True  # where no part is
+    candidates = find_candidates([planted])._replace(whole=[part_of(mask)])
+    recurs = np.full(len(candidates.parts), 0.3)
+    among, first = (find_objects(candidates, 96, 96, 5, recurs, whole_first) for whole_first in (False, True))
+    assert [76, 56, 20, 40] not in [each["bbox"] for each in among]
+    assert first[0]["bbox"] == [76, 56, 20, 40]
+    assert first[0]["score"] == pytest.approx(1.001 * among[0]["score"])
+
+
+def object_of(box: tuple[int, ...], strength: float) -> np.ndarray:
+    """Features of 30 x 40 cells of length 1: those in a box differ from the others by ``strength``."""
+    x0, y0, x1, y1 = box
+    features = np.random.default_rng(0).normal(0, 0.05, (30, 40, 16)).astype(np.float32)
+    features[..., 0] += 1
+    features[y0:y1, x0:x1, 1] += strength
+    return features / np.linalg.norm(features, axis=2, keepdims=True)
+
+
+@pytest.mark.parametrize("box", [(8, 6, 34, 26), (4, 8, 30, 28), (10, 3, 38, 22)])
+def test_the_whole_object_is_what_differs_from_the_frame(box):
+    (found,) = find_whole(object_of(box, 2), (80, 60))
+    assert iou(boxes_of([found]), 2 * np.array([box])) > 0.7
+
+
+def test_an_image_without_differences_has_no_whole_object():
+    small = np.zeros((30, 40, 2), np.float32)
+    small[..., 0] = 1
+    small[12:18, 16:24] = (0, 1)  # what has less of the image is for parts
+    assert find_whole(small, (80, 60)) == []
+    assert find_whole(np.zeros((6, 6, 4), np.float32), (12, 12)) == []
+    assert find_whole(np.ones((1, 1, 4), np.float32), (2, 2)) == []
+
+
+def test_the_whole_object_stands_out_by_its_contrast_in_shares_of_the_best_parts():
+    features = object_of((8, 6, 34, 26), 2)
+    candidates = find_candidates([features])
+    parts = find_parts([features])
+    boxes = boxes_of(parts)
+    usual = contrast(features, boxes[best(boxes, scores_of(features, parts), 5)] / FINER).mean()
+    whole = contrast(features, boxes_of(candidates.whole) / FINER).item()
+    assert candidates.stands_out == pytest.approx(whole / usual)
+    assert find_candidates([object_of((12, 18, 16, 22), 2)]).stands_out == 0  # too small for a whole object
 
 
 @pytest.mark.parametrize(("recurs", "height", "is_object"), [(0.5, 40, True), (0.5, 41, False), (0.3, 41, True)])
@@ -75,8 +117,8 @@ def test_a_part_whose_box_has_more_than_40_percent_of_the_image_is_no_object_whe
     frame[[0, height - 1]] = frame[:height, [0, 99]] = True
     square[10:30, 10:30] = True
     of_image = [part_of(frame), part_of(square)]
-    candidates = Candidates((100, 100), of_image, np.array([2.0, 1.0]), np.zeros((2, 5)), cuts=[])
-    objects = find_objects(candidates, 100, 100, 5, lambda rows, name: np.full(len(rows), recurs))
+    candidates = Candidates((100, 100), of_image, np.array([2.0, 1.0]), np.zeros((2, 5)), whole=[], stands_out=0)
+    objects = find_objects(candidates, 100, 100, 5, np.full(2, recurs), whole_first=False)
     boxes = [each["bbox"] for each in objects]
     assert boxes == [[0, 0, 100, height]] * is_object + [[10, 10, 20, 20]]
 
@@ -105,8 +147,8 @@ def test_a_part_is_one_connected_region(seed):
 def test_an_object_is_one_connected_region_in_an_image_smaller_than_its_mask():
     mask = np.zeros((80, 120), bool)
     mask[10:40, 10:40] = mask[20:30, 60:100] = mask[25, 40:60] = True  # two areas and a line of one pixel
-    candidates = Candidates((120, 80), [part_of(mask)], np.array([1.0]), np.zeros((1, 5)), cuts=[])
-    (found,) = find_objects(candidates, 20, 30, 5, lambda rows, name: np.ones(len(rows)))
+    candidates = Candidates((120, 80), [part_of(mask)], np.array([1.0]), np.zeros((1, 5)), whole=[], stands_out=0)
+    (found,) = find_objects(candidates, 20, 30, 5, np.ones(1), whole_first=False)
     assert regions_of(run_lengths.decode(found["segmentation"])) == 1
     assert found["bbox"] == [2, 2, 8, 8] or found["bbox"] == [3, 3, 7, 7]
 
@@ -160,9 +202,11 @@ def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, writ
     words = f"--weights {weights} --data folder:{photos} --short-side 192 --output {tmp_path}"
     command = f"python tools/discover.py {words}/out"
     text = run(command, tmp_path)
+    assert re.search(r"^(likely objects|doubtful|background) \(evidence \d\.\d\d; ", text, re.MULTILINE)
     assert "in 3 of 3 images" in text and f"coco:{photos}:{tmp_path}/out/data_set.json" in text
     first = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     whole = json.loads(first["data_set.json"])
+    assert whole["info"]["found"] in text and list(whole)[0] == "info"
     assert [image["file_name"] for image in whole["images"]] == [f"day/{path.name}" for path in pictures]
     coco = COCO(str(tmp_path / "out/data_set.json"))
     for annotation in whole["annotations"]:
@@ -190,6 +234,39 @@ def test_the_picture_leaves_the_objects_to_be_seen(tmp_path):
     assert all((tile == color).all(axis=-1).any() for color, _ in RANKS)
 
 
+def test_two_rankings_agree_by_what_they_share_beyond_chance():
+    boxes = np.array([[30.0 * n, 0, 30 * n + 20, 20] for n in range(600)])
+    falling = np.arange(600.0, 0, -1)
+    for shift, share in ((0, 1.0), (6, 0.6), (15, 0.0)):
+        recurs = np.roll(falling, shift)  # the best 15 begin with box number ``shift``
+        assert agreement(boxes, falling, recurs) == pytest.approx(share, abs=0.1)
+    assert agreement(boxes[:15], falling[:15], falling[:15]) == 0  # as much as any order
+    assert agreement(boxes[:0], falling[:0], falling[:0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("agrees", "stands_out", "word", "evidence"),
+    [(0.14, 0.5, "likely objects", 2), (0.0, 1.2, "likely objects", 1.2), (0.035, 0.9, "doubtful", 0.9)]
+    + [(-0.1, 0.5, "background", 0.5)],
+)
+def test_the_verdict_is_kept_with_the_boxes_and_a_training_warns(agrees, stands_out, word, evidence, tmp_path, caplog):
+    images = [{"agreement": agrees + d, "stands_out": stands_out + d} for d in (-0.1, 0, 0.1)]
+    judged = verdict(images)
+    assert judged == (word, pytest.approx(evidence))
+    path, image = (
+        tmp_path / "data_set.json",
+        {"file_name": f"{tmp_path}/a.png", "height": 30, "width": 40, "objects": []},
+    )
+    write_data_set(path, [image], info=judged._asdict())
+    name = f"coco:{tmp_path}:{path}"
+    register(name)
+    found_boxes(None, name, [], to_learn=True)
+    expected = f"the found boxes of {name} are {word} (evidence {judged.evidence}): look at found.png"
+    assert [expected in text for text in caplog.messages] == ([] if word == "likely objects" else [True])
+    write_data_set(path, [image])
+    assert doubt_of(path) == doubt_of(tmp_path / "none.json") == ""
+
+
 def test_an_interrupted_comparison_continues_with_the_same_bytes(planted, write_pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "SECONDS", 0)
     records = [{"file_name": str(path)} for path in write_pictures(tmp_path / "photos", 4)]
@@ -208,8 +285,8 @@ def test_an_interrupted_comparison_continues_with_the_same_bytes(planted, write_
     with pytest.raises(KeyboardInterrupt):
         reference_of(records, PHOTOGRAPHS, lambda: features, outputs[0])
     references, candidates = reference_of(records, PHOTOGRAPHS, lambda: features, outputs[0])
-    assert len(calls) == 4 and list(references) == [record["file_name"] for record in records[1:]]
-    assert list(candidates) == list(references)[1:]
+    assert len(calls) == 4 and list(references.descriptors) == [record["file_name"] for record in records[1:]]
+    assert list(candidates) == list(references.descriptors)[1:]
     reference_of(records, PHOTOGRAPHS, lambda: features, outputs[1])
     files = [output / REFERENCE for output in outputs]
     assert files[0].read_bytes() == files[1].read_bytes() and os.listdir(outputs[0]) == [REFERENCE]
@@ -240,6 +317,17 @@ def test_images_without_any_object_are_counted_and_refused_where_all_are(write_p
     lines[0]["objects"] = [{"bbox": [0, 0, 40, 30], "segmentation": mask, "area": 1200, "score": 1.0}]
     (tmp_path / "out" / FOUND).write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert "1 box in 2 of 2 images, 1 of them without any" in run(f"{command} --short-side 64", tmp_path)
+
+
+def test_a_folder_of_other_rules_is_refused(weights, write_pictures, tmp_path):
+    write_pictures(tmp_path / "photos", 1)
+    command = f"python tools/discover.py --weights {weights} --data folder:{tmp_path}/photos --output {tmp_path}/out"
+    run(f"{command} --short-side 64", tmp_path)
+    settings = tmp_path / "out/settings.json"
+    before = json.loads(settings.read_text())
+    assert before.pop("rules") > 1  # as the first version wrote them
+    settings.write_text(json.dumps(before))
+    assert "other settings (rules): give another --output" in one_line_error(f"{command} --short-side 64", tmp_path)
 
 
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
@@ -287,6 +375,6 @@ def test_sizes_are_shares_of_the_shorter_side_of_the_image(shape):
 def test_a_score_is_recurrence_squared_times_the_root_of_the_images_own():
     mask = np.zeros((60, 100), bool)
     mask[10:30, 20:50] = True
-    candidates = Candidates((100, 60), [part_of(mask)], np.array([4.0]), np.zeros((1, 5)), cuts=[])
-    (found,) = find_objects(candidates, 60, 100, 5, lambda rows, name: np.array([0.6]))
+    candidates = Candidates((100, 60), [part_of(mask)], np.array([4.0]), np.zeros((1, 5)), whole=[], stands_out=0)
+    (found,) = find_objects(candidates, 60, 100, 5, np.array([0.6]), whole_first=False)
     assert found["score"] == pytest.approx(0.6**2 * 2) and found["bbox"] == [20, 10, 30, 20]

@@ -1,0 +1,65 @@
+"""Whether found boxes are worth learning, by one number and before a training."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from projects.Discover.ranking import best
+from revisit.boxes.boxes import IOU, iou
+
+LIKELY_OBJECTS = "likely objects"
+JUDGED = 15  # best boxes of an image by either ranking
+AGREES = 0.07  # from which agreement on objects are likely, or where the whole object stands out as its best parts do
+DOUBTFUL = 0.85  # share of either, from which on they are not background
+_HEAD = re.compile(r'\{"info": \{"found": "(doubtful|background)", "evidence": ([\d.]+)\}')
+
+
+class Verdict(NamedTuple):
+    """What is said of the boxes of a data set."""
+
+    found: str  # likely objects, doubtful, background
+    evidence: float  # at least 0
+
+    def __str__(self) -> str:
+        return f"{self.found} (evidence {self.evidence:.2f}; from 1 on likely objects, below {DOUBTFUL} background)"
+
+
+def agreement(boxes: np.ndarray, of_image: np.ndarray, recurs: np.ndarray) -> float:
+    """How far two rankings agree that do not know each other: the share of an image's best JUDGED boxes by its own
+    scores that are also among the best JUDGED by recurrence in other images, at IoU 0.5, less the share that are among
+    as many of a random order; from -1 to 1.
+
+    Args:
+        boxes: (n, 4).
+        of_image: (n,) scores of the image alone.
+        recurs: (n,) recurrence.
+    """
+    by_chance = np.random.default_rng(0).permutation(recurs)
+    own, others, random = (boxes[best(boxes, scores, JUDGED)] for scores in (of_image, recurs, by_chance))
+    return float(_share(own, others) - _share(own, random)) if len(own) else 0.0
+
+
+def _share(boxes: np.ndarray, others: np.ndarray) -> float:
+    return (iou(boxes, others).max(axis=1) >= IOU).mean()
+
+
+def verdict(images: Sequence[dict[str, Any]]) -> Verdict:
+    """Of at least one image, by the higher of the mean ``agreement`` in shares of AGREES, and of the median of how far
+    the whole object ``stands_out``."""
+    agrees = np.mean([image["agreement"] for image in images]) / AGREES
+    stands_out = np.median([image["stands_out"] for image in images])
+    evidence = round(float(max(agrees, stands_out)), 2)
+    found = LIKELY_OBJECTS if evidence >= 1 else "doubtful" if evidence >= DOUBTFUL else "background"
+    return Verdict(found, evidence)
+
+
+def doubt_of(data_set: Path) -> str:
+    """What the info at the beginning of a COCO file says against its boxes; "" where it says nothing."""
+    if not data_set.is_file():
+        return ""
+    with data_set.open(encoding="utf-8", errors="replace") as file:
+        told = _HEAD.match(file.read(200))
+    return f"{told[1]} (evidence {told[2]})" if told else ""
