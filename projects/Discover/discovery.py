@@ -37,7 +37,8 @@ PART = 16  # images
 REFERENCES = 100  # images with which each one is compared
 CANDIDATES = 150  # of an image
 COMPARED = 5  # best parts, from which the whole object has to stand out
-WHOLE_FIRST = 0.85  # of their contrast, in the median image; not in windows, which are for what is small
+WHOLE = 0.1  # of a part's score where it does not come first
+WHOLE_FIRST = 0.85  # of their contrast, in the median image
 JUDGED = 30  # best parts, whose mean recurrence says so
 RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
 RULES = 2  # what decides which objects are found: a folder of other rules is not continued
@@ -65,12 +66,13 @@ class References(NamedTuple):
     stands_out: float  # the median
 
 
-def find_candidates(maps: Maps) -> Candidates:
-    """Parts of all maps of an image, ranked by its finest, and the whole object by its coarsest."""
+def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
+    """Parts of all maps of an image, ranked by its finest, and the whole object by its coarsest. A window has none: it
+    is for what is small."""
     features = maps[0]
     height, width, channels = features.shape
     size = (width * FINER, height * FINER)
-    parts, whole = find_parts(maps), find_whole(maps[-1], size)
+    parts, whole = find_parts(maps), [] if is_window else find_whole(maps[-1], size)
     usual = len(parts)
     parts += whole
     if not parts:
@@ -78,10 +80,12 @@ def find_candidates(maps: Maps) -> Candidates:
         return Candidates(size, [], np.zeros(0), no_descriptors, whole, 0.0)
     boxes = boxes_of(parts)
     scores = scores_of(features, parts)
+    stands_out = _stands_out(features, boxes, scores, usual)
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
+    scores[usual:] *= WHOLE
     described = descriptors(features, boxes[kept] / FINER)
     best_parts = [parts[index] for index in kept]
-    return Candidates(size, best_parts, scores[kept], described, whole, _stands_out(features, boxes, scores, usual))
+    return Candidates(size, best_parts, scores[kept], described, whole, stands_out)
 
 
 def _stands_out(features: np.ndarray, boxes: np.ndarray, scores: np.ndarray, usual: int) -> float:
@@ -182,10 +186,10 @@ def _part(
     of_part = [records[number] for number in part]
     for record, image in _images(of_part, pixels, left_out):
         name, (height, width) = _name(record), image.shape[:2]
-        of_image = candidates.pop(name, None) or find_candidates(features()(image))
+        of_image = candidates.pop(name, None) or find_candidates(features()(image), WINDOW in record)
         recurs = recurrence(of_image.descriptors, name)
         agrees = agreement(boxes_of(of_image.parts), of_image.scores, recurs)
-        whole_first = references.stands_out >= WHOLE_FIRST and WINDOW not in record
+        whole_first = references.stands_out >= WHOLE_FIRST
         objects = find_objects(of_image, height, width, count, recurs, whole_first)
         place = {key: record[key] for key in ("file_name", WINDOW) if key in record}
         judged = {"agreement": agrees, "stands_out": of_image.stands_out}
@@ -221,7 +225,10 @@ def _compare(
 ) -> Arrays:
     """Descriptors of the candidates of some images, which are added to those of this process."""
     of_part = [records[number] for number in part]
-    images = {_name(record): find_candidates(features()(image)) for record, image in _images(of_part, pixels, [])}
+    images = {
+        _name(record): find_candidates(features()(image), WINDOW in record)
+        for record, image in _images(of_part, pixels, [])
+    }
     candidates |= images
     rows = [of_image.descriptors for of_image in images.values()]
     counts = np.array([len(of_image) for of_image in rows], int)
@@ -255,7 +262,8 @@ def _in_image(part: Part, size: tuple[int, int], height: int, width: int) -> np.
     """(height, width) uint8: a part in a mask of ``size``, width and height, in px of its image. In one that is smaller
     it may fall apart: then its largest region."""
     mask = cv2.resize(_drawn(part, *size), (width, height), interpolation=cv2.INTER_NEAREST)
-    return _drawn(part_of(mask), width, height) if mask.any() else mask
+    falls_apart = width < size[0] or height < size[1]
+    return _drawn(part_of(mask), width, height) if mask.any() and falls_apart else mask
 
 
 def _drawn(part: Part, width: int, height: int) -> np.ndarray:

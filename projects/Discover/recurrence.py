@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-from sklearn.metrics.pairwise import euclidean_distances
 
 from projects.Discover.cell_sums import CellSums
 from revisit.boxes.boxes import sides_of
@@ -48,17 +47,18 @@ class Recurrence:
     """
 
     def __init__(self, references: Mapping[str, np.ndarray]):
-        self._references = references
+        self._of_names = {name: parts for name, parts in references.items() if len(parts)}
+        self._starts = np.cumsum([0, *map(len, self._of_names.values())])[:-1]
+        self._parts = np.concatenate([np.zeros((0, 0)), *self._of_names.values()][bool(self._of_names) :])
+        self._squares = (self._parts**2).sum(axis=1)
 
     def __call__(self, described: np.ndarray, own_name: str) -> np.ndarray:
         """1 for all parts where there is no other image than the one called ``own_name``."""
-        others = [parts for name, parts in self._references.items() if name != own_name]
-        others = [parts for parts in others if len(parts)]
-        if not others or not len(described):
+        others = np.array([name != own_name for name in self._of_names], bool)
+        if not others.any() or not len(described):
             return np.ones(len(described))
-        total = np.zeros(len(described))
-        for parts in others:
-            squares = euclidean_distances(described, parts, squared=True)
-            nearest = squares.min(axis=1)
-            total += np.exp(-nearest / (2 * WIDTH**2))
-        return total / len(others)
+        squares = self._squares - 2 * described @ self._parts.T
+        nearest = np.minimum.reduceat(squares, self._starts, axis=1)[:, others]
+        nearest += (described**2).sum(axis=1, keepdims=True)
+        alike = np.exp(-np.maximum(nearest, 0) / (2 * WIDTH**2))
+        return alike.mean(axis=1)

@@ -106,6 +106,9 @@ def test_the_whole_object_stands_out_by_its_contrast_in_shares_of_the_best_parts
     whole = contrast(features, boxes_of(candidates.whole) / FINER).item()
     assert candidates.stands_out == pytest.approx(whole / usual)
     assert find_candidates([object_of((12, 18, 16, 22), 2)]).stands_out == 0  # too small for a whole object
+    assert find_candidates([features], is_window=True).stands_out == 0
+    best_part = candidates.scores.max()
+    assert [candidates.scores[candidates.parts.index(whole)] < best_part for whole in candidates.whole] == [True]
 
 
 @pytest.mark.parametrize(("recurs", "height", "is_object"), [(0.5, 40, True), (0.5, 41, False), (0.3, 41, True)])
