@@ -128,7 +128,7 @@ def _links(found: Found, windows: np.ndarray, cut: np.ndarray, is_reduced: np.nd
 
 
 def _ended(found: Found, windows: np.ndarray, cut: np.ndarray, links: np.ndarray) -> np.ndarray:
-    """(N, 4) bool: sides that end where they seem cut: a window that sees farther has the end, inside the fragment's."""
+    """(N, 4) bool: sides that end where they seem cut: a window that sees farther has the end inside the fragment's."""
     meet = sides_of(_common(*found.boxes[links])).min(axis=1) > 0
     fragments, others = links[:, meet]
     borders = windows[found.origins[fragments]]
