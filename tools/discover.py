@@ -5,7 +5,8 @@
 
 Writes data_set.json, a COCO data set of one class with masks, for a detector or for an annotation tool; proposals.json,
 boxes with scores for OBJECTS.PROPOSALS; and found.png, some images with their best boxes. The same command continues
-where it was interrupted. Where --data has boxes of its own, of any classes, the found ones are scored against them.
+where it was interrupted, and ends with what to expect of the boxes: likely objects, doubtful, or background. Where
+--data has boxes of its own, of any classes, the found ones are scored against them.
 Small objects, and those in images too large for one look, are found in windows, such as --data
 tiles:256+64:folder:/data/photos; the files are of whole images all the same.
 Which parts of an image count as objects: projects/Discover/README.md.
