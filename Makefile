@@ -137,7 +137,7 @@ check-versions:  ## by uv: versions that pyproject.toml allows, the lowest and t
 check-container:  ## run the Dockerfile's steps in a clean root file system (needs root and debootstrap)
 	.ci/check-container
 
-check-platforms:  ## the same on Debian 12, 13 and testing, with their Pythons: a table
+check-platforms:  ## the same and make test on Debian 12, 13 and testing, with their Pythons: a table
 	.ci/check-platforms $(SUITES)
 
 detectron2-main: $(STAMP)  ## replace Detectron2 in .venv by its main branch
