@@ -2,6 +2,7 @@
 
 import cv2
 import numpy as np
+from scipy.stats import zscore
 
 from projects.Discover.parts import AREA, Part, part_of
 from revisit.boxes.boxes import sides_of
@@ -28,7 +29,7 @@ def find_whole(features: np.ndarray, size: tuple[int, int]) -> list[Part]:
     unlike = -features @ (frame / max(np.linalg.norm(frame), TINY))
     if unlike.std() < TINY or depth.std() < TINY:
         return []
-    score = _standard(unlike) + _standard(depth)
+    score = zscore(unlike, axis=None) + zscore(depth, axis=None)
     smooth = cv2.GaussianBlur(score.astype(np.float32), (0, 0), SMOOTH)
     enlarged = cv2.resize(smooth, size, interpolation=cv2.INTER_LINEAR)
     grey = cv2.normalize(enlarged, None, 0, 255, cv2.NORM_MINMAX).astype(np.uint8)
@@ -42,7 +43,3 @@ def _depths(count: int) -> np.ndarray:
     """(count,) of rows or columns: the distance of their middles to the nearer end, as a share of half the side."""
     middles = (np.arange(count) + 0.5) / count
     return 2 * np.minimum(middles, 1 - middles)
-
-
-def _standard(values: np.ndarray) -> np.ndarray:
-    return (values - values.mean()) / values.std()
