@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from projects.Discover.parts import FINER, Part, find_parts, part_of
 from projects.Discover.ranking import TINY, best, boxes_of, contrast, scores_of
@@ -72,7 +73,9 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
     features = maps[0]
     height, width, channels = features.shape
     size = (width * FINER, height * FINER)
-    parts, whole = find_parts(maps), [] if is_window else find_whole(maps[-1], size)
+    with threadpool_limits(1):  # the threads of short k-means wait for one another by spinning
+        parts = find_parts(maps)
+    whole = [] if is_window else find_whole(maps[-1], size)
     usual = len(parts)
     parts += whole
     if not parts:
