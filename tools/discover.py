@@ -80,7 +80,7 @@ def main() -> None:
     of_all = f"{count} box{'es' * (count != 1)} in {len(images)} of {len(whole)} images{empty}"
     print(f"{of_all}; at most {args.count} each, the best first: {args.output / 'found.png'}")
     print(judged)
-    if judged.found != LIKELY_OBJECTS and not tiling:
+    if judged.verdict != LIKELY_OBJECTS and not tiling:
         print(f"objects much smaller than the image are found in windows: --data tiles:320+64:{data}")
     print(f"a detector learns them as coco:{folder}:{data_set}")
     if all("annotations" in record for record in whole):

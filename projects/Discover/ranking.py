@@ -10,7 +10,7 @@ from revisit.boxes.boxes import iou, sides_of
 
 OVERLAP = 0.5  # IoU above which the worse of two boxes goes
 ALIKE = 0.5  # IoU above which one box speaks for another
-TINY = 1e-12  # a length that is none
+TINY = 1e-12  # a length or a deviation that is none
 
 
 def scores_of(features: np.ndarray, parts: list[Part]) -> np.ndarray:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from sklearn.metrics.pairwise import euclidean_distances
 
 from projects.Discover.cell_sums import CellSums
 from revisit.boxes.boxes import sides_of
@@ -47,18 +48,17 @@ class Recurrence:
     """
 
     def __init__(self, references: Mapping[str, np.ndarray]):
-        self._of_names = {name: parts for name, parts in references.items() if len(parts)}
-        self._starts = np.cumsum([0, *map(len, self._of_names.values())])[:-1]
-        self._parts = np.concatenate([np.zeros((0, 0)), *self._of_names.values()][bool(self._of_names) :])
+        with_parts = {name: parts for name, parts in references.items() if len(parts)}
+        self._names = list(with_parts)
+        self._starts = np.cumsum([0, *map(len, with_parts.values())])[:-1]
+        self._parts = np.concatenate(list(with_parts.values())) if with_parts else np.zeros((0, 0))
         self._squares = (self._parts**2).sum(axis=1)
 
     def __call__(self, described: np.ndarray, own_name: str) -> np.ndarray:
         """1 for all parts where there is no other image than the one called ``own_name``."""
-        others = np.array([name != own_name for name in self._of_names], bool)
+        others = np.array([name != own_name for name in self._names], bool)
         if not others.any() or not len(described):
             return np.ones(len(described))
-        squares = self._squares - 2 * described @ self._parts.T
+        squares = euclidean_distances(described, self._parts, squared=True, Y_norm_squared=self._squares)
         nearest = np.minimum.reduceat(squares, self._starts, axis=1)[:, others]
-        nearest += (described**2).sum(axis=1, keepdims=True)
-        alike = np.exp(-np.maximum(nearest, 0) / (2 * WIDTH**2))
-        return alike.mean(axis=1)
+        return np.exp(-nearest / (2 * WIDTH**2)).mean(axis=1)

@@ -14,17 +14,17 @@ LIKELY_OBJECTS = "likely objects"
 JUDGED = 15  # best boxes of an image by either ranking
 AGREES = 0.07  # from which agreement on objects are likely, or where the whole object stands out as its best parts do
 DOUBTFUL = 0.85  # share of either, from which on they are not background
-_HEAD = re.compile(r'\{"info": \{"found": "(doubtful|background)", "evidence": ([\d.]+)\}')
+_HEAD = re.compile(r'\{"info": \{"verdict": "(doubtful|background)", "evidence": ([\d.]+)\}')
 
 
 class Verdict(NamedTuple):
-    """What is said of the boxes of a data set."""
+    """What to expect of the boxes of a data set."""
 
-    found: str  # likely objects, doubtful, background
+    verdict: str  # likely objects, doubtful, background
     evidence: float  # at least 0
 
     def __str__(self) -> str:
-        return f"{self.found} (evidence {self.evidence:.2f}; from 1 on likely objects, below {DOUBTFUL} background)"
+        return f"{self.verdict} (evidence {self.evidence:.2f}; from 1 on likely objects, below {DOUBTFUL} background)"
 
 
 def agreement(boxes: np.ndarray, of_image: np.ndarray, recurs: np.ndarray) -> float:
@@ -52,8 +52,8 @@ def verdict(images: Sequence[dict[str, Any]]) -> Verdict:
     agrees = np.mean([image["agreement"] for image in images]) / AGREES
     stands_out = np.median([image["stands_out"] for image in images])
     evidence = round(float(max(agrees, stands_out)), 2)
-    found = LIKELY_OBJECTS if evidence >= 1 else "doubtful" if evidence >= DOUBTFUL else "background"
-    return Verdict(found, evidence)
+    outcome = LIKELY_OBJECTS if evidence >= 1 else "doubtful" if evidence >= DOUBTFUL else "background"
+    return Verdict(outcome, evidence)
 
 
 def doubt_of(data_set: Path) -> str:
@@ -61,5 +61,5 @@ def doubt_of(data_set: Path) -> str:
     if not data_set.is_file():
         return ""
     with data_set.open(encoding="utf-8", errors="replace") as file:
-        told = _HEAD.match(file.read(200))
-    return f"{told[1]} (evidence {told[2]})" if told else ""
+        head = _HEAD.match(file.read(200))
+    return f"{head[1]} (evidence {head[2]})" if head else ""

@@ -5,10 +5,10 @@ import numpy as np
 from scipy.stats import zscore
 
 from projects.Discover.parts import AREA, Part, part_of
+from projects.Discover.ranking import TINY
 from revisit.boxes.boxes import sides_of
 
 SMOOTH = 1.0  # cells, standard deviation
-TINY = 1e-12  # a length or a deviation that is none
 
 
 def find_whole(features: np.ndarray, size: tuple[int, int]) -> list[Part]:

@@ -209,7 +209,7 @@ def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, writ
     assert "in 3 of 3 images" in text and f"coco:{photos}:{tmp_path}/out/data_set.json" in text
     first = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     whole = json.loads(first["data_set.json"])
-    assert whole["info"]["found"] in text and list(whole)[0] == "info"
+    assert whole["info"]["verdict"] in text and list(whole)[0] == "info"
     assert [image["file_name"] for image in whole["images"]] == [f"day/{path.name}" for path in pictures]
     coco = COCO(str(tmp_path / "out/data_set.json"))
     for annotation in whole["annotations"]:
@@ -256,10 +256,8 @@ def test_the_verdict_is_kept_with_the_boxes_and_a_training_warns(agrees, stands_
     images = [{"agreement": agrees + d, "stands_out": stands_out + d} for d in (-0.1, 0, 0.1)]
     judged = verdict(images)
     assert judged == (word, pytest.approx(evidence))
-    path, image = (
-        tmp_path / "data_set.json",
-        {"file_name": f"{tmp_path}/a.png", "height": 30, "width": 40, "objects": []},
-    )
+    path = tmp_path / "data_set.json"
+    image = {"file_name": f"{tmp_path}/a.png", "height": 30, "width": 40, "objects": []}
     write_data_set(path, [image], info=judged._asdict())
     name = f"coco:{tmp_path}:{path}"
     register(name)
