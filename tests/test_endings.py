@@ -21,11 +21,17 @@ from revisit.files import written_whole
 CODE = 128 + signal.SIGPIPE
 
 
+def fill_disk(limit: int) -> None:
+    """From now on this process can write no file larger than the limit, in bytes."""
+    sys.dont_write_bytecode = True  # of a module Python would leave the first part, which the other tests would read
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
 def on_a_full_disk(command: str, limit: int) -> str:
     """What a command says that may write no file larger than the limit, in bytes; it is one line and exit code 2."""
 
     def call() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        fill_disk(limit)
         tool(command)()
 
     code, output = fork(call)
@@ -53,7 +59,7 @@ def test_a_full_disk_is_one_line_in_every_command_and_leaves_nothing_unfinished(
 @pytest.mark.parametrize("suffix", ["pth", "safetensors", "pkl"])
 def test_whatever_a_library_makes_of_a_full_disk_is_an_oserror(suffix, tmp_path):
     def call() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        fill_disk(1000)
         try:
             write_tensors({"weight": torch.zeros(1000)}, tmp_path / f"a.{suffix}")
         except OSError as error:

@@ -93,6 +93,8 @@ class RevisitTrainer(DefaultTrainer):
         optimizer = cls.build_optimizer(cfg, model)
         # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        # Torch below 2.15 does not know what it says is to be given instead.
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         share_state(model)  # DDP without broadcast_buffers would leave every process its own random queue
         # Without device_ids, by which it would copy the batch and wait: the model sends what it needs.
         model = create_ddp_model(model, broadcast_buffers=False, device_ids=None)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_gather
 
 from revisit.compat.private_names import process_timeout
 from revisit.errors import UserError
@@ -64,7 +64,22 @@ def own_share(rows: Tensor) -> Tensor:
 
 def gather_rows_with_gradient(rows: Tensor) -> Tensor:
     """(B/P, ...) on each process -> (B, ...) on all of them, in order of rank, with gradient to each."""
-    return torch.cat(all_gather(rows.contiguous())) if comm.get_world_size() > 1 else rows
+    return _Gathered.apply(rows) if comm.get_world_size() > 1 else rows
+
+
+class _Gathered(torch.autograd.Function):
+    """``gather_rows``, of which each process's rows get the sum of all processes' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        return gather_rows(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        sent = gradient.contiguous()
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent)
+        return torch.stack(received.chunk(comm.get_world_size())).sum(dim=0)
 
 
 def start_gather(rows: Tensor) -> Callable[[], Tensor]:
