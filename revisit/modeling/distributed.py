@@ -76,10 +76,9 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        sent = gradient.contiguous()
-        received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent)
-        return torch.stack(received.chunk(comm.get_world_size())).sum(dim=0)
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return own_share(total)
 
 
 def start_gather(rows: Tensor) -> Callable[[], Tensor]:
