@@ -27,6 +27,8 @@ PACKAGES = Path(__file__).resolve().parents[1]  # the checkout, or where package
 HOMES = (Path(__file__).resolve().parent / "home", PACKAGES)
 IS_WHEEL = (HOMES[0] / "projects").is_dir()
 PROJECTS = HOMES[0 if IS_WHEEL else 1] / "projects"
+# What packages would report about a run to those who made them, and how each is told not to before its import.
+REPORTING = {"ORT_DISABLE_TELEMETRY": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "RAY_USAGE_STATS_ENABLED": "0"}
 NAME = "revisit.home.projects" if IS_WHEEL else "projects"  # as Python imports them
 TRAIN = "tools/train_net.py"  # as a checkout names it: the program of every training
 PLUGGED_IN = ("projects.Objectives", "projects.ToyScenes")  # which IMPORTS had to name in version 0.1
@@ -141,7 +143,12 @@ if IS_WHEEL:
 
 
 def require_package(name: str, message: str) -> ModuleType:
-    """The module of a package that an environment may lack. Raises UserError with the message where it does."""
+    """The module of a package that an environment may lack. Raises UserError with the message where it does.
+
+    Packages of REPORTING report nothing, unless the environment says that they may.
+    """
+    for variable, value in REPORTING.items():
+        os.environ.setdefault(variable, value)
     try:
         return importlib.import_module(name)
     except ImportError as error:

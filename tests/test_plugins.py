@@ -1,11 +1,14 @@
 """Plug-ins of other packages, by entry points."""
 
+import os
+import subprocess
 import sys
 
 import pytest
+from commands import ROOT
 from trees import refused
 
-from revisit.plugins import load_plugins
+from revisit.plugins import load_plugins, require_package
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,17 @@ def test_a_plug_in_that_fails_is_a_line_that_names_its_package_and_how_to_remove
     load_plugins.cache_clear()
     line = rf"^acme-vision 1.2 has a plug-in, acme_plugin, that fails \({why}.*pip uninstall acme-vision"
     refused(line, load_plugins)
+
+
+def test_packages_that_would_report_a_run_are_told_not_to_unless_the_environment_says_so(monkeypatch):
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
+    require_package("json", "")
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0" and os.environ["MLFLOW_DISABLE_TELEMETRY"] == "false"
+
+
+def test_onnxruntime_leaves_no_name_of_the_machine_behind(tmp_path):
+    code = "from revisit.plugins import require_package; require_package('onnxruntime', 'missing').get_device()"
+    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "ORT_DISABLE_TELEMETRY")}
+    subprocess.run([sys.executable, "-c", code], env=kept | {"HOME": str(tmp_path)}, cwd=ROOT, check=True)
+    assert not list(tmp_path.rglob("deviceid"))

@@ -107,7 +107,6 @@ def _result(ray: ModuleType, task: Any, parts: Parts) -> int:
 @contextmanager
 def _cluster(ray: ModuleType, address: str) -> Iterator[None]:
     """Connect, and let go. Raises UserError where no cluster answers."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report what runs
     if address != RAY:
         _check_answer(address)
     # Ray's tasks look for modules first where it is called: in the working directory only if this process does so too.
