@@ -133,7 +133,7 @@ FORKS.set_forkserver_preload([
     *("torch.utils.tensorboard", "torchvision.models", "torchvision.transforms.v2", "yaml", "preloaded"),
 ])  # fmt: skip
 _OURS = {"detectron2", "preloaded", "projects", "revisit"}  # what of it is imported again for another checkout
-_SHARED = "REVISIT_TESTS_FORKS"  # where the process that all of pytest-xdist's fork from listens
+_SHARED = "REVISIT_TESTS_FORKS"  # where the process that all of pytest-xdist's fork from listens, and its key
 _start_server = forkserver._forkserver.ensure_running
 
 
@@ -145,7 +145,8 @@ def _ensure_running() -> None:
 
 
 if _address := os.environ.pop(_SHARED, ""):
-    forkserver._forkserver._forkserver_address = _address
+    forkserver._forkserver._forkserver_address, _, _key = _address.rpartition(" ")
+    forkserver._forkserver._forkserver_authkey = bytes.fromhex(_key)  # which Python 3.14 asks for
     forkserver._forkserver._forkserver_alive_fd, _ = os.pipe()
     forkserver._forkserver.ensure_running = resource_tracker.ensure_running  # its owner is pytest-xdist's first process
 else:
@@ -155,7 +156,8 @@ else:
 def share_forks() -> None:
     """Start the process that the others fork from, which takes 8 s of CPU, once for the processes that this starts."""
     forkserver._forkserver.ensure_running()
-    os.environ[_SHARED] = forkserver._forkserver._forkserver_address
+    key = getattr(forkserver._forkserver, "_forkserver_authkey", b"")
+    os.environ[_SHARED] = f"{forkserver._forkserver._forkserver_address} {key.hex()}"
 
 
 _popen = subprocess.Popen
