@@ -93,7 +93,7 @@ class RevisitTrainer(DefaultTrainer):
         optimizer = cls.build_optimizer(cfg, model)
         # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        # Torch below 2.15 does not know what it says is to be given instead.
+        # Torch 2.15 asks for another argument, which earlier versions do not have.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         share_state(model)  # DDP without broadcast_buffers would leave every process its own random queue
         # Without device_ids, by which it would copy the batch and wait: the model sends what it needs.
