@@ -156,8 +156,12 @@ else:
 def share_forks() -> None:
     """Start the process that the others fork from, which takes 8 s of CPU, once for the processes that this starts."""
     forkserver._forkserver.ensure_running()
-    key = getattr(forkserver._forkserver, "_forkserver_authkey", b"")
-    os.environ[_SHARED] = f"{forkserver._forkserver._forkserver_address} {key.hex()}"
+    os.environ[_SHARED] = f"{forkserver._forkserver._forkserver_address} {_server_key().hex()}"
+
+
+def _server_key() -> bytes:
+    """What Python 3.14's server asks for whoever lets it fork."""
+    return getattr(forkserver._forkserver, "_forkserver_authkey", b"")
 
 
 _popen = subprocess.Popen
@@ -186,7 +190,9 @@ class ForkedScript:
             Connection(file if isinstance(file, int) else file.fileno(), readable=False) for file in (stdout, stderr)
         ]
         place = (dict(os.environ) if env is None else env, str(cwd or os.getcwd()))
-        args = (words[1:], *place, streams, start_new_session)
+        if self._parent is FORKS:
+            forkserver._forkserver.ensure_running()  # which makes the key
+        args = (words[1:], *place, streams, start_new_session, _server_key())
         self._process = self._parent.Process(target=self._be_script, args=args)
         # Without this process's main script, whose imports would see another environment.
         preparation = {k: v for k, v in spawn.get_preparation_data("script").items() if not k.startswith("init_main")}
@@ -250,7 +256,9 @@ class ScriptHere(ForkedScript):
         _be_script(*args)
 
 
-def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Connection], new_session: bool) -> None:
+def _be_script(
+    words: list[str], env: dict[str, str], cwd: str, streams: list[Connection], new_session: bool, key: bytes
+) -> None:
     """In the fork: what ``python WORDS`` does. What it starts forks too."""
     import cv2
 
@@ -285,6 +293,7 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     multiprocessing.get_context = lambda method: fork
     subprocess.Popen = popen
     forkserver._forkserver.ensure_running = lambda: None  # it is: this is a fork of it
+    forkserver._forkserver._forkserver_authkey = key
     try:
         if module:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
