@@ -6,7 +6,7 @@ a dict in COCO's format, which ``load_coco_dict`` takes. ``coco_truth`` says wha
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pycocotools import mask as coco_mask
@@ -77,10 +77,11 @@ def load_coco_dict(content: dict, images: Path, source: str) -> LabelledSet:
     metadata are the classes, and as ``left_out`` words for what is no truth. Raises UserError: see true_coco.
     """
     truth, left_out = true_coco(content, images, source)
+    del content  # nobody else has that of a file: each annotation's memory is free once its box is made
     classes = sorted(truth["categories"], key=lambda category: category["id"])
     index_of = {category["id"]: index for index, category in enumerate(classes)}
     boxes, folder = defaultdict(list), os.fspath(images)
-    for annotation in truth.get("annotations", []):
+    for annotation in _drained(truth.pop("annotations", [])):
         boxes[annotation["image_id"]].append(_box(annotation, index_of))
     records = [
         {
@@ -101,6 +102,13 @@ def load_coco_dict(content: dict, images: Path, source: str) -> LabelledSet:
 def coco_metadata(images: Path, annotations: Path) -> dict:
     """What the evaluator of COCO has to know."""
     return COCO_METADATA | {"image_root": str(images), "json_file": str(annotations)}
+
+
+def _drained(entries: list) -> Iterator:
+    """Each in its turn, which the list then has no longer."""
+    entries.reverse()
+    while entries:
+        yield entries.pop()
 
 
 def _box(annotation: dict, index_of: dict) -> dict:

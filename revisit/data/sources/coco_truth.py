@@ -191,7 +191,8 @@ def _stand_as_meant(annotations: list | None, ids: set, picture_of: dict) -> np.
         stated = np.array(areas, float)
     except (KeyError, TypeError, OverflowError):
         return np.zeros(len(entries), bool)
-    low, sides = xywh[:, :2], np.array([(picture["width"], picture["height"]) for picture in pictures])
+    sides = np.array([[picture[side] for picture in pictures] for side in ("width", "height")]).T
+    low = xywh[:, :2]
     across, down = (np.minimum(low + xywh[:, 2:], sides) - np.maximum(low, 0)).T
     is_area = (LEAST_AREA * (across * down) <= stated) & (stated <= (across + 2) * (down + 2)) & (stated > 0)
     is_exact = (np.abs(xywh) < EXACT).all(axis=1)
