@@ -12,7 +12,8 @@ from revisit.boxes.boxes import IOU, iou
 
 LIKELY_OBJECTS = "likely objects"
 JUDGED = 15  # best boxes of an image by either ranking
-AGREES = 0.07  # from which agreement on objects are likely, or where the whole object stands out as its best parts do
+AGREES = 0.09  # from which agreement on objects are likely
+STANDS_OUT = 1.03  # from which contrast of the whole object, in shares of that of the best parts
 DOUBTFUL = 0.85  # share of either, from which on they are not background
 _HEAD = re.compile(r'\{"info": \{"verdict": "(doubtful|background)", "evidence": ([\d.]+)\}')
 
@@ -48,9 +49,9 @@ def _share(boxes: np.ndarray, others: np.ndarray) -> float:
 
 def verdict(images: Sequence[dict[str, Any]]) -> Verdict:
     """Of at least one image, by the higher of the mean ``agreement`` in shares of AGREES, and of the median of how far
-    the whole object ``stands_out``."""
+    the whole object ``stands_out`` in shares of STANDS_OUT."""
     agrees = np.mean([image["agreement"] for image in images]) / AGREES
-    stands_out = np.median([image["stands_out"] for image in images])
+    stands_out = np.median([image["stands_out"] for image in images]) / STANDS_OUT
     evidence = round(float(max(agrees, stands_out)), 2)
     outcome = LIKELY_OBJECTS if evidence >= 1 else "doubtful" if evidence >= DOUBTFUL else "background"
     return Verdict(outcome, evidence)
