@@ -63,7 +63,7 @@ def pairs_of(value: object) -> tuple[tuple[float, float], ...] | None:
     """Of a pair or a list of pairs, perhaps as numbers between blanks; None of a word, and of what is no range."""
     try:
         numbers = np.array(words_in(value) if isinstance(value, str) else value, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if numbers.size == 0 or numbers.size % 2 or not np.isfinite(numbers).all():
         return None

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from trees import logged
 
+from projects.Pixels.channels import pairs_of
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_record
@@ -82,6 +83,11 @@ def test_bytes_keep_all_their_values(tmp_path):
     pixels = pixel_format(decided(name, output=tmp_path))
     record = {"file_name": str(tmp_path / "a" / "0.npy")}
     np.testing.assert_array_equal(read_record(record, pixels), np.load(record["file_name"]))
+
+
+@pytest.mark.parametrize("value", [10**400, [0, 10**400], "0 inf", "3000 0", "0 1 2", "dark bright", None])
+def test_what_is_no_pair_of_finite_numbers_in_rising_order_is_no_range(value):
+    assert pairs_of(value) is None
 
 
 def test_negative_grey_values_are_seen_as_photographs_of_their_range(tmp_path):
