@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.distributed._tools.fake_collectives  # without it torch 2.10 simulates no collective
 from torch import Tensor, UntypedStorage
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
