@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -191,7 +192,7 @@ def _stand_as_meant(annotations: list | None, ids: set, picture_of: dict) -> np.
         stated = np.array(areas, float)
     except (KeyError, TypeError, OverflowError):
         return np.zeros(len(entries), bool)
-    sides = np.array([[picture[side] for picture in pictures] for side in ("width", "height")]).T
+    sides = np.fromiter(chain.from_iterable(map(itemgetter("width", "height"), pictures)), float).reshape(-1, 2)
     low = xywh[:, :2]
     across, down = (np.minimum(low + xywh[:, 2:], sides) - np.maximum(low, 0)).T
     is_area = (LEAST_AREA * (across * down) <= stated) & (stated <= (across + 2) * (down + 2)) & (stated > 0)
