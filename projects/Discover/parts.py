@@ -35,7 +35,12 @@ def part_of(mask: np.ndarray) -> Part:
     """The largest connected region of an (H, W) bool mask, True somewhere."""
     _, regions, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
     number = 1 + stats[1:, cv2.CC_STAT_AREA].argmax()
-    x0, y0, width, height, _ = stats[number].tolist()
+    return _part(regions, number, stats[number, : cv2.CC_STAT_AREA])
+
+
+def _part(regions: np.ndarray, number: int, place: np.ndarray) -> Part:
+    """The region of this number, at a (4,) ``place``: x0, y0, width, height."""
+    x0, y0, width, height = place.tolist()
     x1, y1 = x0 + width, y0 + height
     return Part((x0, y0, x1, y1), regions[y0:y1, x0:x1] == number)
 
@@ -90,12 +95,8 @@ def _regions(labels: np.ndarray) -> list[Part]:
     areas = np.bincount(regions.ravel(), minlength=count)
     least, most = (share * labels.size for share in AREA)
     fitting = 1 + np.flatnonzero((areas[1:] >= least) & (areas[1:] <= most))
-    corners = stats[fitting, : cv2.CC_STAT_AREA]
-    corners[:, 2:] += corners[:, :2] + 1
-    return [
-        Part((x0, y0, x1, y1), regions[y0:y1, x0:x1] == number)
-        for number, (x0, y0, x1, y1) in zip(fitting, (corners // 2).tolist(), strict=True)
-    ]
+    places = (stats[fitting, : cv2.CC_STAT_AREA] + (0, 0, 1, 1)) // 2  # n pixels in a row have n - 1 links
+    return [_part(regions, number, place) for number, place in zip(fitting, places, strict=True)]
 
 
 def _divided(labels: np.ndarray) -> np.ndarray:
