@@ -27,7 +27,7 @@ PACKAGES = Path(__file__).resolve().parents[1]  # the checkout, or where package
 HOMES = (Path(__file__).resolve().parent / "home", PACKAGES)
 IS_WHEEL = (HOMES[0] / "projects").is_dir()
 PROJECTS = HOMES[0 if IS_WHEEL else 1] / "projects"
-# What packages would report about a run to those who made them, and how each is told not to before its import.
+# What keeps packages from reporting a run to those who made them, where it is set before their import.
 REPORTING = {"ORT_DISABLE_TELEMETRY": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "RAY_USAGE_STATS_ENABLED": "0"}
 NAME = "revisit.home.projects" if IS_WHEEL else "projects"  # as Python imports them
 TRAIN = "tools/train_net.py"  # as a checkout names it: the program of every training

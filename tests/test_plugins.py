@@ -34,14 +34,14 @@ def test_a_plug_in_that_fails_is_a_line_that_names_its_package_and_how_to_remove
     refused(line, load_plugins)
 
 
-def test_packages_that_would_report_a_run_are_told_not_to_unless_the_environment_says_so(monkeypatch):
+def test_packages_that_would_report_a_run_do_not_unless_the_environment_says_so(monkeypatch):
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
     require_package("json", "")
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0" and os.environ["MLFLOW_DISABLE_TELEMETRY"] == "false"
 
 
-def test_onnxruntime_leaves_no_name_of_the_machine_behind(tmp_path):
+def test_onnxruntime_keeps_no_name_of_the_machine(tmp_path):
     code = "from revisit.plugins import require_package; require_package('onnxruntime', 'missing').get_device()"
     kept = {name: value for name, value in os.environ.items() if name not in ("CI", "ORT_DISABLE_TELEMETRY")}
     subprocess.run([sys.executable, "-c", code], env=kept | {"HOME": str(tmp_path)}, cwd=ROOT, check=True)

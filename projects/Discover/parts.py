@@ -108,8 +108,8 @@ def _divided(labels: np.ndarray) -> np.ndarray:
     highest = cv2.dilate(smooth, np.ones((PEAKS, PEAKS), np.uint8))
     middles = (smooth == highest) & (depth > THICK)
     count, markers = cv2.connectedComponents(middles.astype(np.uint8))
-    if count == 1:  # what is no middle
-        return markers
+    if count == 1 or inside.all():  # no middle, or no border
+        return np.zeros_like(markers)
     basin = (LEVELS - LEVELS * depth / depth.max()).astype(np.uint16)
     basin += 4 * LEVELS * labels.astype(np.uint16)  # a step to another number is higher than all of one
     places = ndimage.watershed_ift(basin, markers)

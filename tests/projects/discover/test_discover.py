@@ -25,7 +25,7 @@ from projects.Discover.discovery import (
     find_objects,
     reference_of,
 )
-from projects.Discover.parts import FINER, _regions, find_parts, part_of
+from projects.Discover.parts import FINER, _divided, _regions, find_parts, part_of
 from projects.Discover.plugin import found_boxes
 from projects.Discover.ranking import best, boxes_of, contrast, scores_of
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
@@ -160,8 +160,12 @@ def test_regions_of_numbers_are_those_of_each_number_alone():
             mask = alone[rows, columns] == region
             if 0.004 * labels.size <= mask.sum() <= 0.3 * labels.size:
                 expected.add(((columns.start, rows.start, columns.stop, rows.stop), mask.tobytes()))
-    found = {(part.box, part.mask.tobytes()) for part in _regions(labels)}
-    assert len(found) > 5 and found == expected
+    regions = {(part.box, part.mask.tobytes()) for part in _regions(labels)}
+    assert len(regions) > 5 and regions == expected
+
+
+def test_an_image_of_one_number_is_not_divided():
+    assert not _divided(np.ones((40, 60), np.uint8)).any()
 
 
 def test_an_object_is_one_connected_region_in_an_image_smaller_than_its_mask():

@@ -112,8 +112,9 @@ def test_by_opencv_images_are_flipped_turned_and_squashed_as_in_the_published_co
     v_squashed, u_squashed = ((np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip(squashed, size, strict=True))
     turned = cubic(image, v, u, is_black_outside=True)
     expected = cubic(turned, *np.meshgrid(v_squashed, u_squashed, indexing="ij"), is_black_outside=False)
-    # OpenCV's places are multiples of 1 / 32 px; OpenCV 4 is a level further off than 5.
-    assert np.abs(pixels_of(sample) - expected).max() <= 3
+    # OpenCV's places are multiples of 1 / 32 px; version 4 is a level further off.
+    most = 2 if int(cv2.__version__.split(".")[0]) >= 5 else 3
+    assert np.abs(pixels_of(sample) - expected).max() <= most
 
     nearest = [np.floor(place + 0.5).astype(int) for place in (v, u)]
     sure = np.minimum(*(np.abs(p + 0.5 - np.round(p + 0.5)) for p in (v, u))) > 0.01
