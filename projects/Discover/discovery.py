@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+from sklearn import config_context
 from threadpoolctl import threadpool_limits
 
 from projects.Discover.parts import FINER, Part, find_parts, part_of
@@ -42,7 +43,7 @@ WHOLE = 0.1  # of a part's score where it does not come first
 WHOLE_FIRST = 0.85  # of their contrast, in the median image
 JUDGED = 30  # best parts, whose mean recurrence says so
 RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
-RULES = 3  # what decides which objects are found: a folder of other rules is not continued
+RULES = 4  # what decides which objects are found: a folder of other rules is not continued
 LARGEST = 0.4  # of the image, a part's box where much recurs: a larger one is of the background between objects
 NEARLY_SAME = 0.7  # IoU of two candidates of which one is enough
 
@@ -73,7 +74,8 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
     features = maps[0]
     height, width, channels = features.shape
     size = (width * FINER, height * FINER)
-    with threadpool_limits(1):  # the threads of short k-means wait for one another by spinning
+    # The threads of short k-means wait for one another by spinning; that its input is fit is known.
+    with threadpool_limits(1), config_context(assume_finite=True, skip_parameter_validation=True):
         parts = find_parts(maps)
     whole = [] if is_window else find_whole(maps[-1], size)
     usual = len(parts)

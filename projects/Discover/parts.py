@@ -7,15 +7,15 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 from scipy import ndimage
-from sklearn.cluster import KMeans
+from sklearn.cluster import KMeans, kmeans_plusplus
 
 CLUSTERS = (2, 3, 4, 5, 6, 8, 12)
 AGAINST = 3  # clusters, of which each is also taken against the others together
-FINER = 4  # pixels of a mask to a side of the finest cells
+FINER = 3  # pixels of a mask to a side of the finest cells
 AREA = (0.004, 0.3)  # least and most of the image
-PEAKS = 15  # px of a mask between two middles of objects that touch
+PEAKS = 11  # px of a mask between two middles of objects that touch
 THICK = 3.0  # px of a mask, at least, from a middle to the border
-SMOOTH = 2.0  # px of a mask, standard deviation: two peaks of one middle become one
+SMOOTH = 1.5  # px of a mask, standard deviation: two peaks of one middle become one
 LEVELS = 255  # of the distance to the border, for the watershed
 NEIGHBOURS = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
 
@@ -33,16 +33,16 @@ class Part(NamedTuple):
 
 def part_of(mask: np.ndarray) -> Part:
     """The largest connected region of an (H, W) bool mask, True somewhere."""
-    _, regions, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
-    number = 1 + stats[1:, cv2.CC_STAT_AREA].argmax()
-    return _part(regions, number, stats[number, : cv2.CC_STAT_AREA])
+    _, regions = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)
+    areas = np.bincount(regions.ravel())
+    number = 1 + areas[1:].argmax()
+    return _part(regions, number, ndimage.find_objects(regions)[number - 1])
 
 
-def _part(regions: np.ndarray, number: int, place: np.ndarray) -> Part:
-    """The region of this number, at a (4,) ``place``: x0, y0, width, height."""
-    x0, y0, width, height = place.tolist()
-    x1, y1 = x0 + width, y0 + height
-    return Part((x0, y0, x1, y1), regions[y0:y1, x0:x1] == number)
+def _part(regions: np.ndarray, number: int, place: tuple[slice, slice]) -> Part:
+    """The region of this number, in the rows and columns of ``place``."""
+    rows, columns = place
+    return Part((columns.start, rows.start, columns.stop, rows.stop), regions[place] == number)
 
 
 def find_parts(maps: Sequence[np.ndarray], clusters: Sequence[int] = CLUSTERS) -> list[Part]:
@@ -67,12 +67,13 @@ def _clusterings(features: np.ndarray, clusters: Sequence[int], size: tuple[int,
     1 outside of each one of AGAINST."""
     height, width, channels = features.shape
     cells = features.reshape(-1, channels)
+    exact = cells.astype(np.float64)  # k-means++ would convert float32 for every centre
     different = {cell.tobytes() for cell in cells}
     possible = [count for count in clusters if count <= len(different)]
     for count in possible:
-        kmeans = KMeans(count, n_init=1, max_iter=50, random_state=0)
-        distances = kmeans.fit_transform(cells)
-        squares = distances.astype(np.float32) ** 2
+        drawn, _ = kmeans_plusplus(exact, count, random_state=0)
+        centres = KMeans(count, init=drawn.astype(np.float32), n_init=1, max_iter=50).fit(cells).cluster_centers_
+        squares = (centres**2).sum(axis=1) - 2 * cells @ centres.T  # of distances, less a cell's own length
         maps = squares.reshape(height, width, count)
         enlarged = cv2.resize(maps, size, interpolation=cv2.INTER_CUBIC)
         nearest = enlarged.argmin(axis=2).astype(np.uint8)
@@ -90,13 +91,13 @@ def _regions(labels: np.ndarray) -> list[Part]:
     links[::2, ::2] = is_known
     links[::2, 1::2] = is_known[:, 1:] & (labels[:, 1:] == labels[:, :-1])
     links[1::2, ::2] = is_known[1:] & (labels[1:] == labels[:-1])
-    count, linked, stats, _ = cv2.connectedComponentsWithStats(links, connectivity=4)
+    _, linked = cv2.connectedComponents(links, connectivity=8)  # links that touch at a corner share a pixel
     regions = linked[::2, ::2]
-    areas = np.bincount(regions.ravel(), minlength=count)
+    areas = np.bincount(regions.ravel())
     least, most = (share * labels.size for share in AREA)
     fitting = 1 + np.flatnonzero((areas[1:] >= least) & (areas[1:] <= most))
-    places = (stats[fitting, : cv2.CC_STAT_AREA] + (0, 0, 1, 1)) // 2  # n pixels in a row have n - 1 links
-    return [_part(regions, number, place) for number, place in zip(fitting, places, strict=True)]
+    places = ndimage.find_objects(regions)
+    return [_part(regions, number, places[number - 1]) for number in fitting]
 
 
 def _divided(labels: np.ndarray) -> np.ndarray:
