@@ -74,8 +74,8 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
     features = maps[0]
     height, width, channels = features.shape
     size = (width * FINER, height * FINER)
-    # The threads of short k-means wait for one another by spinning; that its input is fit is known.
-    with threadpool_limits(1), config_context(assume_finite=True, skip_parameter_validation=True):
+    # The threads of short k-means wait for one another by spinning, and their parameters are always the same.
+    with threadpool_limits(1), config_context(skip_parameter_validation=True):
         parts = find_parts(maps)
     whole = [] if is_window else find_whole(maps[-1], size)
     usual = len(parts)
