@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from sklearn import config_context
 from threadpoolctl import threadpool_limits
 
 from projects.Discover.parts import FINER, Part, find_parts, part_of
@@ -74,8 +73,7 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
     features = maps[0]
     height, width, channels = features.shape
     size = (width * FINER, height * FINER)
-    # The threads of short k-means wait for one another by spinning, and their parameters are always the same.
-    with threadpool_limits(1), config_context(skip_parameter_validation=True):
+    with threadpool_limits(1):  # the threads of short k-means wait for one another by spinning
         parts = find_parts(maps)
     whole = [] if is_window else find_whole(maps[-1], size)
     usual = len(parts)

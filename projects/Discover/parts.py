@@ -1,6 +1,6 @@
 """Parts of an image whose cells look alike: connected regions of clusters, and these divided where they are narrow."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -35,14 +35,19 @@ def part_of(mask: np.ndarray) -> Part:
     """The largest connected region of an (H, W) bool mask, True somewhere."""
     _, regions = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)
     areas = np.bincount(regions.ravel())
-    number = 1 + areas[1:].argmax()
-    return _part(regions, number, ndimage.find_objects(regions)[number - 1])
+    (largest,) = _parts_of(regions, [1 + areas[1:].argmax()])
+    return largest
 
 
-def _part(regions: np.ndarray, number: int, place: tuple[slice, slice]) -> Part:
-    """The region of this number, in the rows and columns of ``place``."""
-    rows, columns = place
-    return Part((columns.start, rows.start, columns.stop, rows.stop), regions[place] == number)
+def _parts_of(regions: np.ndarray, numbers: Iterable[int]) -> list[Part]:
+    """The regions of these numbers, of (H, W) int32 numbers from 1 on."""
+    places = ndimage.find_objects(regions)
+    parts = []
+    for number in numbers:
+        rows, columns = places[number - 1]
+        box = (columns.start, rows.start, columns.stop, rows.stop)
+        parts.append(Part(box, regions[rows, columns] == number))
+    return parts
 
 
 def find_parts(maps: Sequence[np.ndarray], clusters: Sequence[int] = CLUSTERS) -> list[Part]:
@@ -73,7 +78,7 @@ def _clusterings(features: np.ndarray, clusters: Sequence[int], size: tuple[int,
     for count in possible:
         drawn, _ = kmeans_plusplus(exact, count, random_state=0)
         centres = KMeans(count, init=drawn.astype(np.float32), n_init=1, max_iter=50).fit(cells).cluster_centers_
-        squares = (centres**2).sum(axis=1) - 2 * cells @ centres.T  # of distances, less a cell's own length
+        squares = (centres**2).sum(axis=1) - 2 * cells @ centres.T  # of distances, less the cell's own
         maps = squares.reshape(height, width, count)
         enlarged = cv2.resize(maps, size, interpolation=cv2.INTER_CUBIC)
         nearest = enlarged.argmin(axis=2).astype(np.uint8)
@@ -96,8 +101,7 @@ def _regions(labels: np.ndarray) -> list[Part]:
     areas = np.bincount(regions.ravel())
     least, most = (share * labels.size for share in AREA)
     fitting = 1 + np.flatnonzero((areas[1:] >= least) & (areas[1:] <= most))
-    places = ndimage.find_objects(regions)
-    return [_part(regions, number, places[number - 1]) for number in fitting]
+    return _parts_of(regions, fitting)
 
 
 def _divided(labels: np.ndarray) -> np.ndarray:
