@@ -249,7 +249,7 @@ def test_whether_pretraining_helps_is_asked_of_images_set_aside(photos, tmp_path
             shutil.copy(path, target)
     commands = [on_photos(each, tmp_path) for each in documented("projects/CompareStarts/on-my-data.md")]
     split, pretrain, convert_it, choose, frozen = commands
-    assert "test" in run(split.replace("--rule folder", "--rule"), tmp_path)  # all photographs are in one folder here
+    assert "test" in run(split, tmp_path)
     run(f"{pretrain} {OWN}", tmp_path)
     run(convert_it, tmp_path)
     text = run(f"{choose.replace('--time', '--dry-run --time')} {DETECTION}", tmp_path)

@@ -42,7 +42,7 @@ WHOLE = 0.1  # of a part's score where it does not come first
 WHOLE_FIRST = 0.85  # of their contrast, in the median image
 JUDGED = 30  # best parts, whose mean recurrence says so
 RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
-RULES = 4  # what decides which objects are found: a folder of other rules is not continued
+RULES = 5  # what decides which objects are found: a folder of other rules is not continued
 LARGEST = 0.4  # of the image, a part's box where much recurs: a larger one is of the background between objects
 NEARLY_SAME = 0.7  # IoU of two candidates of which one is enough
 
@@ -75,15 +75,16 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
     size = (width * FINER, height * FINER)
     with threadpool_limits(1):  # the threads of short k-means wait for one another by spinning
         parts = find_parts(maps)
-    whole = [] if is_window else find_whole(maps[-1], size)
+    found = None if is_window else find_whole(maps[-1], size)
     usual = len(parts)
+    whole = [found.part] if found else []
     parts += whole
     if not parts:
         no_descriptors = np.zeros((0, descriptor_length(channels)))
         return Candidates(size, [], np.zeros(0), no_descriptors, whole, 0.0)
     boxes = boxes_of(parts)
     scores = scores_of(features, parts)
-    stands_out = _stands_out(features, boxes, scores, usual)
+    stands_out = _stands_out(features, boxes[:usual], scores, [found.rough] if found else [])
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
     scores[usual:] *= WHOLE
     described = descriptors(features, boxes[kept] / FINER)
@@ -91,14 +92,14 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
     return Candidates(size, best_parts, scores[kept], described, whole, stands_out)
 
 
-def _stands_out(features: np.ndarray, boxes: np.ndarray, scores: np.ndarray, usual: int) -> float:
-    """The contrast of the whole object, which comes after the ``usual`` parts, in shares of the mean of the COMPARED
-    best of these; 0 where one of both is missing."""
-    if not 0 < usual < len(boxes):
+def _stands_out(features: np.ndarray, boxes: np.ndarray, scores: np.ndarray, whole: list[Part]) -> float:
+    """The contrast of the whole object in shares of the mean of the COMPARED best of the (n, 4) ``boxes`` of parts; 0
+    where one of both is missing."""
+    if not (len(boxes) and whole):
         return 0.0
-    compared = best(boxes[:usual], scores[:usual], COMPARED)
-    *of_parts, whole = contrast(features, boxes[[*compared, usual]] / FINER)
-    return float(whole / max(np.mean(of_parts), TINY))
+    compared = best(boxes, scores[: len(boxes)], COMPARED)
+    *of_parts, of_whole = contrast(features, np.concatenate([boxes[compared], boxes_of(whole)]) / FINER)
+    return float(of_whole / max(np.mean(of_parts), TINY))
 
 
 def find_objects(
