@@ -75,16 +75,16 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
     size = (width * FINER, height * FINER)
     with threadpool_limits(1):  # the threads of short k-means wait for one another by spinning
         parts = find_parts(maps)
-    found = None if is_window else find_whole(maps[-1], size)
+    large = None if is_window else find_whole(maps[-1], size)
     usual = len(parts)
-    whole = [found.part] if found else []
+    whole = [large.part] if large else []
     parts += whole
     if not parts:
         no_descriptors = np.zeros((0, descriptor_length(channels)))
         return Candidates(size, [], np.zeros(0), no_descriptors, whole, 0.0)
     boxes = boxes_of(parts)
     scores = scores_of(features, parts)
-    stands_out = _stands_out(features, boxes[:usual], scores, [found.rough] if found else [])
+    stands_out = _stands_out(features, boxes[:usual], scores, [large.rough] if large else [])
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
     scores[usual:] *= WHOLE
     described = descriptors(features, boxes[kept] / FINER)
