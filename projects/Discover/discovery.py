@@ -15,7 +15,7 @@ from projects.Discover.parts import FINER, Part, find_parts, part_of
 from projects.Discover.ranking import TINY, best, boxes_of, contrast, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
 from projects.Discover.verdict import agreement
-from projects.Discover.whole import find_whole
+from projects.Discover.whole import Whole, find_whole
 from projects.Pictures.tiles import evenly_spread
 from revisit.arrays import read_arrays
 from revisit.boxes.boxes import annotation_of, sides_of
@@ -84,7 +84,7 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
         return Candidates(size, [], np.zeros(0), no_descriptors, whole, 0.0)
     boxes = boxes_of(parts)
     scores = scores_of(features, parts)
-    stands_out = _stands_out(features, boxes[:usual], scores, [large.rough] if large else [])
+    stands_out = _stands_out(features, boxes[:usual], scores[:usual], large)
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
     scores[usual:] *= WHOLE
     described = descriptors(features, boxes[kept] / FINER)
@@ -92,13 +92,13 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
     return Candidates(size, best_parts, scores[kept], described, whole, stands_out)
 
 
-def _stands_out(features: np.ndarray, boxes: np.ndarray, scores: np.ndarray, whole: list[Part]) -> float:
-    """The contrast of the whole object in shares of the mean of the COMPARED best of the (n, 4) ``boxes`` of parts; 0
-    where one of both is missing."""
-    if not (len(boxes) and whole):
+def _stands_out(features: np.ndarray, boxes: np.ndarray, scores: np.ndarray, large: Whole | None) -> float:
+    """The contrast of the whole object's first split in shares of the mean of the COMPARED best of (n, 4) ``boxes`` of
+    parts; 0 where one of both is missing."""
+    if not large or not len(boxes):
         return 0.0
-    compared = best(boxes, scores[: len(boxes)], COMPARED)
-    *of_parts, of_whole = contrast(features, np.concatenate([boxes[compared], boxes_of(whole)]) / FINER)
+    compared = best(boxes, scores, COMPARED)
+    *of_parts, of_whole = contrast(features, np.concatenate([boxes[compared], boxes_of([large.rough])]) / FINER)
     return float(of_whole / max(np.mean(of_parts), TINY))
 
 

@@ -85,17 +85,17 @@ def object_of(box: tuple[int, ...], strength: float) -> np.ndarray:
 
 @pytest.mark.parametrize("box", [(8, 6, 34, 26), (4, 8, 30, 28), (10, 3, 38, 22)])
 def test_the_whole_object_is_what_differs_from_the_frame(box):
-    found = find_whole(object_of(box, 2), (80, 60))
-    assert found and iou(boxes_of([found.part]), 2 * np.array([box])) > 0.7
+    whole = find_whole(object_of(box, 2), (80, 60))
+    assert whole and iou(boxes_of([whole.part]), 2 * np.array([box])) > 0.7
 
 
 def test_the_second_split_of_the_whole_object_leaves_out_what_only_differs_from_the_frame():
     features = object_of((10, 6, 32, 24), 2)
     features[11:19, 3:10, 2] += 1.5  # differs from the frame, but not as the object does
     features /= np.linalg.norm(features, axis=2, keepdims=True)
-    found = find_whole(features, (80, 60))
+    whole = find_whole(features, (80, 60))
     truth = 2 * np.array([(10, 6, 32, 24)])
-    assert found and iou(boxes_of([found.part]), truth) > 0.95 > 0.85 > iou(boxes_of([found.rough]), truth)
+    assert whole and iou(boxes_of([whole.part]), truth) > 0.95 > 0.85 > iou(boxes_of([whole.rough]), truth)
 
 
 def test_an_image_without_differences_has_no_whole_object():
@@ -103,6 +103,8 @@ def test_an_image_without_differences_has_no_whole_object():
     small[..., 0] = 1
     small[12:18, 16:24] = (0, 1)  # what has less of the image is for parts
     assert find_whole(small, (80, 60)) is None
+    checks = np.indices((30, 40)).sum(axis=0) % 2
+    assert find_whole(checks[..., None].astype(np.float32), (80, 60)) is None  # the middle is like the frame
     assert find_whole(np.zeros((6, 6, 4), np.float32), (12, 12)) is None
     assert find_whole(np.ones((1, 1, 4), np.float32), (2, 2)) is None
 
