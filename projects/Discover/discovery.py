@@ -112,7 +112,7 @@ def find_objects(
     Args:
         count: the most objects.
         recurs: (n,) recurrence of the parts in other images.
-        whole_first: the whole object comes before all parts, with a score just above the best one's. Without it, and
+        whole_first: the whole object, if any, comes before all parts, with a score just above the best one's. Else,
             where the best parts recur, one whose box has more than LARGEST of the image is no object.
     """
     parts = candidates.parts
@@ -120,8 +120,8 @@ def find_objects(
     boxes = boxes_of(parts)
     judged = best(boxes, scores, JUDGED)
     if whole_first:
-        parts = candidates.whole + parts
-        scores = np.append(1.001 * scores.max(initial=0), scores)
+        first = np.full(len(candidates.whole), 1.001 * scores.max(initial=0))
+        parts, scores = candidates.whole + parts, np.append(first, scores)
     elif recurs[judged].sum() >= RECURRENT * len(judged):
         scores = scores * (sides_of(boxes).prod(axis=1) <= LARGEST * np.prod(candidates.size))
     objects = []

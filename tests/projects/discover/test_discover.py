@@ -74,6 +74,15 @@ def test_the_whole_object_comes_first_where_it_is_to(planted):
     assert first[0]["score"] == pytest.approx(1.001 * among[0]["score"])
 
 
+def test_an_image_without_a_whole_object_keeps_its_parts_where_those_of_others_come_first(planted):
+    candidates = find_candidates([planted])._replace(whole=[])
+    recurs = np.full(len(candidates.parts), 0.3)
+    usual, first = (find_objects(candidates, 192, 192, 3, recurs, whole_first) for whole_first in (False, True))
+    assert len(usual) == 3 and first == usual
+    nothing = find_candidates([np.ones((1, 1, 4), np.float32)])
+    assert find_objects(nothing, 8, 8, 3, np.ones(0), whole_first=True) == []
+
+
 def object_of(box: tuple[int, ...], strength: float) -> np.ndarray:
     """Features of 30 x 40 cells of length 1: those in a box differ from the others by ``strength``."""
     x0, y0, x1, y1 = box
