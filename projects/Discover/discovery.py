@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from projects.Discover.bars import Bars, bars_of
 from projects.Discover.parts import FINER, Part, find_parts, part_of
 from projects.Discover.ranking import TINY, best, boxes_of, contrast, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
@@ -42,9 +43,11 @@ WHOLE = 0.1  # of a part's score where it does not come first
 WHOLE_FIRST = 0.85  # of their contrast, in the median image
 JUDGED = 30  # best parts, whose mean recurrence says so
 RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
-RULES = 5  # what decides which objects are found: a folder of other rules is not continued
+RULES = 6  # what decides which objects are found: a folder of other rules is not continued
 LARGEST = 0.4  # of the image, a part's box where much recurs: a larger one is of the background between objects
 NEARLY_SAME = 0.7  # IoU of two candidates of which one is enough
+
+NO_BARS = Bars()
 
 logger = logging.getLogger(__name__)
 
@@ -103,13 +106,19 @@ def _stands_out(features: np.ndarray, boxes: np.ndarray, scores: np.ndarray, lar
 
 
 def find_objects(
-    candidates: Candidates, height: int, width: int, count: int, recurs: np.ndarray, whole_first: bool
+    candidates: Candidates,
+    height: int,
+    width: int,
+    count: int,
+    recurs: np.ndarray,
+    whole_first: bool,
+    bars: Bars = NO_BARS,
 ) -> list[dict[str, Any]]:
-    """The objects of an image of ``height`` x ``width`` px, best first, as COCO's results have them: ``bbox`` (x, y, w,
-    h) px, ``segmentation`` in run lengths, ``score`` above 0: recurrence squared times the root of the own image's
-    score.
+    """The objects of an image, best first, as COCO's results have them: ``bbox`` (x, y, w, h) px, ``segmentation`` in
+    run lengths, ``score`` above 0: recurrence squared times the root of the own image's score.
 
     Args:
+        height, width: of its picture, px, without its ``bars``.
         count: the most objects.
         recurs: (n,) recurrence of the parts in other images.
         whole_first: the whole object, if any, comes before all parts, with a score just above the best one's. Else,
@@ -128,7 +137,7 @@ def find_objects(
     for index in best(boxes_of(parts), scores, count):
         mask = _in_image(parts[index], candidates.size, height, width)
         if scores[index] > 0 and mask.any():
-            objects.append(annotation_of(mask) | {"score": float(scores[index])})
+            objects.append(annotation_of(bars.around(mask)) | {"score": float(scores[index])})
     return objects
 
 
@@ -190,11 +199,13 @@ def _part(
     of_part = [records[number] for number in part]
     for record, image in _images(of_part, pixels, left_out):
         name, (height, width) = _name(record), image.shape[:2]
-        of_image = candidates.pop(name, None) or find_candidates(features()(image), WINDOW in record)
+        bars = bars_of(image)
+        picture = bars.without(image)
+        of_image = candidates.pop(name, None) or find_candidates(features()(picture), WINDOW in record)
         recurs = recurrence(of_image.descriptors, name)
         agrees = agreement(boxes_of(of_image.parts), of_image.scores, recurs)
         whole_first = references.stands_out >= WHOLE_FIRST
-        objects = find_objects(of_image, height, width, count, recurs, whole_first)
+        objects = find_objects(of_image, *picture.shape[:2], count, recurs, whole_first, bars)
         place = {key: record[key] for key in ("file_name", WINDOW) if key in record}
         judged = {"agreement": agrees, "stands_out": of_image.stands_out}
         lines.append({**place, "height": height, "width": width, **judged, "objects": objects})
@@ -230,7 +241,7 @@ def _compare(
     """Descriptors of the candidates of some images, which are added to those of this process."""
     of_part = [records[number] for number in part]
     images = {
-        _name(record): find_candidates(features()(image), WINDOW in record)
+        _name(record): find_candidates(features()(bars_of(image).without(image)), WINDOW in record)
         for record, image in _images(of_part, pixels, [])
     }
     candidates |= images
