@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from projects.Paper.cells import JobBuilder
-from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
+from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, fact_of_file, without_seed
 from projects.Reports.collect import short_names
 from projects.Weights.zoo_options import zoo_options
 from revisit.checkpoint.flags import without_pixels_of_photographs
@@ -35,6 +35,10 @@ class OnTheseImages(PretrainingRun):
     def name(self) -> str:
         digest = hashlib.sha256(" ".join((self.config, *self.options)).encode()).hexdigest()[:8]
         return f"{'continued_' * bool(self.start)}{Path(self.start or self.config).stem}-{digest}"
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        return (fact_of_file(Path(self.start)),) if self.start else ()
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class JobBuilder:
             snapshots = self.snapshots(source.run, source.parts, seed)
             return (snapshots,), snapshot_file(snapshots.result.parent, source.part), ()
         backbone = self.backbone(source, seed)
-        return (backbone,), backbone.result, ()
+        return (backbone,), backbone.result, source.facts if isinstance(source, PretrainingRun) else ()
 
     def _length_of(self, evaluation: Evaluation) -> tuple[str, ...]:
         return () if self.full else evaluation.length
@@ -175,7 +175,7 @@ class JobBuilder:
         if isinstance(source, OthersWeights):
             checkpoint = datasets_root() / "weights" / source.file
             output = self.root / "weights" / source.name / "backbone.pth"
-            trained, needs = (), ()
+            trained, needs, facts = (), (), ()
         else:
             folder = self.root / "pretrain" / source.name / f"seed{seed}"
             checkpoint, output = folder / "model_final.pth", folder / "backbone.pth"
@@ -185,8 +185,8 @@ class JobBuilder:
             options += ("DATASETS.TRAIN", f"('{self.images_of(needs[0], source)}',)") if needs else ()
             options += NO_EVALUATION if self.profile != "paper" else ()  # the table has its own
             trained = ((*self._training(source.config), *options),)
+            facts = (*data_facts(trained[0]), *source.facts)
         convert = ("tools/convert_to_d2.py", str(checkpoint), str(output))
-        facts = data_facts(trained[0]) if trained else ()
         return Job(f"{source.name}, seed {seed}: pretraining", (*trained, convert), output, facts, needs)
 
     def snapshots(self, source: PretrainingRun, parts: int, seed: int) -> Job:

@@ -35,6 +35,11 @@ class PretrainingRun:
         words = (config, *self.options, *self.toy_data[1:], *self.toy_data[:1])
         return "_".join(word.strip("-(),'").replace("/", "-") for word in words)
 
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What it depends on, besides its command and its data."""
+        return ()
+
 
 @dataclass(frozen=True)
 class OthersWeights:
@@ -45,6 +50,11 @@ class OthersWeights:
     @property
     def name(self) -> str:
         return self.file.partition(".")[0]
+
+
+def fact_of_file(path: Path) -> str:
+    """What tells it from others of its name."""
+    return f"{path.name}: sha256 {file_digest(path)}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ class GivenBackbone:
     def digest(self, seed: int) -> str:
         """What tells its weights from others of that name; "" of random ones."""
         path = self.file(seed)
-        return f"{path.name}: sha256 {file_digest(path)}" if path else ""
+        return fact_of_file(path) if path else ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ import ast
 import contextlib
 import fcntl
 import functools
+import hashlib
 import itertools
+import json
 import os
 import shlex
 import signal
@@ -33,6 +35,8 @@ from revisit.plugins import TRAIN, find_config, find_file
 from detectron2.config import CfgNode
 
 RECORD = "job.json"
+RECIPES = "recipes"
+CONFIG_FILE = "--config-file"
 LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process holds it
 
 
@@ -41,7 +45,7 @@ class Job:
     """Commands, run one after the other by this Python, that end with ``result`` on disk.
 
     ``facts`` is what else the result depends on, such as the number of images. ``job.json`` next to the result
-    keeps commands and facts; a result of others is not taken for this job's. ``needs`` are jobs that come first,
+    keeps commands, facts and what the recipes state; a result of others is not taken for this job's. ``needs`` are jobs that come first,
     ``reads`` files of data that the commands name.
     """
 
@@ -80,14 +84,18 @@ class Job:
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
         with contextlib.suppress(UserError, TypeError, AttributeError):
-            before = self._record.before()
-            commands = [current_words(Path(words[0]).stem, words, warns=False) for words in before["commands"]]
-            return not self._record.differences(before | {"commands": commands})
+            return not self._differences()
         return False
+
+    def _differences(self) -> list[str]:
+        record = self._record
+        before = {RECIPES: record.facts[RECIPES]} | record.before()  # that of earlier versions has none
+        commands = [current_words(Path(words[0]).stem, words, warns=False) for words in before["commands"]]
+        return record.differences(before | {"commands": commands})
 
     @property
     def _record(self) -> Record:
-        facts = {"commands": self.commands, "facts": self.facts}
+        facts = {"commands": self.commands, "facts": self.facts, RECIPES: recipes_of(self.commands)}
         return Record(self.result.parent, facts, RECORD)
 
     def claim(self) -> None:
@@ -95,10 +103,19 @@ class Job:
         record = self._record
         record.folder.mkdir(parents=True, exist_ok=True)
         record.write()
-        before = record.before().get("facts", ())
-        others = [fact.rpartition(":")[0] for fact in self.facts if fact not in before]
-        other = f"from other data ({first_few(others)})" if others else f"by other commands ({record.folder / RECORD})"
-        expect(self.owns_result, f"{record.folder} was made {other}: give another --output, or remove it")
+        expect(self.owns_result, f"{record.folder} was made {self._other()}: give another --output, or remove it")
+
+    def _other(self) -> str:
+        """How the record differs, in words."""
+        before = self._record.before()
+        others = [fact.rpartition(":")[0] for fact in self.facts if fact not in before.get("facts", ())]
+        if others:
+            return f"from other data ({first_few(others)})"
+        digests = before.get(RECIPES, {})
+        changed = [file for file, digest in recipes_of(self.commands).items() if digests.get(file, digest) != digest]
+        if changed:
+            return f"by a recipe that has changed since ({first_few(changed)})"
+        return f"by other commands ({self.result.parent / RECORD})"
 
     def give_up(self) -> None:
         """Forget the record of a job that failed before its first checkpoint, so that it can be corrected."""
@@ -122,7 +139,7 @@ def missing_inputs(job: Job) -> str:
     for command in job.commands:
         if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
             missing.append(f"{command[1]}, a checkpoint of others")
-        elif "--config-file" in command:
+        elif CONFIG_FILE in command:
             bank = _options(command).get("KNN_EVAL.BANK", _config(command).get("KNN_EVAL.BANK"))
             names = [*_data_sets(command), *filter(None, [bank])]
             missing += [name for name in names if _size(name) is None and not name.startswith(drawn)]
@@ -130,6 +147,14 @@ def missing_inputs(job: Job) -> str:
             if folder and not (datasets_root() / folder).is_dir():
                 missing.append(str(datasets_root() / folder))
     return ", ".join(dict.fromkeys(missing))
+
+
+def recipes_of(commands: Iterable[tuple[str, ...]]) -> dict[str, str]:
+    """The recipes that commands name, each with the SHA-256 of the keys that it and its bases state."""
+    files = [command[command.index(CONFIG_FILE) + 1] for command in commands if CONFIG_FILE in command]
+    stated = {file: read_keys(find_config(file)) for file in files}
+    texts = {file: json.dumps(keys, sort_keys=True, default=str) for file, keys in stated.items()}
+    return {file: hashlib.sha256(text.encode()).hexdigest() for file, text in texts.items()}
 
 
 def data_facts(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -143,7 +168,7 @@ def cost_of(job: Job) -> str:
     cfg = planned_training(job)
     if cfg is None:
         command = job.commands[0]
-        return {"-c": "a plot"}.get(command[0], "frozen features" if "--config-file" in command else command[0])
+        return {"-c": "a plot"}.get(command[0], "frozen features" if CONFIG_FILE in command else command[0])
     if cfg.SOLVER.MINUTES:
         return f"{cfg.SOLVER.MINUTES:g} minutes"
     if cfg.SOLVER.MAX_ITER <= 0:
@@ -164,7 +189,7 @@ def planned_training(job: Job) -> CfgNode | None:
     for key in ("MODEL.WEIGHTS", "OUTPUT_DIR"):  # neither is there yet
         options.pop(key, None)
     words = list(itertools.chain.from_iterable(options.items()))
-    cfg = make_config(command[command.index("--config-file") + 1], words, for_here=False)
+    cfg = make_config(command[command.index(CONFIG_FILE) + 1], words, for_here=False)
     if cfg.SOLVER.MAX_ITER <= 0 and not cfg.SOLVER.MINUTES:
         with contextlib.suppress(UserError):
             decide_by_images(cfg, assume_missing=True, looked_at=False)
@@ -185,7 +210,7 @@ def _data_sets(command: tuple[str, ...]) -> list[str]:
 
 
 def _config(command: tuple[str, ...]) -> dict[str, object]:
-    return _stated(command[command.index("--config-file") + 1])
+    return _stated(command[command.index(CONFIG_FILE) + 1])
 
 
 @functools.cache  # hundreds of commands have few files

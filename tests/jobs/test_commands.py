@@ -1,6 +1,7 @@
 """Jobs run once, in order, alone in their folders, and stop with the program that runs them."""
 
 import fcntl
+import json
 import math
 import os
 import signal
@@ -82,6 +83,23 @@ def test_a_result_of_another_recipe_or_other_data_is_not_taken_for_this_one(tmp_
     run_jobs([job], parallel=1)
     for other in (replace(job, commands=(("-c", "other"),)), replace(job, facts=("train: 8000 images",))):
         refused(str(job.result.parent), run_jobs, [other], parallel=1)
+
+
+def test_a_result_of_a_recipe_that_has_changed_since_is_not_taken_for_this_one(tmp_path):
+    base, recipe = tmp_path / "base.yaml", tmp_path / "recipe.yaml"
+    base.write_text("SOLVER:\n  BASE_LR: 0.02\n")
+    recipe.write_text("_BASE_: base.yaml\n")
+    job = Job("a", (("tools/train_net.py", "--config-file", str(recipe)),), tmp_path / "a/result.json")
+    job.claim()
+    base.write_text("# as before\nSOLVER:\n  BASE_LR: 0.02\n")
+    job.claim()
+    base.write_text("SOLVER:\n  BASE_LR: 0.2\n")
+    assert not job.owns_result
+    refused(r"made by a recipe that has changed since \(.*recipe.yaml\): give another --output", job.claim)
+    record = tmp_path / "a/job.json"
+    earlier = {key: value for key, value in json.loads(record.read_text()).items() if key != "recipes"}
+    record.write_text(json.dumps(earlier))  # as earlier versions wrote it
+    job.claim()
 
 
 def test_a_job_that_failed_before_its_first_checkpoint_can_be_corrected(tmp_path):

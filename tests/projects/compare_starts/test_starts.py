@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trees import refusal
+from trees import refusal, refused
 
 from projects.CompareStarts import probe_and_budget as choice
 from projects.CompareStarts.comparison import preparation
@@ -72,6 +72,11 @@ def test_a_backbone_is_continued_without_labels_before_it_is_a_start(cfg, tmp_pa
     assert all(part in command for part in (CONTINUE, f"MODEL.WEIGHTS {file}", "MODEL.RESNETS.DEPTH 18", "SEED 2"))
     assert "DATASETS.TRAIN ('toy_coco_train',)" in command and job.commands[0][-1] == str(needed.result)
     assert [job.result for job in preparation(starts, [2], tmp_path)] == [needed.result]
+    needed.claim()
+    file.write_bytes(b"other weights")
+    same_names = Trial(task, "title", starts["backbone, continued"], 8, 2).job(tmp_path)
+    assert same_names.facts != job.facts
+    refused(r"made from other data \(backbone.pth\)", same_names.needs[0].claim)
 
 
 def test_a_budget_runs_what_the_starts_of_a_later_seed_need(cfg, tmp_path, monkeypatch):
