@@ -16,6 +16,7 @@ from projects.Objectives.image_groups import FILE, PATIENT, groups_of
 from projects.Tiles.geo import WGS84, geo_package, place_of, reprojected
 from projects.Tiles.window_files import look_at
 from revisit.data.images.opening import open_image
+from revisit.data.sources.file_names import real_paths
 from revisit.data.sources.records import Records, ask_each
 from revisit.errors import UserError, expect, first_few, first_line
 
@@ -51,7 +52,8 @@ def frame_of(file_name: str) -> Frame | None:
 
 
 def kept_together(records: Records, rules: Sequence[tuple[str, object]]) -> Together:
-    """Groups by any of the rules, each one of RULES with its value; windows of one file are always one.
+    """Groups by any of the rules, each one of RULES with its value; windows of one file, and names of it, are always
+    one.
 
     Args:
         records: with a file for each image or window.
@@ -59,7 +61,7 @@ def kept_together(records: Records, rules: Sequence[tuple[str, object]]) -> Toge
     Raises:
         UserError: a rule finds nothing in any image, or one of its own; see groups_of.
     """
-    every: list[Keys] = [groups_of(FILE, records)[0]]
+    every: list[Keys] = [real_paths(groups_of(FILE, records)[0])]
     notes = []
     for rule, value in rules:
         keys = RULES[rule](records, value)
@@ -105,13 +107,15 @@ def _by_video(records: Records, _: object) -> Keys:
 
 
 def _by_pattern(records: Records, pattern: object) -> Keys:
-    """What the groups of a regular expression find in a name with its folders, or all of it, where it has none."""
+    """What the groups of a regular expression find in a name with its folders, or all of it, where it has none; None
+    where no group finds anything."""
     try:
         expression = re.compile(str(pattern))
     except re.error as error:
         raise UserError(f"--rule pattern={pattern}: {first_line(error)}: expected a regular expression") from error
     matches = (expression.search(str(record["file_name"])) for record in records)
-    return [match and (match.groups() or match[0]) for match in matches]
+    parts = [match and (match.groups() or (match[0],)) for match in matches]
+    return [each if each and any(part is not None for part in each) else None for each in parts]
 
 
 def _by_day(records: Records, _: object) -> Keys:
@@ -122,9 +126,9 @@ def _day(record: dict) -> tuple[str, ...] | None:
     """Year, month and day on which a photograph was taken, else on which it was changed."""
     with suppress(Exception):  # damaged metadata raise whatever their bytes trip
         exif = open_image(record["file_name"]).getexif()
-        taken = exif.get_ifd(_EXIF).get(_TAKEN) or exif.get(_CHANGED)
-        match = _DAY.match(str(taken))
-        return match and match.groups()
+        stated = (exif.get_ifd(_EXIF).get(_TAKEN), exif.get(_CHANGED))
+        days = (_DAY.match(str(day)) for day in stated)
+        return next((day.groups() for day in days if day), None)
     return None
 
 

@@ -1,6 +1,7 @@
 """Which group an image is of: the file of NEIGHBORS.GROUPS, and how a group reaches a batch."""
 
 import hashlib
+import io
 import logging
 import os
 from collections import Counter
@@ -145,8 +146,10 @@ def read_groups(path: str, asked: str = "") -> dict[str, str]:
     words = "" if asked else f", or {OWN}, {PATIENT} or {FILE}"
     expect(os.path.isfile(path), f"{named} is no file: expected a CSV file with file_name,group{words}")
     groups: dict[str, str] = {}
-    with translated(named, content=True), open(path, newline="", encoding="utf-8-sig") as file:
-        lines = CsvDicts(file)
+    with translated(named, content=True):
+        content = Path(path).read_bytes()
+        content.partition(b"\n")[0].decode()  # names of files need not be text, but columns are
+        lines = CsvDicts(io.StringIO(content.decode("utf-8-sig", errors="surrogateescape"), newline=""))
         check_header(lines.fieldnames or [])
         for line in lines:
             name, group = line["file_name"], line["group"]

@@ -9,7 +9,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from revisit.data.images.reader import size_if_known
-from revisit.data.sources.file_names import other_spellings
+from revisit.data.sources.file_names import other_spellings, real_paths
 from revisit.data.sources.image_folders import require_files
 from revisit.errors import expect, translated
 from revisit.files import input_file
@@ -145,17 +145,10 @@ def _complete(pictures: list[dict], folder: str) -> None:
     _expect_different([picture["id"] for picture in pictures], "images have the same id")
     paths = [os.path.join(folder, picture["file_name"]) for picture in pictures]
     require_files([{"file_name": path} for path in paths], f", by their names below {folder},")
-    _expect_different(_real_paths(paths), "images have the same file")
+    _expect_different(real_paths(paths), "images have the same file")
     for picture, path in zip(pictures, paths, strict=True):
         if not (_is_side(picture.get("height")) and _is_side(picture.get("width"))):
             picture.update(size_if_known(path))
-
-
-def _real_paths(paths: list[str]) -> list[str]:
-    """Those that os.path.realpath says, which looks at each folder above a file: here once."""
-    real = cache(os.path.realpath)
-    of_folders = [os.path.join(real(os.path.dirname(path)), os.path.basename(path)) for path in paths]
-    return [real(path) if os.path.islink(path) else path for path in of_folders]
 
 
 def _is_side(value: Any) -> bool:

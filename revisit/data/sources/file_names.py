@@ -1,6 +1,8 @@
 """What images are called by: their files. Those in memory, and those in shards, have none of their own."""
 
+import os
 import unicodedata
+from functools import cache
 from urllib.parse import unquote
 
 from revisit.data.images.image_bytes import WINDOW
@@ -35,3 +37,10 @@ def other_spellings(name: str) -> list[str]:
     plain = name.replace("\\", "/")
     decomposed = unicodedata.normalize("NFD", plain)
     return [plain, unquote(plain, errors="surrogateescape"), plain.strip(), in_normal_form(plain), decomposed]
+
+
+def real_paths(paths: list[str]) -> list[str]:
+    """Those that os.path.realpath says, which looks at each folder above a file: here once."""
+    real = cache(os.path.realpath)
+    of_folders = [os.path.join(real(os.path.dirname(path)), os.path.basename(path)) for path in paths]
+    return [real(path) if os.path.islink(path) else path for path in of_folders]

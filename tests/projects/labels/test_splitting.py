@@ -1,6 +1,7 @@
 """A split tears no group, has the sizes that were asked for and every class's share, and loses nothing of a file."""
 
 import json
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -151,7 +152,13 @@ def test_a_day_is_when_a_photograph_was_taken(tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.jpg", exif=exif)
     blank_image(tmp_path / "d.jpg")
     write(tmp_path / "e.jpg", b"no image")
-    assert groups_by(named(*(f"{tmp_path}/{name}.jpg" for name in "abcde")), ("day", "")) == [0, 0, 1, 2, 3]
+    for name, blank in (("f", "    :  :     :  :  "), ("g", "0000:00:00 00:00:00")):  # of cameras without a clock
+        exif = Image.Exif()
+        exif.get_ifd(0x8769)[0x9003] = blank
+        exif[0x0132] = "2024:05:02 08:00:00"
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.jpg", exif=exif)
+    records = named(*(f"{tmp_path}/{name}.jpg" for name in "abcdefg"))
+    assert groups_by(records, ("day", "")) == [0, 0, 1, 2, 3, 1, 1]
     refused(
         "--rule day finds nothing in any of 1 images, such as .*/d.jpg",
         groups_by,
@@ -279,6 +286,28 @@ def test_nothing_is_overwritten_and_names_that_no_list_holds_are_refused_before_
     touch(tmp_path / "odd/a\nb.jpg", *(tmp_path / f"odd/{n}.jpg" for n in range(20)))
     refused("which no list can hold", split, f"folder:{tmp_path}/odd", tmp_path / "out2")
     assert not (tmp_path / "out2").exists()
+
+
+def test_names_of_one_file_stay_together(tmp_path):
+    blank_image(tmp_path / "photos/a.jpg")
+    blank_image(tmp_path / "photos/b.jpg")
+    (tmp_path / "photos/c.jpg").symlink_to("a.jpg")
+    (tmp_path / "linked").symlink_to("photos")
+    records = named(*(f"{tmp_path}/{name}.jpg" for name in ("photos/a", "photos/b", "photos/c", "linked/b")))
+    assert groups_by(records) == [0, 1, 0, 1]
+
+
+def test_images_of_which_the_groups_of_a_pattern_say_nothing_are_alone_and_counted():
+    records = named("pat1_a.jpg", "pat1_b.jpg", "other_a.jpg", "else_b.jpg", "pat2_c.jpg")
+    groups, notes = kept_together(records, [("pattern", r"(pat\d+)|other|else")])
+    assert groups.tolist() == [0, 0, 1, 2, 3]
+    assert "finds nothing in 2 images, such as other_a.jpg" in notes[0]
+
+
+def test_a_table_of_groups_may_name_a_file_whose_name_is_no_text(tmp_path):
+    write(tmp_path / "groups.csv", b"file_name,group\n" + b"\xff.jpg,3\nb.jpg,4\n")
+    names = [f"{tmp_path}/{os.fsdecode(name)}.jpg" for name in (b"b", b"\xff")]
+    assert groups_by(named(*names), ("groups", f"{tmp_path}/groups.csv")) == [0, 1]
 
 
 def test_a_pattern_that_is_none_is_one_line():
