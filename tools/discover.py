@@ -41,7 +41,7 @@ def main() -> None:
     from projects.Discover.sheet import save_found
     from projects.Discover.tiled import in_whole_images, tiling_and_images, to_look_at, windows_of_images
     from projects.Discover.verdict import LIKELY_OBJECTS, verdict
-    from revisit.boxes.coco_files import folder_of, write_data_set, write_results
+    from revisit.boxes.coco_files import folder_of, same_names, write_data_set, write_results
     from revisit.data.images.deep_images import format_of
     from revisit.data.sources.catalog import get_records, register
     from revisit.data.sources.file_names import expect_file_names
@@ -74,7 +74,11 @@ def main() -> None:
     folder, data_set = folder_of(images, data), args.output / "data_set.json"
     count = write_data_set(data_set, images, folder=folder, info=judged._asdict())
     save_found(args.output / "found.png", [to_look_at(image) for image in images] if tiling else images, pixels)
-    write_results(args.output / "proposals.json", images)
+    alike = same_names(images)
+    if alike:
+        print(f"no proposals.json: {alike}")
+    else:
+        write_results(args.output / "proposals.json", images)
     without = sum(not image["objects"] for image in images)
     empty = f", {without} of them without any" if without else ""
     of_all = f"{count} box{'es' * (count != 1)} in {len(images)} of {len(whole)} images{empty}"

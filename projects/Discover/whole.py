@@ -11,6 +11,7 @@ from projects.Discover.ranking import TINY, boxes_of
 from revisit.boxes.boxes import sides_of
 
 SMOOTH = 1.0  # cells, standard deviation
+ALIKE = 1e-6  # standard deviation of float32 cosines, below which all are the same
 
 
 class Whole(NamedTuple):
@@ -39,12 +40,12 @@ def find_whole(features: np.ndarray, size: tuple[int, int]) -> Whole | None:
     depth = np.minimum.outer(_depths(height), _depths(width))
     is_frame = depth == depth.min()
     unlike = -features @ _direction(features[is_frame])
-    if unlike.std() < TINY or depth.std() < TINY:
+    if unlike.std() < ALIKE or depth.std() < TINY:
         return None
     smooth = _smooth(unlike, depth)
     is_object = _upper(smooth)
     like = features @ (_direction(features[is_object]) - _direction(features[~is_object]))
-    if like.std() < TINY:
+    if like.std() < ALIKE:
         return None
     whole = Whole(_largest(_smooth(like, depth), size), _largest(smooth, size))
     sides = sides_of(boxes_of(list(whole)))

@@ -10,7 +10,6 @@ from typing import Any
 from revisit.data.images.reader import read_size
 from revisit.data.sources.coco_truth import mask_area
 from revisit.data.sources.records import WITHOUT_LABELS
-from revisit.errors import UserError
 from revisit.files import write_whole
 
 CATEGORY = {"id": 1, "name": "object"}
@@ -73,17 +72,21 @@ def _area(box: Mapping[str, Any], height: int, width: int) -> float:
 
 
 def write_results(path: Path, images: Images) -> None:
-    """Write boxes and scores by image_id, or by the stem of the file's name, as OBJECTS.PROPOSALS reads them.
-
-    Raises UserError where two images have the same.
-    """
-    names = [str(image.get("image_id", Path(image["file_name"]).stem)) for image in images]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise UserError(f"{len(twice)} names of files stand for two images each, such as {min(twice)}: no {path.name}")
+    """Write boxes and scores by image_id, or by the stem of the file's name, as OBJECTS.PROPOSALS reads them: of images
+    without ``same_names``."""
     results = [
         {"image_id": name, "category_id": 1, "bbox": each["bbox"], "score": each["score"]}
-        for name, image in zip(names, images, strict=True)
+        for name, image in zip(_names(images), images, strict=True)
         for each in image["objects"]
     ]
     write_whole(path, json.dumps(results))
+
+
+def same_names(images: Images) -> str:
+    """In words, how many names two images would have in results; "" where each has one of its own."""
+    twice = [name for name, count in Counter(_names(images)).items() if count > 1]
+    return f"{len(twice)} names of files stand for two images each, such as {min(twice)}" if twice else ""
+
+
+def _names(images: Images) -> list[str]:
+    return [str(image.get("image_id", Path(image["file_name"]).stem)) for image in images]

@@ -116,6 +116,10 @@ def test_an_image_without_differences_has_no_whole_object():
     assert find_whole(checks[..., None].astype(np.float32), (80, 60)) is None  # the middle is like the frame
     assert find_whole(np.zeros((6, 6, 4), np.float32), (12, 12)) is None
     assert find_whole(np.ones((1, 1, 4), np.float32), (2, 2)) is None
+    for seed in range(20):  # in float32 cosines of the same cells differ by a rounding
+        cell = np.random.default_rng(seed).normal(size=16).astype(np.float32)
+        same = np.tile(cell / np.linalg.norm(cell), (12, 16, 1))
+        assert find_whole(same, (32, 24)) is None
 
 
 def test_the_whole_object_stands_out_by_its_contrast_in_shares_of_the_best_parts():
@@ -263,6 +267,16 @@ def test_the_command_writes_a_data_set_and_proposals_and_continues(weights, writ
     (tmp_path / "out" / FOUND).unlink()
     assert "in 3 of 3 images" in run(f"{command} --processes 2", tmp_path)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == first
+
+
+def test_two_images_of_one_name_have_no_proposals_and_all_else(weights, write_pictures, tmp_path):
+    for day in ("monday", "tuesday"):
+        write_pictures(tmp_path / "photos" / day, 2, size=(90, 120))
+    words = f"--weights {weights} --data folder:{tmp_path}/photos --short-side 192 --output {tmp_path}/out"
+    text = run(f"python tools/discover.py {words}", tmp_path)
+    assert "no proposals.json: 2 names of files stand for two images each, such as 0" in text
+    assert "in 4 of 4 images" in text and "(evidence " in text
+    assert not (tmp_path / "out/proposals.json").exists() and (tmp_path / "out/data_set.json").is_file()
 
 
 def test_the_picture_leaves_the_objects_to_be_seen(tmp_path):
