@@ -205,7 +205,8 @@ def _train(images: Images, output: str | Path, recipe: str, resume: bool, keys: 
 
 
 def _name_of(images: Images, folder: Path) -> str:
-    """The name of a data set; of files that of a list of them, written to the folder."""
+    """The name of a data set; of files that of a list of them, written to the folder. Raises UserError for no name."""
+    expect(images != "", "images: '' names nothing: expected a folder, the name of a data set, or files")
     if isinstance(images, str | Path):
         return data_set(Path(images).resolve() if Path(images).exists() else images)
     listed = folder / "images.txt"
