@@ -21,6 +21,7 @@ from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import Cell
 from projects.Paper.paper_tables import GivenBackbone
+from revisit.checkpoint.metrics_file import last_metric
 from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
 from revisit.files import strict_json, write_whole
@@ -224,7 +225,8 @@ class Budget:
         undefined = all(math.isnan(value) for value in each.scores.values())
         nothing = f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed"
         expect(not undefined, f"{nothing}; expected another test set, or --score NAME")
-        self._iteration = _seconds_of_iteration(cells[0].jobs[0]) or self._iteration
+        seconds = last_metric(cells[0].jobs[0].result.parent, "time")
+        self._iteration = self._iteration if math.isnan(seconds) else seconds
         batches = math.ceil(len(names) / self._parallel)
         self._around = max(0.0, each.seconds / batches - iterations * self._iteration)
         return self._kept(each, kept)
@@ -356,10 +358,3 @@ def of_length(solver: CfgNode, iterations: int) -> tuple[str, ...]:
         "SOLVER.WARMUP_ITERS": min(solver.WARMUP_ITERS, iterations // 10),
     }
     return tuple(str(word) for pair in lengths.items() for word in pair)
-
-
-def _seconds_of_iteration(job: Job) -> float:
-    """The last that the training's metrics say; 0 where they say none."""
-    path = job.result.parent / "metrics.json"
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return next((metrics["time"] for metrics in map(json.loads, reversed(lines)) if "time" in metrics), 0.0)

@@ -32,7 +32,8 @@ def images_for(name: str, per_class: int, seeds: Iterable[int]) -> int:
         UserError: images that do not name their classes.
     """
     records = get_records(name)
-    return max(sum(map(len, islice(rounds(records, seed, name), per_class))) for seed in seeds)
+    of_classes = ([*rounds(records, seed, name)][:-1] for seed in seeds)
+    return max(sum(map(len, each[:per_class])) for each in of_classes)
 
 
 def rounds(records: Records, seed: int, name: str) -> Iterator[list[int]]:

@@ -17,7 +17,7 @@ from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import load_list
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import Records, others_than
 from revisit.data.sources.subsets import are_numbers, is_labelled, nested_subset
 from revisit.errors import expect
 
@@ -34,9 +34,7 @@ def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     records = get_records(name)
     learned = nested_subset(records, int(fewer), int(seed), name)
     labelled = nested_subset(records, int(more), int(seed), name)
-    of_learned = set(map(id, learned))
-    others = [record for record in labelled if id(record) not in of_learned]
-    return LabelledSet(others, class_metadata(name))
+    return LabelledSet(others_than(learned, labelled), class_metadata(name))
 
 
 TEXTS = ("NAME", "FEWER", "MORE", "SEED")

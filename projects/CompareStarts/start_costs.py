@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from projects.CompareStarts.starts import PublishedWeights, Start
-from projects.CompareStarts.trainings import last_metric
+from revisit.checkpoint.metrics_file import last_metric
 from revisit.checkpoint.named_weights import cache_folder
 from revisit.errors import expect, translated
 from revisit.files import read_yaml

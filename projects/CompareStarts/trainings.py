@@ -1,9 +1,7 @@
 """Trainings of other lengths and learning rates than the recipe's: their jobs, scores and costs."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +12,7 @@ from projects.CompareStarts.starts import Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import read_score
-from revisit.checkpoint.metrics_file import read_metrics
+from revisit.checkpoint.metrics_file import last_metric
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run
 from revisit.errors import expect
 from revisit.jobs.commands import Job
@@ -142,11 +140,3 @@ class Trainings:
 def has_diverged(job: Job) -> bool:
     """Whether its last line says that the learning rate is too high: running it again would end alike."""
     return not job.done and job.log.is_file() and DIVERGED in job.last_line
-
-
-def last_metric(folder: Path, name: str) -> float:
-    """The last value of a metric of a run; NaN where it has none."""
-    with suppress(OSError, json.JSONDecodeError):
-        series = read_metrics(folder / "metrics.json").get(name, [])
-        return series[-1][1] if series else math.nan
-    return math.nan

@@ -75,6 +75,9 @@ def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: He
         labels[0] > 1 or held_out.name,
         "--how until-flat holds out labelled images: expected 2 or more, or --held-out NAME",
     )
+    tests = task.load(task.options).DATASETS.TEST
+    both = f"--held-out {held_out.name} is in DATASETS.TEST, too, and would choose on it"
+    expect(held_out.name not in tests, f"{both}: expected other images")
     check_labels(task, sorted({count - held_out.count(count) for count in labels}), seeds)
     for count in labels:
         name = held_out.data_set(task.data, count, seeds[0])

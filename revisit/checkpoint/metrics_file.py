@@ -1,6 +1,7 @@
 """The numbers that a run has written, for what needs no torch to read them."""
 
 import json
+import math
 from pathlib import Path
 
 from revisit.errors import UserError, expect
@@ -25,6 +26,13 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
         for name, value in values.items():
             series.setdefault(name, {})[iteration] = value
     return {name: sorted(values.items()) for name, values in series.items()}
+
+
+def last_metric(folder: Path, name: str) -> float:
+    """The last value of a metric of a run; NaN where it has none."""
+    file = folder / "metrics.json"
+    series = read_metrics(file).get(name, []) if file.is_file() else []
+    return series[-1][1] if series else math.nan
 
 
 def _lines(path: Path) -> list[str]:

@@ -45,8 +45,8 @@ class Job:
     """Commands, run one after the other by this Python, that end with ``result`` on disk.
 
     ``facts`` is what else the result depends on, such as the number of images. ``job.json`` next to the result
-    keeps commands, facts and what the recipes state; a result of others is not taken for this job's. ``needs`` are jobs that come first,
-    ``reads`` files of data that the commands name.
+    keeps commands, facts and what the recipes state; a result of others is not taken for this job's. ``needs`` are
+    jobs that come first, ``reads`` files of data that the commands name.
     """
 
     name: str

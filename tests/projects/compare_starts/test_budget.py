@@ -53,7 +53,9 @@ class Machine:
             self.ran.append((name, iterations, seed))
             score = self.score_of(name)
             score = score and score + self.chance * (-1) ** seed * (name == "e")
-            (job.result.parent / "metrics.json").write_text(json.dumps({"time": ITERATION}))
+            (job.result.parent / "metrics.json").write_text(
+                json.dumps({"iteration": iterations - 1, "time": ITERATION})
+            )
             job.result.write_text(json.dumps({"bbox": {"AP": score}}))
 
 

@@ -52,6 +52,12 @@ def test_crowds_show_no_class():
     assert [*chain.from_iterable(rounds(records, 1, "x"))] == [1]
 
 
+def test_images_that_show_no_class_are_none_of_those_that_it_takes(monkeypatch):
+    records = [{"label": label} for label in (0, 0, 0, 1, 1, 1)] + [{"annotations": [], "background": True}] * 6
+    monkeypatch.setattr("projects.CompareStarts.by_class.get_records", lambda name: records)
+    assert [images_for("x", count, [1, 2]) for count in (1, 3, 5)] == [2, 6, 6]
+
+
 @pytest.fixture
 def task(toy_datasets):
     return replace(read_task("configs/toy/faster_rcnn_fpn.yaml", [], frozen=False), by_class=True)

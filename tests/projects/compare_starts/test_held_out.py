@@ -1,7 +1,7 @@
 """Images to choose by: which they are, what scores them, what is refused."""
 
 import pytest
-from trees import refused
+from trees import pack, refused
 
 from projects.CompareStarts.labelled_parts import HeldOut, read_held_out
 from revisit.data.sources.catalog import get_records, subset_name
@@ -24,6 +24,18 @@ def test_held_out_images_are_those_that_the_smaller_subset_lacks(toy_datasets):
     assert evaluator_for("held_out:toy_voc_trainval:20:30:2") is BoxEvaluator
     metadata = MetadataCatalog.get("held_out:toy_voc_trainval:20:30:2")
     assert metadata.thing_classes == MetadataCatalog.get("toy_voc_trainval").thing_classes
+
+
+def test_held_out_images_of_shards_are_told_by_their_places(write_pictures, tmp_path):
+    for label in ("cat", "dog"):
+        write_pictures(tmp_path / "photos" / label, 10)
+    pack(f"--data class_folders:{tmp_path}/photos --output {tmp_path}/shards --count 1")
+    name = f"shards:{tmp_path}/shards"
+    more, fewer, others = (
+        get_records(each) for each in (subset_name(name, 12, 2), subset_name(name, 8, 2), f"held_out:{name}:8:12:2")
+    )
+    assert len(others) == 4
+    assert sorted(each["offset"] for each in [*fewer, *others]) == sorted(each["offset"] for each in more)
 
 
 def test_boxes_are_scored_against_held_out_images_alone(tmp_path, crates):

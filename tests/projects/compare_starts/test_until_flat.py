@@ -270,6 +270,7 @@ SHORT = (
     [
         ("--held-out 0.7", "--held-out 0.7"),
         ("--held-out nothing", "'nothing'"),
+        ("--held-out toy_nyud_depth_val", "would choose on it"),
         ("--reference c", "--reference c"),
         ("--spent c=3", "--spent c=3"),
         ("--on slurm", "no --on slurm"),
