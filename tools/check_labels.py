@@ -60,7 +60,10 @@ def main() -> None:
     counts = check(args)
     for kind, count in counts.items():
         print(f"{kind}: {count} suspects")
-    print(f"suspects.html, .csv, .json and .png are in {args.output}")
+    files = (
+        "suspects.html, .csv, .json and .png" if any(counts.values()) else "no suspects: suspects.html, .csv and .json"
+    )
+    print(f"{files} are in {args.output}")
 
 
 if __name__ == "__main__":

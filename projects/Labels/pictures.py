@@ -25,13 +25,14 @@ SUGGESTED: Color = (0, 158, 115)
 
 
 def draw(folder: Path, suspects: Sequence[Suspect], table: RowTable, nearest: Sequence[np.ndarray], name: str) -> None:
-    """Write suspects.png, the first ON_SHEET ones, and suspects.html, all of them.
+    """Write suspects.png, the first ON_SHEET ones, if any, and suspects.html, all of them.
 
     Args:
         table: rows of all labels.
         nearest: of each suspect the rows of ``table`` to show next to it, at most SHOWN.
     """
     rows = _rows(suspects, table, nearest)
+    (folder / "suspects.png").unlink(missing_ok=True)
     if rows:
         title = f"Suspected labels of {name}"
         subtitle = table.pixels.caption(f"the first {min(ON_SHEET, len(rows))} of {len(rows)}")

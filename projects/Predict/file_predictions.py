@@ -110,7 +110,8 @@ def _files_of(path: Path) -> list[Path]:
     kinds, suffix = SUFFIXES | VIDEOS, path.suffix.lower()
     fits = path.is_file() and (suffix in kinds or any(deep_images().images_among({suffix: [str(path)]}, alone=True)))
     hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
-    expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(sorted(kinds))}{hint}")
+    problem = "is no image, video or folder" if path.exists() else "not found"
+    expect(fits, f"{path} {problem}: expected a file in {', '.join(sorted(kinds))}, or a folder{hint}")
     return [path]
 
 

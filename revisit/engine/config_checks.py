@@ -33,7 +33,8 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     check_values(cfg)
     weights, batch, parts = cfg.MODEL.WEIGHTS, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
     if weights and not is_url(weights) and not os.path.isfile(weights):
-        raise UserError(f"MODEL.WEIGHTS {weights} not found: expected {expected_weights()}")
+        problem = "is a folder" if os.path.isdir(weights) else "not found"
+        raise UserError(f"MODEL.WEIGHTS {weights} {problem}: expected {expected_weights()}")
     indivisible = f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes"
     expect(batch % num_processes == 0, f"{indivisible}: change it or --num-gpus")
     share = batch // num_processes

@@ -131,6 +131,17 @@ def test_boxes_and_masks_may_lack_classes_that_a_checkpoint_has_but_have_no_othe
     assert "2 and 4; only zebras has zebra; only a.pth has auk, kite, wren" in one_line_error("zebras")
 
 
+@pytest.mark.parametrize(("own", "is_logged"), [(["auk", "owl"], False), (["owl", "auk"], True), (NAMES, False)])
+def test_another_order_is_logged_and_a_class_that_is_missing_is_none(register, caplog, own, is_logged):
+    register("leader", [{"file_name": "3", "annotations": []}], thing_classes=NAMES)
+    register("follower", [{"file_name": "1", "annotations": [{"category_id": 1}]}], thing_classes=own)
+    share_classes("leader", ["follower"])
+    with caplog.at_level("INFO"):
+        (record,) = get_records("follower")
+    assert record["annotations"][0]["category_id"] == NAMES.index(own[1])
+    assert ("follower are in another order than those of leader" in caplog.text) == is_logged
+
+
 def test_classes_without_names_are_compared_by_their_number(register):
     records = [{"file_name": str(n), "label": n} for n in range(4)]
     register("named", records, thing_classes=NAMES)

@@ -91,7 +91,8 @@ REFUSED = [
     (("NEIGHBORS.NUM_NEIGHBORS", 65537), "NEIGHBORS.NUM_NEIGHBORS"),
     (("MOCO.TEMPRATURE", 0.1), "MOCO.TEMPERATURE"),
     (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT"),
-    (("MODEL.WEIGHTS", "nowhere.pth"), "MODEL.WEIGHTS"),
+    (("MODEL.WEIGHTS", "nowhere.pth"), "MODEL.WEIGHTS nowhere.pth not found"),
+    (("MODEL.WEIGHTS", "configs"), "MODEL.WEIGHTS configs is a folder"),
     (("SOLVER.BASE_LR", 0.1, "--resume"), "--resume"),
     (("SOLVER.BASE_LR", "1e999"), "SOLVER.BASE_LR"),
     *(

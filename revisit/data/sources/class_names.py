@@ -76,7 +76,7 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
     """
     records, metadata = own.records, dict(own.metadata)
     key = key_of_classes(records)
-    classes = _spelled_as(wanted, classes_of(own))
+    classes = stated = _spelled_as(wanted, classes_of(own))
     may_lack_some = key == "stuff_classes" or "annotations" in records[0]
     if classes and may_lack_some and set(classes) <= set(wanted):
         metadata |= _with_rare_classes(classes, wanted, key, metadata)
@@ -89,7 +89,8 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
         orders = f"{first_few(classes)} and {first_few(wanted)}"
         message = f"{name!r} and {leader!r} have their classes in different orders, {orders}"
         raise UserError(f"{message}, and the ids stand in files of masks: expected the same order")
-    logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
+    if sorted(index[: len(stated)]) != index[: len(stated)]:
+        logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
     metadata["thing_classes"] = list(wanted)
     if ids := metadata.get(IDS):
         metadata[IDS] = {id_: index[n] for id_, n in ids.items()}

@@ -4,6 +4,7 @@ A layout is an entry of LABEL_LAYOUT_REGISTRY, registered next to the function t
 own (docs/extending.md: A label layout).
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,6 +63,9 @@ class LabelLayout:
         """
         forms = self.form.replace("[", "").replace("]", "").split(":")
         texts = split_parts(name.partition(":")[2], len(forms))
+        is_word = forms[-1].islower() and len(texts) == len(forms)
+        if is_word and texts[-1] != forms[-1] and os.path.exists(texts[-1]):  # a place, and the word is left out
+            texts = split_parts(name.partition(":")[2], len(forms) - 1)
         required = len(forms) - self.form.count("[")
         is_complete = required <= len(texts) <= len(forms) and all(texts)
         hint = f"; {TWO_FOLDERS}" if "SPLIT" in forms else ""

@@ -84,8 +84,10 @@ def read_voc_annotation(
     The size is that of ``image`` where the annotation has none. Raises UserError: no XML, an object without a box or of
     no class, or of none of ``classes`` where there are some.
     """
-    with translated(f"reading {file}", content=True):
+    expected = "expected Pascal VOC's XML; of an image that shows nothing remove the file"
+    with translated(f"reading {file}, {expected}", content=True):
         tree = ElementTree.parse(file).getroot()
+    with translated(f"reading {file}", content=True):
         objects = [_read_object(element, classes) for element in tree.findall("object")]
         size = {side: int(float(tree.findtext(f"size/{side}") or 0)) for side in ("height", "width")}
     return size if all(size.values()) else size_if_known(image), objects
@@ -101,13 +103,20 @@ def _read_object(element: ElementTree.Element, classes: tuple[str, ...]) -> VOCO
     if box is None:
         parts = ", ".join(part.tag for part in element)
         raise ValueError(f"object {label!r} has {parts}: expected a bndbox, whose sides are upright")
-    texts = [box.findtext(side, f"no {side}") for side in CORNERS]
-    x0, y0, x1, y1 = map(float, texts)
+    x0, y0, x1, y1 = (_px(box, side, label) for side in CORNERS)
     difficult = element.findtext("difficult", "").strip().lower()
     if difficult not in DIFFICULT:
         raise ValueError(f"difficult {difficult!r}, expected one of {', '.join(filter(None, DIFFICULT))}")
     # VOC counts pixels from 1 and includes the last one.
     return VOCObject(label, [x0 - 1.0, y0 - 1.0, x1, y1], DIFFICULT[difficult])
+
+
+def _px(box: ElementTree.Element, side: str, label: str) -> float:
+    text = box.findtext(side, "")
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"object {label!r} has {side} {text!r}: expected a number of px") from error
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout("voc", "FOLDER:SPLIT", load_voc, voc_metadata))

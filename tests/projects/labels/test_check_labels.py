@@ -5,13 +5,15 @@ import csv
 import json
 import math
 import re
+import runpy
 import statistics
+import sys
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from commands import one_line_error, run
+from commands import ROOT, one_line_error, run
 
 from projects.Labels.detections import how_good, judged, missing, read_detections, shifted
 from projects.Labels.half_detectors import half_jobs
@@ -467,3 +469,12 @@ def test_a_box_that_its_own_detection_has_found_may_be_shifted(world, tmp_path):
     across, down = width - 6, height - 1  # the detection lies a pixel beside the object
     overlap = across * down / (2 * width * height - across * down)
     assert overlap > 0.5 and first.box[0] == x + 7 and first.suspicion == pytest.approx(0.9 * (1 - overlap), abs=1e-5)
+
+
+@pytest.mark.parametrize(("count", "ends"), [(0, "no suspects: suspects.html, .csv and .json"), (2, ".json and .png")])
+def test_the_last_line_names_what_is_there(monkeypatch, capsys, tmp_path, count, ends):
+    monkeypatch.setattr("projects.Labels.checking.check", lambda args: {"missing": count})
+    words = ["check_labels.py", "--data", "x", "--weights", "random", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    runpy.run_path(f"{ROOT}/tools/check_labels.py")["main"]()
+    assert f"{ends} are in {tmp_path}" in capsys.readouterr().out

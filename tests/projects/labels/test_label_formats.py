@@ -294,6 +294,27 @@ def test_difficult_objects_are_learned_from_and_scored_only_if_asked(voc_xml, tm
     assert "expected with_difficult" in one_line_error(f"{voc_xml}:difficult")
 
 
+@pytest.mark.parametrize("word", ["", ":with_difficult"])
+def test_a_folder_of_images_may_have_a_colon_in_its_name(voc_xml, tmp_path, word):
+    (tmp_path / "images").rename(tmp_path / "im:ages")
+    assert len(get_records(voc_xml.replace("/images", "/im:ages") + word)) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (">11</xmin>", ">abc</xmin>", r"a.xml: object 'dog' has xmin 'abc': expected a number of px"),
+        ("<xmin>11</xmin>", "", r"a.xml: object 'dog' has xmin '': expected a number of px"),
+        ("", "", "a.xml, expected Pascal VOC's XML; of an image that shows nothing remove the file: ParseError"),
+    ],
+)
+def test_a_damaged_xml_file_says_what_was_expected(voc_xml, tmp_path, before, after, message):
+    text = (tmp_path / "xml/a.xml").read_text()
+    assert before in text
+    write(tmp_path / "xml/a.xml", text.replace(before, after) if before else "")
+    assert message in one_line_error(voc_xml)
+
+
 @pytest.mark.parametrize(
     ("text", "ignored"), [(" 1 ", 1), ("\n1\n", 1), ("True", 1), ("0", 0), (" 0", 0), ("", 0), ("Unspecified", 0)]
 )
