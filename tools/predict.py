@@ -46,7 +46,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from projects.Predict.amounts import objects_in_words
-    from projects.Predict.file_predictions import find_sources
+    from projects.Predict.file_predictions import find_sources, other_pictures
     from projects.Predict.predictions import finetuned_config, set_score_threshold
     from projects.Tiles.map_files import are_rasters, write_map
     from projects.Tiles.pixel_predictions import predictor_of
@@ -78,6 +78,8 @@ def main() -> None:
     expect(done > 0, "none of the inputs can be read")
     written = f"{done} of {len(sources)} files: pictures and JSON are in {args.output}"
     print(pixel_format(cfg).caption(written))
+    if others := other_pictures(args.output, sources):
+        print(f"note: {len(others)} other pictures are there, such as {others[0]}: of an earlier call, or of others")
     if predictor.data_set:
         print(f"as a data set: {predictor.data_set}")
         if tiling or are_rasters(predictor.files):

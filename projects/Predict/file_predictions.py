@@ -110,8 +110,8 @@ def _files_of(path: Path) -> list[Path]:
     kinds, suffix = SUFFIXES | VIDEOS, path.suffix.lower()
     fits = path.is_file() and (suffix in kinds or any(deep_images().images_among({suffix: [str(path)]}, alone=True)))
     hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
-    problem = "is no image, video or folder" if path.exists() else "not found"
-    expect(fits, f"{path} {problem}: expected a file in {', '.join(sorted(kinds))}, or a folder{hint}")
+    expect(path.exists(), f"{path} not found: expected an image, a video or a folder{hint}")
+    expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(sorted(kinds))}")
     return [path]
 
 
@@ -259,6 +259,12 @@ class FilePredictor:
         if self.is_detector:
             self.data_set = write_objects(*predicted, len(self.files), self.cfg.MODEL.WEIGHTS)
         write_images(*predicted)
+
+
+def other_pictures(output: Path, sources: Sequence[Source]) -> list[str]:
+    """Names of pictures and videos in the folder that are of none of the sources, such as those of an earlier call."""
+    own = {str(source.name) for source in sources}
+    return sorted(path.name for path in output.iterdir() if path.suffix in (".png", ".mp4") and path.stem not in own)
 
 
 def in_millimetres(depth: np.ndarray) -> np.ndarray:

@@ -256,6 +256,16 @@ def test_objects_score_what_the_command_asks_for(recipe, heads, given, typed, ex
 def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     command = f"python tools/predict.py --weights {weights_of('detection', tmp_path)} --output {tmp_path}/x"
     assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)
+    expected = f"{tmp_path}/nowhere.png not found: expected an image, a video or a folder"
+    assert expected in one_line_error(f"{command} {tmp_path}/nowhere.png", tmp_path)
+
+
+def test_pictures_of_an_earlier_call_are_named(inputs, tmp_path):
+    command = f"python tools/predict.py --weights {weights_of('detection', tmp_path)} --output {tmp_path}/x"
+    one, other = f"'{inputs}/one.png'", f"'{tmp_path}/film.mp4'"
+    assert "other pictures" not in run(f"{command} {one} {other} MODEL.DEVICE cpu", tmp_path)
+    note = "note: 1 other pictures are there, such as film.mp4: of an earlier call, or of others"
+    assert note in run(f"{command} {one} MODEL.DEVICE cpu", tmp_path)
 
 
 @pytest.mark.fuzz
