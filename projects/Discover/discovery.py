@@ -17,12 +17,12 @@ from projects.Discover.ranking import TINY, best, boxes_of, contrast, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
 from projects.Discover.verdict import agreement
 from projects.Discover.whole import Whole, find_whole
-from projects.Pictures.tiles import evenly_spread
 from revisit.arrays import read_arrays
 from revisit.boxes.boxes import annotation_of, sides_of
 from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
+from revisit.data.sources.records import sample
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines, save_arrays
@@ -220,7 +220,7 @@ def reference_of(
     path = output / REFERENCE
     candidates: dict[str, Candidates] = {}
     if not path.is_file():
-        spread = [records[index] for index in evenly_spread(len(records), REFERENCES)]
+        spread = sample(records, REFERENCES)
         compare = partial(_compare, spread, pixels, features, candidates)
         with in_parts(Work("comparing", len(spread), 1, compare), output / "comparing") as arrays:
             names = of_lines(arrays["names"])

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from projects.Pictures.label_maps import enlarge_map
-from projects.Pictures.tiles import SheetRow, evenly_spread, fit, save_sheet
+from projects.Pictures.tiles import SheetRow, fit, save_sheet
 from revisit.checkpoint import RANDOM
 from revisit.command.evaluation_config import only_dataset, write_results
 from revisit.data.images.deep_images import pixel_format
@@ -34,7 +34,7 @@ from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import index_by_name
-from revisit.data.sources.records import PRESENT
+from revisit.data.sources.records import PRESENT, sample
 from revisit.errors import expect, translated
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged
 from revisit.keys import COUNT, Facts, declare, resolve_auto_values
@@ -72,7 +72,7 @@ def main(cfg: CfgNode) -> None:
     networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
     for network in networks:
         check_not_enlarged(dataset, network.image_size, "the classifier's image size", network.transform)
-    chosen = [records[n] for n in evenly_spread(len(records), cfg.CAM.NUM_IMAGES)]
+    chosen = sample(records, cfg.CAM.NUM_IMAGES)
     rows, predictions = zip(*(draw(record, pixel_format(cfg), networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]
     title = "Class activation maps of the true class"

@@ -27,13 +27,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from projects.Pictures.label_maps import shrink_labels
-from projects.Pictures.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
+from projects.Pictures.tiles import TILE, SheetRow, fit, save_sheet
 from revisit.command.evaluation_config import only_dataset, write_results
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import picture_of, require_record
 from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.labels import VOID, check_size, read_labels
+from revisit.data.sources.records import sample
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.nearest import nearest
@@ -287,7 +288,7 @@ def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: l
     """The largest region of an object in test images spread over the data set, each with its nearest labelled ones."""
     options, pixels = cfg.SEGMENT_RETRIEVAL, pixel_format(cfg)
     candidates = _largest_things(queries, names)
-    chosen = [candidates[n] for n in evenly_spread(len(candidates), options.GALLERY_QUERIES)] or [0]
+    chosen = sample(candidates, options.GALLERY_QUERIES) or [0]
     neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, options.GALLERY_NEIGHBORS).places
     rows = []
     for query, of_query in zip(chosen, neighbors.tolist(), strict=True):

@@ -15,13 +15,14 @@ from projects.Labels.brush_labels import task_with_masks
 from projects.Labels.cvat_xml import cvat_lines
 from projects.Labels.given_masks import Given
 from projects.Labels.video_frames import Video
-from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
+from projects.Pictures.tiles import gallery, save_sheet
 from revisit.boxes.boxes import annotation_of
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.label_studio import interface_of
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import picture_of
 from revisit.data.sources.labels import VOID, read_ids
+from revisit.data.sources.records import sample
 from revisit.files import make_folder, write_whole, written_whole
 
 MASKS = "masks"  # below an output
@@ -91,7 +92,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 
 def _save_sheet(output: Path, video: Video, pixels: PixelFormat) -> None:
     """Frames from all over a video, with their objects painted."""
-    frames = [video.frames[number] for number in evenly_spread(len(video.frames), SHOWN)]
+    frames = sample(video.frames, SHOWN)
     tiles = []
     for frame in frames:
         ids = read_ids(mask_file(output, video, frame))

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from revisit.data.sources.records import sample
 from revisit.errors import printable
 from revisit.files import written_whole
 
@@ -52,7 +53,7 @@ def gallery(tiles: Sequence[np.ndarray], captions: Sequence[str], columns: int) 
 
 def evenly_spread(total: int, count: int) -> list[int]:
     """``count`` of the indices below ``total``, or all if there are fewer, from the first to the last."""
-    return np.linspace(0, total - 1, min(count, total)).astype(int).tolist()
+    return sample(range(total), count)
 
 
 def fit(image: np.ndarray, size: int = PANEL) -> np.ndarray:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from projects.Pictures.tiles import evenly_spread
 from projects.Predict.file_predictions import FilePredictor
 from projects.Predict.predictions import Predictor, heads_of
+from revisit.data.sources.records import sample
 
 from detectron2.config import CfgNode
 
@@ -33,7 +33,7 @@ def advice(cfg: CfgNode, files: Sequence[str]) -> str:
     cfg = cfg.clone()
     heads_of(cfg).SCORE_THRESH_TEST = LOWEST
     predictor = Predictor(cfg)
-    chosen = [{"file_name": files[place]} for place in evenly_spread(len(files), MOST)]
+    chosen = [{"file_name": file} for file in sample(files, MOST)]
     scores = np.concatenate([_scores(predictor, record) for record in chosen])
     some = f"in {len(chosen)} of them " if len(chosen) < len(files) else ""
     if not len(scores):

@@ -16,10 +16,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from projects.Pictures.tiles import evenly_spread
 from projects.Predict.predictions import heads_of, load_finetuned
 from revisit.data.images.deep_images import pixel_format
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import Records, sample
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.errors import without_secrets
 from revisit.files import write_whole, written_whole
@@ -240,7 +239,7 @@ def noise_images(channels: int = 3) -> list[Tensor]:
 def network_images(cfg: CfgNode, records: Records, count: int) -> list[Tensor]:
     """``count`` images, spread over the records, (C, H, W) float32 as the network sees them."""
     mapper = build_mapper(cfg, is_train=False)
-    chosen = [records[place] for place in evenly_spread(len(records), count)]
+    chosen = sample(records, count)
     return [mapper({"file_name": record["file_name"]})["image"].float() for record in chosen]
 
 

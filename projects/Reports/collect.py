@@ -8,9 +8,9 @@ from itertools import chain, count, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from projects.Pictures.tiles import evenly_spread
 from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
+from revisit.data.sources.records import sample
 from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import expect, printable, translated
 from revisit.files import read_yaml
@@ -234,7 +234,7 @@ def _own_pictures(folder: Path) -> list[Path]:
     pictures = _pictures_in(folder, folder)
     pictures += _pictures_in(folder / NON_FINITE, folder)
     galleries = [path for path in pictures if path.stem.startswith(NEIGHBORS)]
-    shown = [galleries[step] for step in evenly_spread(len(galleries), MOST_GALLERIES)]
+    shown = sample(galleries, MOST_GALLERIES)
     left_out = set(galleries) - set(shown)
     return [path for path in pictures if path not in left_out]
 

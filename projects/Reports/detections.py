@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.Pictures.prediction_sheet import draw_marked, texts_of
-from projects.Pictures.tiles import Color, SheetRow, evenly_spread, save_sheet
+from projects.Pictures.tiles import Color, SheetRow, save_sheet
 from projects.Reports import charts
 from projects.Reports.collect import ReportedRun, files_below
 from projects.Reports.matching import Curve, JudgedImage, best_threshold, confusion, curve, judge
@@ -21,6 +21,7 @@ from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import part_in_words, picture_of
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import sample
 from revisit.errors import UserError, first_line, translated
 
 # Colours that people who see no red or no green tell apart, too (Okabe and Ito).
@@ -159,7 +160,7 @@ def _draw(
     ranked = sorted(looks, key=lambda look: -look.errors)
     worst, rest = ranked[:WORST], ranked[WORST:]
     best = sorted((look for look in rest if look.window and look.found), key=lambda look: -look.found)[:SPREAD]
-    groups = {"worst": worst, "best": best, "others": [rest[n] for n in evenly_spread(len(rest), SPREAD)]}
+    groups = {"worst": worst, "best": best, "others": sample(rest, SPREAD)}
     captions = {"worst": "most errors first", "best": "most found first", "others": "others, from more errors to fewer"}
     pictures = []
     for group, chosen in groups.items():

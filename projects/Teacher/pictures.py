@@ -7,13 +7,14 @@ import numpy as np
 import torch
 
 from projects.Pictures.prediction_sheet import draw_objects
-from projects.Pictures.tiles import PANEL, SheetRow, evenly_spread, save_sheet
+from projects.Pictures.tiles import PANEL, SheetRow, save_sheet
 from projects.Teacher.samples import unlabelled_records
 from projects.Teacher.teacher_detector import TeacherDetector, above, boxes_alone
 from revisit.boxes.boxes import Boxes
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.class_names import names_of, names_or_numbers
+from revisit.data.sources.records import sample
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.errors import UserError
 from revisit.modeling.distributed import unwrap
@@ -37,7 +38,7 @@ class TeacherPictures(HookBase):
     def __init__(self, model: TeacherDetector, cfg: CfgNode):
         records = unlabelled_records(cfg)
         self._model = model
-        self._records = [records[n] for n in evenly_spread(len(records), ROWS * COLUMNS)]
+        self._records = sample(records, ROWS * COLUMNS)
         self._mapper, self._shown = DetectionMapper(cfg, is_train=False), pixel_format(cfg).picture
         self._names = names_or_numbers(names_of(cfg.DATASETS.TRAIN[0]), len(model.thresholds))
         self._folder = Path(cfg.OUTPUT_DIR) / FOLDER

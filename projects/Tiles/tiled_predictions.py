@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors
-from projects.Pictures.tiles import evenly_spread, fit, outline
+from projects.Pictures.tiles import fit, outline
 from projects.Predict.file_predictions import PICTURE, FilePredictor, Source, read_picture, write_image
 from projects.Predict.predictions import heads_of
 from projects.Tiles.tested_windows import Line, line_of, objects_of_lines, windows_to_test
@@ -20,6 +20,7 @@ from projects.Tiles.zoom_levels import Levels, Place
 from projects.Tiles.zoom_page import write_page
 from revisit.boxes.boxes import corners_of
 from revisit.data.images.image_bytes import WINDOW
+from revisit.data.sources.records import sample
 from revisit.errors import UserError
 from revisit.jobs.parts import Arrays, Work, as_lines
 
@@ -44,9 +45,9 @@ def tiling_to_predict(cfg: CfgNode, text: str) -> Tiling | None:
 
 def some_windows(images: Sequence[dict], tiling: Tiling) -> list[dict]:
     """Of images that are too large to be looked at whole, a few windows instead. Raises as ``windows_to_test``."""
-    some = [images[place] for place in evenly_spread(len(images), LOOKED_AT)]
+    some = sample(images, LOOKED_AT)
     records = [record for image in some for record in windows_to_test(image, tiling)]
-    return [records[place] for place in evenly_spread(len(records), LOOKED_AT)]
+    return sample(records, LOOKED_AT)
 
 
 class Row(NamedTuple):

@@ -47,7 +47,7 @@ def keeping_all() -> Iterator[None]:
 
 
 def sample(records: Sequence, most: int = SAMPLED) -> list:
-    """At most ``most`` records, spread evenly: always the same ones."""
+    """At most ``most`` records, spread evenly from the first to the last: always the same ones."""
     count = min(most, len(records))
     places = np.linspace(0, len(records) - 1, count).astype(int)
     return [records[n] for n in places]
