@@ -23,14 +23,14 @@ from hypothesis.extra.numpy import arrays
 from kills import ALL, kill_at_every_change
 from PIL import Image
 from pycocotools.coco import COCO
-from trees import refused, touch
+from trees import blank_image, refused, touch
 
 from projects.FrozenEvaluations import davis
 from projects.Labels import propagating
 from projects.Labels.brush_labels import brush_runs
 from projects.Labels.given_masks import given_masks
 from projects.Labels.propagating import passes_of, propagate
-from projects.Labels.video_frames import Video
+from projects.Labels.video_frames import Video, find_videos
 from projects.Pictures.label_maps import palette_image
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.labels import read_ids
@@ -335,6 +335,18 @@ def test_a_video_file_is_its_frames(film, weights, tmp_path):
     assert_same(masks_in(tmp_path / "out", "clip"), masks_in(tmp_path / "again", "clip"))
     records = get_records(f"coco:{frames[0].parent}:{tmp_path}/out/data_set.json")
     assert [record["file_name"] for record in records] == [str(frame) for frame in frames]
+
+
+def test_a_frame_that_links_to_another_is_a_frame(tmp_path):
+    for name in ("clip/f0.png", "clip/f1.png", "clip/f2.png"):
+        blank_image(tmp_path / "videos" / name)
+    (tmp_path / "videos/clip/f3.png").symlink_to("f2.png")
+    (tmp_path / "videos/part").mkdir()
+    (tmp_path / "videos/part/f1.png").symlink_to("../clip/f1.png")
+    (tmp_path / "again").symlink_to("videos")
+    videos = find_videos([tmp_path / "videos", tmp_path / "again", tmp_path / "videos/clip/f0.png"], tmp_path / "out")
+    frames = {video.name: [frame.name for frame in video.frames] for video in videos}
+    assert frames == {"clip": ["f0.png", "f1.png", "f2.png", "f3.png"], "part": ["f1.png"]}
 
 
 def test_boxes_by_their_corners_are_filled(carried):
