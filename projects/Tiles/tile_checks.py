@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from projects.Tiles.tiled_sets import TILES, tiling_and_name
+from projects.Tiles.tiled_names import tiling_and_name
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import Boxes, sides_of
 from revisit.data.sources.catalog import get_records
@@ -20,10 +20,9 @@ _STEP = 64  # px, of which a size that is named has a multiple
 @LABEL_CHECK_REGISTRY.register()
 def windows_fit(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     """Raises UserError for labels that are not cut, and for windows that are smaller than the objects to learn."""
-    kind, _, rest = name.partition(":")
-    if kind != TILES or architecture_of(cfg) not in DETECTORS:
+    tiling, whole = tiling_and_name(name)
+    if tiling is None or architecture_of(cfg) not in DETECTORS:
         return
-    tiling, whole = tiling_and_name(rest)
     images = get_records(whole)
     files = [field for field in LABEL_FILES if field in images[0]]
     problem = f"{name}: maps of labels and depths are not cut into windows for detectors"
