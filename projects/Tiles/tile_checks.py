@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from projects.Tiles.tiled_names import tiling_and_name
+from projects.Tiles.tiled_names import tiling_and_name, whole_of
+from projects.Tiles.tiled_sets import is_scored_whole
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import Boxes, sides_of
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY
+from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY, LEARNT_FROM
 from revisit.data.sources.records import LABEL_FILES, Records
 from revisit.errors import expect
 from revisit.keys import DETECTORS, architecture_of
@@ -29,6 +30,13 @@ def windows_fit(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> No
     expect(not files, f"{problem}: expected boxes or masks of objects")
     if to_learn:
         check_size(name, tiling, images)
+
+
+@LABEL_CHECK_REGISTRY.register()
+def all_windows_are_scored(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
+    """Raises UserError for some of the windows of images where whole images are scored."""
+    if not to_learn and architecture_of(cfg) in LEARNT_FROM and is_scored_whole(name):
+        whole_of(name)
 
 
 def check_size(name: str, tiling: Tiling, images: Records) -> None:

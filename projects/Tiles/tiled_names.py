@@ -2,7 +2,9 @@
 
 import re
 
+from projects.Pixels.channel_files import FILES
 from projects.Tiles.windows import Tiling
+from revisit.errors import expect
 
 TILES = "tiles"  # the word before the colon of a data set's name
 _IN_NAME = re.compile(rf"(?:^|:){TILES}:([^:]+):")
@@ -25,5 +27,12 @@ def tiling_and_name(name: str) -> tuple[Tiling | None, str]:
 
 
 def whole_of(name: str) -> str:
-    """The data set that ``tiles:TILING:NAME`` cuts."""
-    return name.split(":", 2)[2]
+    """The data set of whole images on which one of their windows is scored, also where channels are files of their own.
+
+    Raises UserError for a part of the windows: nothing says what of an image these would be scored on.
+    """
+    files = f"{FILES}:" * name.startswith(f"{FILES}:")
+    tiling, whole = tiling_and_name(name.removeprefix(files))
+    problem = f"{name}: some of the windows of images have no score on whole images"
+    expect(tiling, f"{problem}: expected all windows of a data set, {TILES}:{tiling_in(name)}:NAME")
+    return files + whole

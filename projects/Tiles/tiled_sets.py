@@ -25,6 +25,7 @@ from revisit.data.sources.subsets import BACKGROUND, is_labelled, is_looked_at
 from revisit.errors import expect
 from revisit.progress import progress
 
+from detectron2.data import MetadataCatalog
 from detectron2.utils.logger import log_first_n
 
 MOST_MISSING = 0.5  # share of a window's pixels without data, above which it is left out
@@ -147,6 +148,11 @@ def metadata_of_tiles(*parts: str) -> dict:
     metadata = metadata_of_part(_tiling_and_name(parts)[1])
     kind = metadata.get("evaluator_type")
     return metadata | ({"evaluator_type": _SCORED_WHOLE[kind]} if kind in _SCORED_WHOLE else {})
+
+
+def is_scored_whole(name: str) -> bool:
+    """Whether a data set of windows, or of some of them, asks for scores on whole images."""
+    return MetadataCatalog.get(name).get("evaluator_type") in _SCORED_WHOLE.values()
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout(TILES, "SIZE:NAME", load_tiles, metadata_of_tiles, texts=("SIZE", "NAME")))
