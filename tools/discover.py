@@ -39,8 +39,9 @@ def main() -> None:
     from projects.Discover.discovery import RULES, discover
     from projects.Discover.scores import class_agnostic_scores
     from projects.Discover.sheet import save_found
-    from projects.Discover.tiled import in_whole_images, tiling_and_images, to_look_at, windows_of_images
+    from projects.Discover.tiled import in_whole_images, to_look_at, windows_of_images
     from projects.Discover.verdict import LIKELY_OBJECTS, verdict
+    from projects.Tiles.tiled_names import tiling_and_name
     from revisit.boxes.coco_files import folder_of, same_names, write_data_set, write_results
     from revisit.data.images.deep_images import format_of
     from revisit.data.sources.catalog import get_records, register
@@ -53,7 +54,7 @@ def main() -> None:
 
     runner = runner_of(args)
     keep_freed_memory("cpu")
-    tiling, data = tiling_and_images(args.data)
+    tiling, data = tiling_and_name(args.data)
     register(data)
     whole = list(get_records(data))
     expect_file_names(whole, f"--data {args.data}")

@@ -39,7 +39,7 @@ def parse_args() -> argparse.Namespace:
     add(parser, "weights", required=True)
     add(parser, "frames", required=True, help="folders of frames, folders of such folders, or video files")
     masks = "PNGs of ids, 1 for the first object, called as their frames; one alone that is called otherwise is of the"
-    masks += " first frame. Of several videos a folder, with VIDEO.png or VIDEO/*.png"
+    masks += " first frame. Of several videos a folder, with VIDEO.png, of the first frame, and VIDEO/FRAME.png"
     add(parser, "masks", help=masks)
     boxes = (
         "in place of --masks: of one video X0 Y0 X1 Y1 in px of the first frame, for each object, or a data set such"

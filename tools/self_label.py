@@ -38,8 +38,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from projects.Discover.self_labels import in_whole, in_windows, self_labelled, without_labelled
-    from projects.Discover.tiled import tiling_and_images
     from projects.Predict.predictions import Predictor, finetuned_config, heads_of, set_score_threshold
+    from projects.Tiles.tiled_names import tiling_and_name
     from projects.Tiles.tiled_predictions import some_windows
     from projects.Tiles.tiling_of_run import expect_tiles
     from projects.Tiles.windows import Tiling
@@ -53,7 +53,7 @@ def main() -> None:
     cfg = finetuned_config(args)
     expect(cfg.MODEL.META_ARCHITECTURE in DETECTORS, f"{cfg.MODEL.META_ARCHITECTURE} has no boxes: expected a detector")
     threshold = set_score_threshold(cfg, args)
-    stated, data = tiling_and_images(args.data)
+    stated, data = tiling_and_name(args.data)
     tiling = stated or (Tiling.of(str(cfg.INPUT.TILES)) if cfg.INPUT.TILES else None)
     expect_tiles(cfg, tiling, args.data)
     records = get_records(data, trained_network(cfg).classes)

@@ -16,6 +16,7 @@ from projects.CompareStarts.trainings import Trainings
 from projects.CompareStarts.until_flat import UntilFlat
 from projects.CompareStarts.write_until_flat import FlatReport
 from projects.Reports.main_score import scores_of
+from projects.Tiles.tiled_names import tiling_in
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.errors import expect
 from revisit.files import make_folder
@@ -78,6 +79,8 @@ def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: He
     tests = task.load(task.options).DATASETS.TEST
     both = f"--held-out {held_out.name} is in DATASETS.TEST, too, and would choose on it"
     expect(held_out.name not in tests, f"{both}: expected other images")
+    windows = f"--how until-flat holds out some windows of {task.data}, which have no score on whole images"
+    expect(held_out.name or not tiling_in(task.data), f"{windows}: expected --held-out NAME, windows of other images")
     check_labels(task, sorted({count - held_out.count(count) for count in labels}), seeds)
     for count in labels:
         name = held_out.data_set(task.data, count, seeds[0])

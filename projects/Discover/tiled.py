@@ -12,8 +12,6 @@ from pycocotools import mask as run_lengths
 from projects.Discover.ranking import OVERLAP
 from projects.Pictures.tiles import PANEL
 from projects.Tiles.tested_windows import line_of, objects_of_lines, windows_to_test
-from projects.Tiles.tiled_sets import tiling_and_name
-from projects.Tiles.tiling_of_run import TILES
 from projects.Tiles.window_files import REDUCED, look_at
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import corners_of
@@ -23,12 +21,6 @@ from revisit.data.sources.records import Records
 from revisit.errors import translated
 
 from detectron2.structures import Boxes, Instances
-
-
-def tiling_and_images(name: str) -> tuple[Tiling | None, str]:
-    """Of the name of a data set of windows how they are cut, and the data set that is; of another one None."""
-    kind, _, rest = name.partition(":")
-    return tiling_and_name(rest) if kind == TILES else (None, name)
 
 
 def windows_of_images(images: Records, tiling: Tiling) -> list[dict]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projects.Discover.tiled import tiling_and_images
 from projects.Labels.detections import how_good, judged, missing, read_detections, shifted
 from projects.Labels.half_detectors import half_jobs, train_halves
 from projects.Labels.labels import Labels, read_labels_of
@@ -19,6 +18,7 @@ from projects.Rows.embedders import Embedder, embedder_of
 from projects.Rows.embedding import embed, rows_of, seconds_to_embed
 from projects.Rows.regions import Places, boxes_of, whole_images
 from projects.Rows.row_table import TABLE, RowTable
+from projects.Tiles.tiled_names import tiling_and_name
 from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.evaluation.nearest import nearest
@@ -70,7 +70,7 @@ def check(args: Namespace) -> Counter[str]:
 
 def _expect_whole_images(args: Namespace) -> None:
     """Raises UserError where labels or detectors are of windows, and says how these look at whole images."""
-    tiling, name = tiling_and_images(args.data)
+    tiling, name = tiling_and_name(args.data)
     sees_tiles = bool(args.config_file and make_config(args.config_file, args.opts).INPUT.TILES)
     way = "train on windows, let tools/predict.py --tiles look at others, and give its predictions.json as --boxes"
     expected = f"expected --data {name}; for detectors of tiles, {way}"

@@ -16,8 +16,9 @@ from revisit.command.options import data_set
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
+from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.labels import VOID, check_size, read_labels
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, first_few
 from revisit.network.network import digest_of
 
 from detectron2.data.detection_utils import annotations_to_instances
@@ -58,25 +59,66 @@ class Given(NamedTuple):
 
 
 def given_masks(video: Video, places: Sequence[Path], *, alone: bool) -> Given:
-    """The masks of a video among ``places``: PLACE/NAME.png, or files in PLACE/NAME; of the only video also a file
-    itself, or those in PLACE. A file has the name of its frame; one that has not, and is alone, is of the first.
+    """The masks of a video among ``places``: PLACE/NAME.png of its first frame, and files in PLACE/NAME by the names of
+    their frames; of the only video, by such names, also a file itself and those in PLACE. A file that has no frame's
+    name, and is alone, is of the first.
 
-    Raises UserError where there is none, or it is of no frame.
+    Raises UserError where there is none, where one is of no frame or may be of either of two, and where two are of one.
     """
-    files = [file for place in places for file in _masks_in(place, video.name, alone)]
+    files = [file for place in places for file in _files_of(place, alone)]
+    of_video = [file for file in files if file.stem == video.name]
+    of_frames = [file for place in places for file in _pngs_in(place / video.name)]
+    if alone:
+        rest = [file for file in files if file.stem != video.name]
+        others = _of_other_videos(rest, video, places) if of_video or of_frames else []
+        of_frames += [file for file in rest if file not in others]
     where = ", ".join(map(str, places))
     named = f"{video.name}.png or {video.name}/*.png below --masks {where}"
-    expect(bool(files), f"no mask of {video.name}: expected {named}{', or the PNG itself' * alone}")
-    return Given({_frame_of(file, video, len(files) == 1): file for file in files})
+    expect(of_video or of_frames, f"no mask of {video.name}: expected {named}{', or the PNG itself' * alone}")
+    if alone and of_video:
+        _expect_clear(of_video[0], video)
+    only = len(of_video) + len(of_frames) == 1
+    numbered = [(0, file) for file in of_video] + [(_frame_of(file, video, only), file) for file in of_frames]
+    return Given(_one_each(numbered, video))
 
 
-def _masks_in(place: Path, name: str, alone: bool) -> list[Path]:
-    if not place.is_dir():
-        expect(place.is_file(), f"--masks {place}: no such file or folder")
-        expect(alone, f"--masks {place} is one file, and there are several videos: expected a folder with NAME.png")
-        return [place]
-    one = place / f"{name}.png"
-    return [one] * one.is_file() or sorted((place / name).glob("*.png")) or sorted(place.glob("*.png")) * alone
+def _files_of(place: Path, alone: bool) -> list[Path]:
+    if place.is_dir():
+        return _pngs_in(place)
+    expect(place.is_file(), f"--masks {place}: no such file or folder")
+    expect(alone, f"--masks {place} is one file, and there are several videos: expected a folder with NAME.png")
+    return [place]
+
+
+def _pngs_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*") if file.suffix.lower() == ".png" and is_visible(file.name))
+
+
+def _of_other_videos(files: Sequence[Path], video: Video, places: Sequence[Path]) -> list[Path]:
+    """Those in a folder, next to the video's own, that have the name of none of its frames; a warning names them."""
+    stems = {frame.stem for frame in video.frames}
+    others = [file for file in files if file.stem not in stems and file not in places]
+    if others:
+        names = first_few([file.name for file in others])
+        print(f"warning: --masks: left out {names}: no frame of {video.name} is called so", flush=True)
+    return others
+
+
+def _expect_clear(file: Path, video: Video) -> None:
+    """Raises UserError where a video's mask has the name of one of its later frames, too."""
+    first, *later = [frame.stem for frame in video.frames]
+    either = f"{file} may be of the first frame, as {video.name} is the video, or of the frame {video.name}"
+    expect(video.name not in later, f"{either}: expected {video.name}/{first}.png or {video.name}/{video.name}.png")
+
+
+def _one_each(numbered: Sequence[tuple[int, Path]], video: Video) -> dict[int, Path]:
+    """Files by the numbers of their frames. Raises UserError for two of one."""
+    files: dict[int, Path] = {}
+    for number, file in numbered:
+        first = files.setdefault(number, file)
+        frame = video.frames[number].stem
+        expect(first == file, f"{first} and {file} are both masks of frame {frame} of {video.name}: expected one")
+    return files
 
 
 def _frame_of(file: Path, video: Video, only: bool) -> int:

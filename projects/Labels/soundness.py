@@ -68,6 +68,9 @@ def look_at(
 def _state_by_decoding(record: dict, pixels: PixelFormat) -> tuple[str, str]:
     try:
         picture = open_record(record, pixels)
+    except UnreadableImageError as error:  # of a window this may be a truncated file, too: there is nothing to complete
+        return "unreadable", str(error)
+    try:
         with taking_turns(int(np.prod(picture.size))):
             picture.decode()
     except TruncatedImageError as error:

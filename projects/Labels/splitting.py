@@ -12,7 +12,7 @@ from scipy.sparse import coo_array, csr_array
 from projects.Labels.accepting import in_coco_format
 from projects.Labels.belonging import kept_together
 from projects.Labels.sides import IMAGES, divided
-from projects.Tiles.tiled_sets import TILES, tiling_and_name
+from projects.Tiles.tiled_names import tiling_and_name
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
@@ -87,7 +87,7 @@ def write_split(
     write_whole(output / "groups.csv", csv_table(("file_name", "group"), dict.fromkeys(lines)))
     yield from notes or ["no --rule: only windows of one file are kept together"]
     yield from _report(split, output)
-    whole = tiling_and_name(name.partition(":")[2])[1] if name.startswith(f"{TILES}:") else name
+    _, whole = tiling_and_name(name)
     yield from _write_boxes(whole, records if whole == name else get_records(whole), output, files)
 
 

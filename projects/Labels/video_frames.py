@@ -37,7 +37,7 @@ def find_videos(places: Sequence[str], output: Path) -> list[Video]:
     """Each folder with images, in or below ``places``, and each video file. Numbers in names of frames are in order
     without leading zeros, too. Raises UserError for what is neither, and for an output among them."""
     folders: dict[Path, list[Source]] = defaultdict(list)
-    for source in find_sources(places, output):
+    for source in find_sources(places, output, _name_in_folder):
         path = Path(os.path.abspath(source.path))
         folders[path if source.is_video else path.parent].append(source)
     places_of = [folder.parent / folder.stem if found[0].is_video else folder for folder, found in folders.items()]
@@ -51,6 +51,11 @@ def find_videos(places: Sequence[str], output: Path) -> list[Video]:
     twice = sorted({name for name in names if names.count(name) > 1})
     expect(not twice, f"--frames: two videos are called {', '.join(twice)}: expected another name for one of them")
     return videos
+
+
+def _name_in_folder(file: Path) -> str:
+    """What tells frames apart: one that links to another, as where nothing has moved, is a frame, too."""
+    return os.path.join(os.path.realpath(file.parent), file.name)
 
 
 def _in_order(path: Path) -> list[str | int]:

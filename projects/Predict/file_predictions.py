@@ -1,7 +1,7 @@
 """Predict for image files, folders and videos that are no data set."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -51,8 +51,11 @@ class Source(NamedTuple):
     is_video: bool
 
 
-def find_sources(places: Sequence[str | Path], output: Path) -> list[Source]:
-    """List the images, in order, then the videos, of folders and data sets those below them, each file once.
+def find_sources(
+    places: Sequence[str | Path], output: Path, identity: Callable[[Path], str] = os.path.realpath
+) -> list[Source]:
+    """List the images, in order, then the videos, of folders and data sets those below them, each ``identity`` once: by
+    default each file, under whichever names.
 
     Raises UserError for what is none of these, and for an ``output`` among them: pictures would replace inputs.
     """
@@ -63,7 +66,7 @@ def find_sources(places: Sequence[str | Path], output: Path) -> list[Source]:
     for path in paths:
         for file in _files_of(path):
             short = file.relative_to(_folder_of(path))
-            files.setdefault(os.path.realpath(file), (file, short))  # a loop of links is a file that cannot be read
+            files.setdefault(identity(file), (file, short))  # a loop of links is a file that cannot be read
     sources: dict[str, Source] = {}
     for file, short in files.values():
         name = "_".join(short.with_suffix("").parts)

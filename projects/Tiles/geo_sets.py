@@ -108,7 +108,8 @@ def _name(value: Any) -> str:
     """A class; "" of none. Whole numbers next to missing ones are read as 3.0."""
     if value is None or value != value:
         return ""
-    return f"{value:g}" if isinstance(value, float) else str(value).strip()
+    is_fraction = isinstance(value, float | np.floating)
+    return np.format_float_positional(value, trim="-") if is_fraction else str(value).strip()
 
 
 def _annotations(

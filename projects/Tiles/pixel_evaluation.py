@@ -8,8 +8,8 @@ import numpy as np
 
 from projects.Tiles.blending import Blended, Scores
 from projects.Tiles.tested_windows import windows_to_test
-from projects.Tiles.tiled_evaluation import whole_of
-from projects.Tiles.tiling_of_run import expect_tiles, tiling_in
+from projects.Tiles.tiled_names import tiling_in, whole_of
+from projects.Tiles.tiling_of_run import expect_tiles
 from projects.Tiles.window_files import REDUCED, look_at
 from revisit.data.images.image_bytes import WINDOW
 from revisit.data.sources.catalog import get_records

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from projects.Tiles.tiled_sets import TILES
+from projects.Tiles.tiled_names import TILES
 from projects.Tiles.window_files import window_bytes
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import in_coco

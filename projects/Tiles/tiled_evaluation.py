@@ -5,7 +5,8 @@ from itertools import chain
 
 from projects.Predict.predictions import heads_of
 from projects.Tiles.tested_windows import Line, line_of, objects_of_lines, windows_to_test
-from projects.Tiles.tiling_of_run import expect_tiles, tiling_in
+from projects.Tiles.tiled_names import tiling_in, whole_of
+from projects.Tiles.tiling_of_run import expect_tiles
 from revisit.boxes.coco_files import size_of
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.records import Records
@@ -18,11 +19,6 @@ from detectron2.config import CfgNode
 from detectron2.utils import comm
 
 MOST = 1_000_000  # objects of an image that count
-
-
-def whole_of(name: str) -> str:
-    """The data set that ``tiles:TILING:NAME`` cuts."""
-    return name.split(":", 2)[2]
 
 
 @EVALUATOR_REGISTRY.register()

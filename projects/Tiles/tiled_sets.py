@@ -5,6 +5,7 @@ A record is a window of its ``file_name``: left, top, right and bottom in px of 
 
 import logging
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from projects.Pixels.channel_files import FIELD
 from projects.Tiles.cutting import cut
 from projects.Tiles.label_maps import show_labels, void_of
-from projects.Tiles.tiling_of_run import TILES
+from projects.Tiles.tiled_names import TILES, tiling_and_name
 from projects.Tiles.window_files import Scan, look_at, read_window
 from projects.Tiles.windows import Tiling, inside, windows
 from revisit.data.images.image_bytes import PADDED, SEEN, WINDOW, UnreadableImageError
@@ -24,6 +25,7 @@ from revisit.data.sources.subsets import BACKGROUND, is_labelled, is_looked_at
 from revisit.errors import expect
 from revisit.progress import progress
 
+from detectron2.data import MetadataCatalog
 from detectron2.utils.logger import log_first_n
 
 MOST_MISSING = 0.5  # share of a window's pixels without data, above which it is left out
@@ -45,7 +47,7 @@ def load_tiles(*parts: str) -> LabelledSet:
     Raises:
         UserError: no tiling; images that are no files of their own, or whose windows cannot be read or not be labelled.
     """
-    tiling, name = tiling_and_name(*parts)
+    tiling, name = _tiling_and_name(parts)
     images = get_records(name)
     named = f"{TILES}:{tiling}:{name}"
     expect_file_names(images, named)
@@ -102,10 +104,9 @@ def _choose_background(records: list[dict]) -> str:
     return words if looked_at else ""
 
 
-def tiling_and_name(*parts: str) -> tuple[Tiling, str]:
+def _tiling_and_name(parts: Sequence[str]) -> tuple[Tiling, str]:
     """A name of a data set has colons of its own, at the last of which the parts were separated."""
-    text, _, name = ":".join(parts).partition(":")
-    return Tiling.of(text), name
+    return tiling_and_name(":".join((TILES, *parts)))
 
 
 def _window_fields(window: list[int], tiling: Tiling) -> dict:
@@ -144,9 +145,14 @@ def _has_data(file: str, time: int, scan: Scan, tiling: Tiling) -> np.ndarray:
 
 def metadata_of_tiles(*parts: str) -> dict:
     """Detectron2's of the data set that is cut, which is scored on whole images."""
-    metadata = metadata_of_part(tiling_and_name(*parts)[1])
+    metadata = metadata_of_part(_tiling_and_name(parts)[1])
     kind = metadata.get("evaluator_type")
     return metadata | ({"evaluator_type": _SCORED_WHOLE[kind]} if kind in _SCORED_WHOLE else {})
+
+
+def is_scored_whole(name: str) -> bool:
+    """Whether a data set of windows, or of some of them, asks for scores on whole images."""
+    return MetadataCatalog.get(name).get("evaluator_type") in _SCORED_WHOLE.values()
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout(TILES, "SIZE:NAME", load_tiles, metadata_of_tiles, texts=("SIZE", "NAME")))

@@ -1,8 +1,8 @@
 """INPUT.TILES: which windows a network sees, kept with its weights, and who may see others."""
 
 import logging
-import re
 
+from projects.Tiles.tiled_names import TILES, tiling_in
 from projects.Tiles.windows import Tiling
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, LEARNT_FROM
 from revisit.data.sources.records import Records
@@ -11,16 +11,7 @@ from revisit.keys import DETECTORS, NETWORK, Decision, Facts, Rule, architecture
 
 from detectron2.config import CfgNode
 
-TILES = "tiles"  # the word before the colon of a data set's name
-_IN_NAME = re.compile(rf"(?:^|:){TILES}:([^:]+):")
-
 logger = logging.getLogger(__name__)
-
-
-def tiling_in(name: str) -> Tiling | None:
-    """Of a data set of windows, or of one that is made of it; None of whole images."""
-    match = _IN_NAME.search(name)
-    return Tiling.of(match[1]) if match else None
 
 
 def tiling_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:

@@ -20,7 +20,8 @@ class Tiling(NamedTuple):
 
     def __str__(self) -> str:
         overlap = f"+{self.overlap}" * bool(self.overlap)
-        return f"{self.tile}{overlap}" + f"@{self.scale:g}" * (self.scale != 1)
+        scale = np.format_float_positional(self.scale, trim="-")
+        return f"{self.tile}{overlap}" + f"@{scale}" * (self.scale != 1)
 
     @property
     def side(self) -> int:

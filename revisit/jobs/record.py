@@ -54,9 +54,10 @@ class Record(NamedTuple):
         return before
 
     def differences(self, before: dict[str, Any] | None = None) -> list[str]:
-        """Which facts are others in the folder, or in ``before``, in words."""
+        """Which facts are others in the folder, or in ``before``, in words. One that is None may be lacking."""
         before, now = before or self.before(), _comparable(self.facts)
-        return [_change(name, before.get(name), value) for name, value in now.items() if before.get(name) != value]
+        pairs = {name: (before.get(name), now.get(name)) for name in (*now, *before)}
+        return [_change(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
 
 
 def _comparable(facts: Any) -> Any:

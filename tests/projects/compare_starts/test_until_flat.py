@@ -284,6 +284,15 @@ def test_mistakes_are_one_line_before_any_training(words, named, pretrained, toy
     assert not (tmp_path / "out").exists()
 
 
+def test_windows_to_choose_by_are_refused_before_any_training(pretrained, toy_root, tmp_path):
+    command = "python tools/compare_starts.py --config-file configs/toy/depth.yaml --how until-flat --labels 8"
+    starts = f"--weights random {pretrained}/backbone.pth --output {tmp_path}/out"
+    data = "DATASETS.TRAIN \"('tiles:64:toy_nyud_depth_train',)\" DATASETS.TEST \"('tiles:64:toy_nyud_depth_val',)\""
+    line = one_line_error(f"{command} {starts} --opts {SHORT} {data}", toy_root)
+    assert "no score on whole images: expected --held-out NAME, windows of other images" in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_documented_command_plans_all_rates_of_all_seeds(pretrained, toy_root):
     (command,) = (each for each in documented("projects/CompareStarts/README.md") if "--how until-flat" in each)
     narrow = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"

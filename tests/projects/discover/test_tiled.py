@@ -9,10 +9,9 @@ import pytest
 from checkpoints import run_checkpoint, write_converted
 from commands import one_line_error, run
 from pycocotools import mask as run_lengths
-from trees import refused
 
 from projects.Discover.discovery import FOUND, discover
-from projects.Discover.tiled import in_whole_images, tiling_and_images, to_look_at, windows_of_images
+from projects.Discover.tiled import in_whole_images, to_look_at, windows_of_images
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import corners_of, iou
 from revisit.data.images.pixel_format import PHOTOGRAPHS
@@ -83,12 +82,6 @@ def test_a_picture_of_a_large_image_is_reduced_with_its_boxes(planted):
     assert picture_of(shown, PHOTOGRAPHS).shape == (SIDE, SIDE, 3)
     half = to_look_at({**record, "height": 2 * SIDE, "width": 2 * SIDE, "objects": objects})
     assert half["objects"] == [{"bbox": [50, 100, 25, 30], "score": 1.0}]
-
-
-def test_names_of_windows_alone_are_split():
-    assert tiling_and_images("tiles:256+64:coco:/a:/b.json") == (Tiling(256, 64), "coco:/a:/b.json")
-    assert tiling_and_images("coco:/tiles:/b.json") == (None, "coco:/tiles:/b.json")
-    refused("expected px, perhaps .overlap", tiling_and_images, "tiles:many:folder:x")
 
 
 def test_the_command_writes_files_of_whole_images(write_pictures, tmp_path):

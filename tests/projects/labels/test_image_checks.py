@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from deep import shallow_picture
 from PIL import Image, ImageEnhance
 from tiny import tiny_config
@@ -69,6 +70,16 @@ def test_the_end_of_a_large_file_is_found_without_reading_it_all(tmp_path):
     assert ends_well({"file_name": str(tmp_path / "b.png")})
     write(tmp_path / "b.png", data[:-20])
     assert not ends_well({"file_name": str(tmp_path / "b.png")})
+
+
+def test_windows_of_a_truncated_file_are_unreadable(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    tifffile.imwrite(tmp_path / "scan.tif", pixels, tile=(16, 16), metadata=None, photometric="rgb")
+    records = get_records(f"tiles:40:folder:{tmp_path}")
+    assert look_at(records, PHOTOGRAPHS) == (1, [], [])
+    write(tmp_path / "scan.tif", (tmp_path / "scan.tif").read_bytes()[:-100])
+    message = f"{tmp_path}/scan.tif: a TIFF without its end"
+    assert look_at(records, PHOTOGRAPHS) == (1, [message], [])
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}])

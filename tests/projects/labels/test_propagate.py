@@ -23,12 +23,14 @@ from hypothesis.extra.numpy import arrays
 from kills import ALL, kill_at_every_change
 from PIL import Image
 from pycocotools.coco import COCO
+from trees import blank_image, refused, touch
 
 from projects.FrozenEvaluations import davis
 from projects.Labels import propagating
 from projects.Labels.brush_labels import brush_runs
+from projects.Labels.given_masks import given_masks
 from projects.Labels.propagating import passes_of, propagate
-from projects.Labels.video_frames import Video
+from projects.Labels.video_frames import Video, find_videos
 from projects.Pictures.label_maps import palette_image
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.labels import read_ids
@@ -335,6 +337,18 @@ def test_a_video_file_is_its_frames(film, weights, tmp_path):
     assert [record["file_name"] for record in records] == [str(frame) for frame in frames]
 
 
+def test_a_frame_that_links_to_another_is_a_frame(tmp_path):
+    for name in ("clip/f0.png", "clip/f1.png", "clip/f2.png"):
+        blank_image(tmp_path / "videos" / name)
+    (tmp_path / "videos/clip/f3.png").symlink_to("f2.png")
+    (tmp_path / "videos/part").mkdir()
+    (tmp_path / "videos/part/f1.png").symlink_to("../clip/f1.png")
+    (tmp_path / "again").symlink_to("videos")
+    videos = find_videos([tmp_path / "videos", tmp_path / "again", tmp_path / "videos/clip/f0.png"], tmp_path / "out")
+    frames = {video.name: [frame.name for frame in video.frames] for video in videos}
+    assert frames == {"clip": ["f0.png", "f1.png", "f2.png", "f3.png"], "part": ["f1.png"]}
+
+
 def test_boxes_by_their_corners_are_filled(carried):
     corners = carried("--boxes 0 8 16 24 44 28 60 44", "corners")
     assert_same(masks_in(corners), masks_in(carried()))
@@ -357,6 +371,53 @@ def test_boxes_of_a_data_set_bring_their_frame_their_classes_and_masks(carried, 
     assert names == {1: "barrel", 2: "crate"}
     labels = {track.get("label") for track in ElementTree.parse(output / "cvat/film.xml").getroot().iter("track")}
     assert labels == {"barrel", "crate"}
+
+
+VIDEO = Video("clip", [Path(f"videos/clip/f{number}.png") for number in range(5)])
+OF_NUMBERS = Video("0003", [Path(f"videos/0003/{number:04d}.png") for number in range(5)])
+
+
+@pytest.mark.parametrize(
+    ("names", "alone", "numbers"),
+    [
+        ("clip.png clip/f3.png", False, {0: "clip.png", 3: "clip/f3.png"}),
+        ("clip.png f3.png", True, {0: "clip.png", 3: "f3.png"}),
+        ("clip.png other.png", True, {0: "clip.png"}),  # of another video
+        ("clip/f1.png f3.png", True, {1: "clip/f1.png", 3: "f3.png"}),
+        ("f0.png f4.PNG ._f2.png", True, {0: "f0.png", 4: "f4.PNG"}),
+        ("CLIP.png clip.PNG", False, {0: "clip.PNG"}),
+        ("other.png", True, {0: "other.png"}),
+    ],
+)
+def test_every_mask_in_a_folder_counts_for_its_frame(names, alone, numbers, tmp_path, capsys):
+    touch(*(tmp_path / name for name in names.split()))
+    given = given_masks(VIDEO, [tmp_path], alone=alone)
+    assert given.masks == {number: tmp_path / name for number, name in numbers.items()}
+    assert ("left out other.png" in capsys.readouterr().out) == (names == "clip.png other.png")
+
+
+@pytest.mark.parametrize(
+    ("names", "places", "message"),
+    [
+        ("clip.png clip/f0.png", ".", "clip.png and .*clip/f0.png are both masks of frame f0 of clip"),
+        ("a/f2.png b/f2.png", "a b", "a/f2.png and .*b/f2.png are both masks of frame f2 of clip"),
+        ("f2.png f2.PNG", ".", "f2.PNG and .*f2.png are both masks of frame f2"),
+        ("clip.png wrong.png", "clip.png wrong.png", "wrong.png is of no frame of clip"),
+        ("clip.png clip/wrong.png", ".", "wrong.png is of no frame of clip"),
+    ],
+)
+def test_masks_of_one_frame_or_of_none_are_refused(names, places, message, tmp_path):
+    touch(*(tmp_path / name for name in names.split()))
+    refused(message, given_masks, VIDEO, [tmp_path / place for place in places.split()], alone=True)
+
+
+def test_a_videos_mask_is_of_its_first_frame_though_a_later_one_has_the_videos_name(tmp_path):
+    touch(tmp_path / "0003.png")
+    assert given_masks(OF_NUMBERS, [tmp_path], alone=False).masks == {0: tmp_path / "0003.png"}
+    for place in (tmp_path, tmp_path / "0003.png"):  # of the only video it may be that frame's
+        refused("may be of the first frame.*: expected 0003/0000.png or", given_masks, OF_NUMBERS, [place], alone=True)
+    touch(tmp_path / "in/0003/0003.png")
+    assert given_masks(OF_NUMBERS, [tmp_path / "in"], alone=True).masks == {3: tmp_path / "in/0003/0003.png"}
 
 
 def test_a_white_mask_is_one_object(carried, tmp_path):

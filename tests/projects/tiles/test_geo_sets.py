@@ -102,6 +102,14 @@ def test_classes_may_be_numbers_of_which_some_are_missing(scans, tmp_path):
     assert any(f"1 of 5 shapes of {labels} have no class" in line for _, line in lines)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_classes_that_are_numbers_keep_all_their_digits(kind, scans, tmp_path):
+    keys = np.array([2882316, 2882318, np.nan, 0.1, 2878688], kind)
+    name = f"geo:{scans}:{write_labels(tmp_path / 'a.gpkg', species=keys)}"
+    get_records(name)
+    assert MetadataCatalog.get(name).thing_classes == ["0.1", "2878688", "2882316", "2882318"]
+
+
 def test_holes_are_no_part_of_an_object(scans, tmp_path):
     ring = shapely.box(10, 5, 30, 25) - shapely.box(12, 8, 15, 10) - shapely.box(20, 8, 22, 20)
     parts = shapely.MultiPolygon([ring, shapely.box(40, 5, 50, 9)])

@@ -19,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from trees import logged, refused
 
 from projects.Predict import file_predictions
-from projects.Predict.file_predictions import find_sources
+from projects.Predict.file_predictions import FilePredictor, find_sources
 from projects.Tiles import tiled_predictions
 from projects.Tiles.merging import LARGE
 from projects.Tiles.tiled_evaluation import TiledBoxEvaluator
@@ -163,6 +163,7 @@ def test_processes_of_which_one_is_killed_write_the_bytes_of_one(tmp_path, monke
         patch.setattr(tiled_predictions, "line_of", killed)
         predictor("two").run(sources, Share(0, 2))
     refused("INPUT.TILES, tiles", predictor("two", "64").run, sources)
+    refused("other settings .tiles, pages that zoom.", FilePredictor(detector("64+16"), tmp_path / "two").run, sources)
     predictor("two").run(sources, Share(0, 2))
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 

@@ -62,7 +62,10 @@ def test_a_scale_says_how_many_pixels_of_the_file_a_tile_has():
     assert windows(2000, 2000, 512, scale=0.5).tolist()[0] == [0, 0, 1024, 1024]
 
 
-@pytest.mark.parametrize("text", ["1024", "1024+128", "1024@0.5", "1024+128@0.25"])
+TEXTS = ["1024", "1024+128", "1024@0.5", "1024+128@0.25", "64@2", "64@0.3333333", "64@1.123456789", "64@0.00001"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_a_tiling_is_its_text(text):
     assert str(Tiling.of(text)) == text
     assert Tiling.of(str(Tiling.of(text))) == Tiling.of(text)
