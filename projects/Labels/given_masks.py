@@ -65,13 +65,7 @@ def given_masks(video: Video, places: Sequence[Path], *, alone: bool) -> Given:
 
     Raises UserError where there is none, where one is of no frame or may be of either of two, and where two are of one.
     """
-    files = [file for place in places for file in _files_of(place, alone)]
-    of_video = [file for file in files if file.stem == video.name]
-    of_frames = [file for place in places for file in _pngs_in(place / video.name)]
-    if alone:
-        rest = [file for file in files if file.stem != video.name]
-        others = _of_other_videos(rest, video, places) if of_video or of_frames else []
-        of_frames += [file for file in rest if file not in others]
+    of_video, of_frames = _files_for(video, places, alone)
     where = ", ".join(map(str, places))
     named = f"{video.name}.png or {video.name}/*.png below --masks {where}"
     expect(of_video or of_frames, f"no mask of {video.name}: expected {named}{', or the PNG itself' * alone}")
@@ -80,6 +74,18 @@ def given_masks(video: Video, places: Sequence[Path], *, alone: bool) -> Given:
     only = len(of_video) + len(of_frames) == 1
     numbered = [(0, file) for file in of_video] + [(_frame_of(file, video, only), file) for file in of_frames]
     return Given(_one_each(numbered, video))
+
+
+def _files_for(video: Video, places: Sequence[Path], alone: bool) -> tuple[list[Path], list[Path]]:
+    """Those that have the video's name, and those for its frames."""
+    files = [file for place in places for file in _files_of(place, alone)]
+    of_video = [file for file in files if file.stem == video.name]
+    of_frames = [file for place in places for file in _pngs_in(place / video.name)]
+    if not alone:
+        return of_video, of_frames
+    rest = [file for file in files if file.stem != video.name]
+    others = _of_other_videos(rest, video, places) if of_video or of_frames else []
+    return of_video, of_frames + [file for file in rest if file not in others]
 
 
 def _files_of(place: Path, alone: bool) -> list[Path]:

@@ -26,7 +26,7 @@ from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import decide_by_images
 from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
-from revisit.errors import UserError, expect, first_few
+from revisit.errors import UserError, first_few
 from revisit.jobs.record import Record
 from revisit.jobs.sbatch import BatchJob
 from revisit.jobs.with_parent import start_child
@@ -103,7 +103,8 @@ class Job:
         record = self._record
         record.folder.mkdir(parents=True, exist_ok=True)
         record.write()
-        expect(self.owns_result, f"{record.folder} was made {self._other()}: give another --output, or remove it")
+        if not self.owns_result:
+            raise UserError(f"{record.folder} was made {self._other()}: give another --output, or remove it")
 
     def _other(self) -> str:
         """How the record differs, in words."""
