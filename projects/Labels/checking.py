@@ -118,8 +118,13 @@ def _look(labels: Labels, places: list[Places], args: Namespace, embedder: Embed
 def _nearest(suspects: list[Suspect], looked: Looked, embedder: Embedder) -> list[np.ndarray]:
     """Rows of the table that are most similar to each suspect, at most SHOWN, those of its own image left out."""
     new = iter(_near_new([suspect for suspect in suspects if suspect.index == NOT_A_LABEL], looked.table, embedder))
-    near = looked.votes.nearest
-    return [next(new) if suspect.index == NOT_A_LABEL else near[suspect.index][:SHOWN] for suspect in suspects]
+    return [next(new) if suspect.index == NOT_A_LABEL else _near(suspect.index, looked) for suspect in suspects]
+
+
+def _near(index: int, looked: Looked) -> np.ndarray:
+    """The same of a label that the table has; fewer where other images have no more."""
+    near, images = looked.votes.nearest[index], looked.labels.images
+    return near[images[near] != images[index]][:SHOWN]
 
 
 def _near_new(suspects: list[Suspect], table: RowTable, embedder: Embedder) -> list[np.ndarray]:

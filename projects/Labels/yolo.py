@@ -85,6 +85,8 @@ def are_boxes(lines: Sequence[Line], keypoints: int) -> bool:
     Raises:
         UserError: other keypoints; six numbers in all lines, the last of which need be no tracks.
     """
+    if not lines:
+        return True
     counts = {len(words) - 1: place for place, words in lines}
     for count, place in counts.items() if keypoints else ():
         expected = f"{count} numbers after the class, expected {BOX} of a box and {keypoints} of keypoints"

@@ -122,8 +122,9 @@ def _images_of(
     """Offset and size of each image by its key; the names of links that lead to none."""
     images: dict[str, tuple[int, int]] = {}
     lost = []
+    places = {posixpath.normpath(name): member for name, member in members.items()}  # of ./a.jpg, too
     for name, key in keys.images.items():
-        member = _followed(members, members[name])
+        member = _followed(places, members[name])
         if member is None:
             lost.append(name)
             continue
@@ -132,13 +133,13 @@ def _images_of(
     return images, lost
 
 
-def _followed(members: Mapping[str, tarfile.TarInfo], member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _followed(places: Mapping[str, tarfile.TarInfo], member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """The file that a member is or leads to, within the tar file; None where there is none, or links go in a circle."""
     for _ in range(MOST_LINKS):
         if member.isfile():
             return member
         folder = posixpath.dirname(member.name) if member.issym() else ""
-        target = members.get(posixpath.normpath(posixpath.join(folder, member.linkname)))
+        target = places.get(posixpath.normpath(posixpath.join(folder, member.linkname)))
         if target is None or not (member.issym() or member.islnk()):
             return None
         member = target

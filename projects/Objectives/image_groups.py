@@ -170,5 +170,5 @@ def check_header(header: Sequence[str]) -> None:
 
 def group_number(group: str) -> int:
     """A number of at least 0 by the group's name alone, so that a resumed run, and a longer file, have the same."""
-    digest = hashlib.blake2b(group.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(group.encode(errors="surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest) >> 1

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -168,7 +169,8 @@ def compare(network: ExportedNetwork, path: Path, images: Sequence[Tensor]) -> C
             if one.shape != other.shape:
                 largest = float("inf")
             elif other.numel():
-                largest = max(largest, float((one.double() - other.double()).abs().max()))
+                difference = float((one.double() - other.double()).abs().max())
+                largest = float("inf") if math.isnan(difference) else max(largest, difference)
     return Comparison(boxes, largest)
 
 

@@ -12,8 +12,8 @@ from revisit.checkpoint.metrics_file import read_metrics
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.data.sources.records import sample
 from revisit.engine.environment import FILE as ENVIRONMENT
-from revisit.errors import expect, printable, translated
-from revisit.files import read_yaml
+from revisit.errors import UserError, expect, printable, translated
+from revisit.files import read_json, read_yaml
 from revisit.keys import dotted_keys
 from revisit.progress import progress
 
@@ -195,7 +195,7 @@ def _read_environment(folder: Path) -> dict[str, str]:
             continue
         changed = ", changed files" if facts.pop("dirty", False) else ""
         if facts.get("commit"):
-            facts["commit"] = f"{facts['commit'][:12]}{changed}"
+            facts["commit"] = f"{str(facts['commit'])[:12]}{changed}"
         for key, value in facts.items():
             text = "unknown" if value is None else str(value)
             starts.setdefault(key, []).append(text)
@@ -215,8 +215,8 @@ def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEv
         if any(map(file.is_relative_to, others)):
             continue
         try:
-            content = json.loads(file.read_text())
-        except (OSError, ValueError):
+            content = read_json(file)
+        except UserError:
             content = None
         # The pictures next to a run's own evaluation are the run's.
         own = file.parent == folder and file.name != "results.json"

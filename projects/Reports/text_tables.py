@@ -7,6 +7,7 @@ import yaml
 
 from projects.Reports.collect import ReportedRun
 from revisit.config import add_revisit_config
+from revisit.errors import translated
 from revisit.keys import dotted_keys
 from revisit.markdown import CsvLines
 
@@ -82,7 +83,7 @@ def _of_levels(title: str, content: dict) -> list[TextTable]:
 
 def from_csv(path: Path) -> TextTable:
     """A CSV file with a header."""
-    with open(path, newline="", errors="replace") as file:
+    with translated(f"reading {path}", content=True), open(path, newline="", errors="replace") as file:
         lines = [line for line in CsvLines(file) if line]
     rows = [[cell or ABSENT for cell in line] for line in lines]
     headers = rows[0] if rows else []

@@ -70,7 +70,7 @@ def _of_file(path: Path, table: RowTable) -> dict[str, list[str]]:
         UserError: no such column, or none of the table's files.
     """
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = list(CsvDicts(file))
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"--table {path} cannot be read ({error}): expected a CSV file") from error

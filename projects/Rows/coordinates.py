@@ -34,7 +34,7 @@ def _tsne(rows: np.ndarray) -> np.ndarray:
     from sklearn.manifold import TSNE
 
     reduced = _pca(rows, COMPONENTS)
-    if len(rows) < 5:  # too few for t-SNE
+    if len(rows) < 5 or not np.ptp(reduced):  # too few for t-SNE, or all the same: it would die of these
         return reduced[:, :2]
     perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
     verbose = 2 if len(rows) > 2000 else 0  # prints its progress

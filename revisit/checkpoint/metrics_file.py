@@ -8,8 +8,8 @@ from revisit.errors import UserError, expect
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """metrics.json -> (iteration, value) pairs by name, in order: without a line that a killed run left torn, and of
-    iterations that a resumed run repeated with the last.
+    """metrics.json -> (iteration, value) pairs by name, in order: numbers alone, without a line that a killed run left
+    torn, and of iterations that a resumed run repeated with the last.
 
     Raises:
         UserError: a file of something else.
@@ -23,7 +23,8 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
         is_of_iteration = isinstance(values, dict) and isinstance(values.get("iteration"), int)
         expect(is_of_iteration, f"{path}: {line[:100]!r}: expected lines with an iteration and its metrics")
         iteration = values.pop("iteration")
-        for name, value in values.items():
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        for name, value in numbers.items():
             series.setdefault(name, {})[iteration] = value
     return {name: sorted(values.items()) for name, values in series.items()}
 

@@ -12,7 +12,7 @@ import torch
 
 from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.files import UNFINISHED, read_yaml, strict_json, write_whole
 from revisit.keys import dotted_keys, predictor_of
 
@@ -29,7 +29,7 @@ VIEWS, NEIGHBOURS = "views.png", "neighbours_*.png"
 # What a run writes and continues, as patterns of names; settings and log apart.
 OF_RUN = ("model_*.pth", BEST_RECORD, "metrics.json", RESULTS, "events.out.tfevents.*", RUN_IDS, VIEWS, NEIGHBOURS)
 _BEYOND = 2**62  # any iteration
-_PERIODIC = re.compile(r"model_(\d{7})\.pth")
+_PERIODIC = re.compile(r"model_(\d{7,})\.pth")
 
 
 def checkpoints_of_run(folder: Path) -> list[Path]:
@@ -48,7 +48,8 @@ def write_results(folder: Path, results: dict) -> None:
         write_whole(path, strict_json(results))  # where it exists, the evaluation is done
     except OSError as error:
         raise UserError(f"{path} could not be written ({error}): free some space and resume with --resume") from error
-    of_all_classes = {name: score for name, score in flatten_results_dict(results).items() if "-" not in name}
+    scores = flatten_results_dict(results)
+    of_all_classes = {name: score for name, score in scores.items() if "-" not in name.rpartition("/")[2]}
     numbers = {name: score for name, score in of_all_classes.items() if isinstance(score, float) and not isnan(score)}
     line = ", ".join(f"{name} {score:.2f}" for name, score in numbers.items())
     logging.getLogger(__name__).info(f"{line}: written to {path}")
@@ -58,7 +59,9 @@ def settings_of_run(folder: Path) -> dict[str, Any]:
     """The config of a run in this folder by dotted key, what was drawn or measured for it included: of the newest
     checkpoint that can be read, where there is one, else of config.yaml."""
     if content := next(filter(is_of_run, map(peek, checkpoints_of_run(folder))), None):
-        return content["trainer"]["config"]
+        config = content["trainer"].get("config")
+        expect(config, f"{folder} has a run of Detectron2's own trainer, which has no config: give another OUTPUT_DIR")
+        return config
     try:
         return dotted_keys(read_yaml(folder / "config.yaml"))
     except (UserError, AttributeError):  # killed while it was being written

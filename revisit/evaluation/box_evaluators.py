@@ -69,6 +69,7 @@ class BoxEvaluator(COCOEvaluator):
                 output_dir=str(self._about.parent),
                 use_fast_impl=has_compiled_operators() and not has_fast_coco(),
                 max_dets_per_image=counted,
+                kpt_oks_sigmas=cfg.TEST.KEYPOINT_OKS_SIGMAS,
             )
         logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
 

@@ -83,7 +83,7 @@ class Job:
     @property
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
-        with contextlib.suppress(UserError, TypeError, AttributeError):
+        with contextlib.suppress(UserError, TypeError, AttributeError, KeyError):
             return not self._differences()
         return False
 

@@ -116,6 +116,7 @@ def test_an_image_without_objects_has_no_masks_to_cut_around(tmp_path):
     sample = record(tmp_path / "a.png")
     (thing,) = sample["annotations"]
     mapper = DetectionMapper(config("MODEL.MASK_ON", True, "INPUT.CROP.ENABLED", True), is_train=True)
-    for annotations in ([], [thing | {"iscrowd": 1, "ignored": True}]):
+    crowd = thing | {"iscrowd": 1}
+    for annotations in ([], [crowd | {"ignored": True}], [crowd], [crowd, crowd | {"ignored": True}]):
         empty = mapped(mapper, {**sample, "annotations": annotations})
         assert len(empty["instances"]) == 0 and "annotations" not in empty

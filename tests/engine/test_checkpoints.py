@@ -178,3 +178,23 @@ def test_a_run_ends_in_one_line_where_it_must_not_continue_without_a_checkpoint(
     with pytest.raises(UserError, match=f"{first}.*free some space"):
         train(tmp_path, *OPTIONS, "SOLVER.STOP_WITHOUT_CHECKPOINT", stop, hook=FullDisk(2, 99))
     assert names(tmp_path) == ["model_0000001.pth"]
+
+
+def test_a_run_of_ten_million_iterations_has_its_checkpoints(tmp_path):
+    for iteration in (9_999_999, 10_000_000, 10_999_999):
+        (tmp_path / f"model_{iteration:07d}.pth").touch()
+    names = [path.name for path in run_folder.checkpoints_of_run(tmp_path)]
+    assert names == ["model_10999999.pth", "model_10000000.pth", "model_9999999.pth"]
+    assert set(run_folder.outdated(names, 10_999_999, newest=1, every=0)) == set(names[1:])
+
+
+def test_a_run_of_detectron2s_own_trainer_is_not_resumed(tmp_path):
+    torch.save({"model": {}, "iteration": 5, "trainer": {"_trainer": {}}}, tmp_path / "model_0000005.pth")
+    refused("has a run of Detectron2's own trainer, which has no config", run_folder.settings_of_run, tmp_path)
+
+
+def test_scores_of_a_data_set_with_a_hyphen_in_its_name_are_in_the_log(tmp_path, caplog):
+    results = {"coco:/data/my-photos:a.json": {"bbox": {"AP": 41.5, "AP-cat": 3.0}}}
+    with caplog.at_level("INFO"):
+        run_folder.write_results(tmp_path, results)
+    assert "AP 41.50" in caplog.text and "AP-cat" not in caplog.text

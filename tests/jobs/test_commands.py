@@ -100,6 +100,8 @@ def test_a_result_of_a_recipe_that_has_changed_since_is_not_taken_for_this_one(t
     earlier = {key: value for key, value in json.loads(record.read_text()).items() if key != "recipes"}
     record.write_text(json.dumps(earlier))  # as earlier versions wrote it
     job.claim()
+    record.write_text("{}")
+    refused("made by other commands", job.claim)
 
 
 def test_a_job_that_failed_before_its_first_checkpoint_can_be_corrected(tmp_path):

@@ -11,6 +11,7 @@ IMAGES = {
 }
 OTHERS = {
     "revisit/files.py",  # of a file
+    "revisit/jobs/commands.py",  # of what a recipe states
     "revisit/network/network.py",  # of tensors
     "revisit/data/sources/rows.py",  # of a table's numbers
     "projects/CompareStarts/probe.py",  # of words: the name of a result

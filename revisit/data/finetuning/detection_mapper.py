@@ -112,7 +112,7 @@ class DetectionMapper(DatasetMapper):
         """Detectron2's, which drops crowds; those that are IGNORED are kept as boxes."""
         ignored = [each for each in record["annotations"] if each.get(IGNORED)]
         boxes = [utils.transform_instance_annotations(_box_of(each), transforms, size)["bbox"] for each in ignored]
-        if len(ignored) < len(record["annotations"]):
+        if any(not each.get(IGNORED) and not each.get("iscrowd", 0) for each in record["annotations"]):
             super()._transform_annotations(record, transforms, size)
         else:  # Detectron2 would look for masks of no object
             del record["annotations"]

@@ -6,7 +6,7 @@ A record is ``file_name`` and, of class folders, ``label``.
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -67,8 +67,19 @@ def load_folder(path: Path) -> Records:
 
 def _files_below(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     """Files of images, by their suffixes, and all others by theirs."""
-    files, visited, others = [], set(), {}
-    for folder, subfolders, names in os.walk(path, followlinks=True):
+    files, others = [], {}
+    for file in visible_files(path):
+        suffix = os.path.splitext(file)[1].lower()
+        kept = files if suffix in SUFFIXES else others.setdefault(suffix, [])
+        kept.append(file)
+    return files, others
+
+
+def visible_files(path: Path) -> Iterator[str]:
+    """All files below a folder but hidden ones, those of links to folders too, each folder once. Raises UserError for
+    a folder that cannot be listed."""
+    visited = set()
+    for folder, subfolders, names in os.walk(path, onerror=_refuse, followlinks=True):
         real = os.path.realpath(folder)
         if real in visited:  # a loop of links
             subfolders.clear()
@@ -76,11 +87,13 @@ def _files_below(path: Path) -> tuple[list[str], dict[str, list[str]]]:
         visited.add(real)
         # Sorted: which of two links to one folder counts must not depend on the file system.
         subfolders[:] = sorted(filter(is_visible, subfolders))
-        for name in filter(is_visible, names):
-            suffix = os.path.splitext(name)[1].lower()
-            kept = files if suffix in SUFFIXES else others.setdefault(suffix, [])
-            kept.append(os.path.join(folder, name))
-    return files, others
+        yield from (os.path.join(folder, name) for name in filter(is_visible, names))
+
+
+def _refuse(error: OSError) -> None:
+    """Raises UserError: what is in it would be left out without a word."""
+    problem = f"{error.filename} cannot be listed ({error.strerror})"
+    raise UserError(f"{problem}: expected a folder that you may read") from error
 
 
 def _unread(files: dict[str, list[str]]) -> dict[str, int]:

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from revisit.data.sources.file_names import in_normal_form
-from revisit.data.sources.image_folders import is_visible, load_folder
+from revisit.data.sources.image_folders import load_folder, visible_files
 from revisit.data.sources.split_files import NAMES_IN_LABELS
 from revisit.errors import expect
 
@@ -27,7 +27,7 @@ def label_files(images: Path, labels: Path, *suffixes: str) -> dict[str, Path | 
     suffix, form = suffixes[0], " or ".join(f"*{each}" for each in suffixes)
     images_of = _images_by_place(images, labels, suffix)
     given = _labels_by_place(labels, form, *suffixes)
-    kinds = {file.suffix for file in labels.rglob("*.*")} if not given else ()
+    kinds = {file.suffix for file in map(Path, visible_files(labels)) if file.suffix} if not given else ()
     others = f", but {', '.join(sorted(kinds))}" if kinds else ""
     expect(given, f"{labels} has no file of labels, {form}{others}: expected one for each image; {MASKS}")
     for path, of_path in images_of.items():
@@ -45,8 +45,7 @@ def label_files(images: Path, labels: Path, *suffixes: str) -> dict[str, Path | 
 
 def files_with_suffix(folder: Path, *suffixes: str) -> list[Path]:
     """All below a folder, sorted, with one of the suffixes in any case; without hidden ones and a Mac's extras."""
-    files = (file for file in folder.rglob("*") if file.suffix.lower() in suffixes)
-    return sorted(file for file in files if all(map(is_visible, file.relative_to(folder).parts)))
+    return sorted(file for file in map(Path, visible_files(folder)) if file.suffix.lower() in suffixes)
 
 
 def _labels_by_place(labels: Path, form: str, *suffixes: str) -> dict[Path, Path]:

@@ -1,5 +1,6 @@
 """Boxes in YOLO's layout and in XML files: where they lie, which classes they have, and which files are refused."""
 
+import os
 from unittest.mock import Mock
 
 import pytest
@@ -378,3 +379,33 @@ def test_an_evaluation_reads_files_once_where_kept(voc_xml, tmp_path, monkeypatc
     assert len(FinetuneTrainer.build_test_loader(cfg, voc_xml).dataset) == 3
     FinetuneTrainer.build_evaluator(cfg, voc_xml)
     assert read.call_count == 2 * times
+
+
+def test_yolos_labels_of_images_that_show_nothing_are_read(tmp_path):
+    for name in ("a", "b"):
+        blank_image(tmp_path / f"images/{name}.png")
+        write(tmp_path / f"labels/{name}.txt", "")
+    write(tmp_path / "labels/classes.txt", ["cat"])
+    records = get_records(f"yolo:{tmp_path}/images:{tmp_path}/labels")
+    assert [record["annotations"] for record in records] == [[], []]
+
+
+@pytest.mark.parametrize("kind", ["yolo", "voc_xml"])
+def test_labels_below_a_link_to_a_folder_belong_to_their_images(request, tmp_path, kind):
+    name, folder = request.getfixturevalue(kind), tmp_path / {"yolo": "labels", "voc_xml": "xml"}[kind]
+    before = get_records(name)
+    (folder / "below").rename(tmp_path / "elsewhere")
+    (folder / "below").symlink_to(tmp_path / "elsewhere")
+    assert get_records(name) == before
+
+
+def test_a_folder_that_cannot_be_listed_is_refused_by_name(voc_xml, tmp_path, monkeypatch):
+    scandir = os.scandir
+
+    def forbidden(path: str) -> object:
+        if str(path).endswith("below"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    assert f"{tmp_path}/images/below cannot be listed (Permission denied)" in one_line_error(voc_xml)

@@ -242,6 +242,18 @@ def test_links_within_a_tar_file_are_the_images_that_they_lead_to(tmp_path, capl
     assert "left out 2 images such as 5.png" in caplog.text and "links to no file" in caplog.text
 
 
+def test_links_within_a_tar_file_of_a_folder_itself_are_images_too(tmp_path, caplog):
+    """As ``tar -cf a.tar .`` names its members."""
+    write(tmp_path / "1.png", b"one")
+    (tmp_path / "2.png").symlink_to("1.png")
+    (tmp_path / "3.png").hardlink_to(tmp_path / "1.png")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("1.png", "2.png", "3.png"):
+            tar.add(tmp_path / name, f"./{name}")
+    write_index(Folder(tmp_path), ["a.tar"])
+    assert samples_of(tmp_path) == [b"one"] * 3 and "left out" not in caplog.text
+
+
 def test_tar_files_of_others_are_indexed(tmp_path):
     """Folders in names, members that are no images, no classes."""
     members = ("x/1.png", b"one"), ("x/1.json", b"{}"), ("x/1.left.png", b"no"), ("y/1.JPEG", b"two!")

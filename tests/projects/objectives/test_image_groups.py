@@ -1,6 +1,7 @@
 """The file of NEIGHBORS.GROUPS: which names it may have, and what is refused."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,7 @@ def test_a_command_ends_before_any_process_starts(toy_datasets, tmp_path):
     command += f" DATASETS.TRAIN \"('folder:{tmp_path}/photos',)\" MODEL.META_ARCHITECTURE GroupedKNNMoCo"
     line = one_line_error(f"{command} NEIGHBORS.GROUPS {path} SOLVER.IMS_PER_BATCH 2", toy_datasets)
     assert f"NEIGHBORS.GROUPS {path} has no group for 1 of 2 images, such as {tmp_path}/photos/b.png" in line
+
+
+def test_a_group_whose_name_is_no_text_has_a_number():
+    assert group_number(os.fsdecode(b"\xff.jpg")) != group_number("x.jpg")

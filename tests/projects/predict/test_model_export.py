@@ -1,6 +1,7 @@
 """Exported networks compute what the network does: on other sizes, on images of nothing, with masks, by the command."""
 
 import json
+import math
 import re
 import warnings
 from argparse import Namespace
@@ -166,6 +167,14 @@ def test_a_file_that_orders_equal_scores_otherwise_computes_the_same(tmp_path, m
         found.append(other)
         assert not compare(network, tmp_path, [image]).is_close
     found.append([output[1:] for output in outputs])
+    assert not compare(network, tmp_path, [image]).is_close
+
+
+def test_a_file_that_computes_no_numbers_is_found_out(tmp_path, monkeypatch):
+    network = trained("segmentation", tmp_path)
+    (image,) = noise_images()[:1]
+    outputs = [output.double() for output in network(image)]
+    monkeypatch.setattr(model_export, "run_exported", lambda path, image: [output * math.nan for output in outputs])
     assert not compare(network, tmp_path, [image]).is_close
 
 

@@ -10,7 +10,7 @@ from trees import refused
 
 from projects.Reports.charts import best_before, is_score
 from projects.Reports.collect import collect
-from projects.Reports.text_tables import as_text, environments, from_json, settings
+from projects.Reports.text_tables import as_text, environments, from_csv, from_json, settings
 
 
 def only(folder):
@@ -182,3 +182,19 @@ def test_what_a_link_leads_to_out_of_the_folder_is_left_out_of_the_page(tmp_path
     assert [evaluation.tables for evaluation in runs[0].evaluations] == [[], []]
     assert [path.name for path in runs[0].evaluations[1].pictures] == ["here.png"] and not pictures
     assert caplog.text.count("is a link out of") >= 6 and "runs/b" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["results.json", "evaluation.json"])
+def test_what_a_run_of_others_has_written_ends_no_report(tmp_path, name):
+    folder = make_run(tmp_path)
+    (folder / "below").mkdir()
+    (folder / "below" / name).write_text("[" * 100_000)
+    (folder / "environment.json").write_text('{"commit": 5}')
+    with (folder / "metrics.json").open("a") as file:
+        file.write('{"iteration": 59, "words": "many", "nothing": null}\n')
+    run = only(folder)
+    assert run.environment["commit"] == "5"
+    assert not {"words", "nothing"} & run.series.keys()
+    with (tmp_path / "wide.csv").open("w") as file:
+        file.write("a\n" + "x" * 200_000)
+    refused("reading .*wide.csv: .*field larger", from_csv, tmp_path / "wide.csv")

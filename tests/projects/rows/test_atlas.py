@@ -153,3 +153,14 @@ def test_a_query_is_a_row_only_by_all_of_its_sides(table):
     same = table.of(np.zeros(4, int))._replace(boxes=shapes)
     assert similar._own_row(same, query, box).tolist() == [True, False, False, True]
     assert similar._own_row(same, query, None).all()
+
+
+def test_rows_that_are_all_the_same_have_one_place():
+    rows = np.eye(16)[[0] * 8]
+    assert (coordinates(rows, "tsne") == coordinates(rows, "pca")).all()
+
+
+def test_a_table_that_a_spreadsheet_has_saved_is_read(table, tmp_path):
+    (tmp_path / "sites.csv").write_text("file_name,site\n000.png,north\n", encoding="utf-8-sig")
+    site = {each.name: each for each in columns_of(table, tmp_path / "sites.csv")}["site"]
+    assert site.values[site.codes[0]] == "north"
