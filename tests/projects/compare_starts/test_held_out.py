@@ -43,7 +43,7 @@ def test_boxes_are_scored_against_held_out_images_alone(tmp_path, crates):
     assert len(get_records(name)) == 2
     cfg = CfgNode(
         {
-            "TEST": {"DETECTIONS_PER_IMAGE": 10},
+            "TEST": {"DETECTIONS_PER_IMAGE": 10, "KEYPOINT_OKS_SIGMAS": [0.05, 0.1]},
             "DATASETS": {"TEST": (name,)},
             "MODEL": {"META_ARCHITECTURE": "RetinaNet"},
         }
@@ -51,6 +51,7 @@ def test_boxes_are_scored_against_held_out_images_alone(tmp_path, crates):
     cfg.OUTPUT_DIR = str(tmp_path)
     evaluator = BoxEvaluator(name, cfg)
     assert len(evaluator._coco_api.imgs) == 2 and len(evaluator._coco_api.anns) == 2
+    assert evaluator._kpt_oks_sigmas == [0.05, 0.1]
 
 
 @pytest.mark.parametrize("rest", ["20:20:1", "30:20:1", "x:20:1", "20:30:-1"])

@@ -171,7 +171,7 @@ def test_a_file_that_orders_equal_scores_otherwise_computes_the_same(tmp_path, m
 
 
 def test_a_file_that_computes_no_numbers_is_found_out(tmp_path, monkeypatch):
-    network = trained("segmentation", tmp_path)
+    network = trained("segmentation_nyud", tmp_path)
     (image,) = noise_images()[:1]
     outputs = [output.double() for output in network(image)]
     monkeypatch.setattr(model_export, "run_exported", lambda path, image: [output * math.nan for output in outputs])
