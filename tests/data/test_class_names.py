@@ -131,6 +131,16 @@ def test_boxes_and_masks_may_lack_classes_that_a_checkpoint_has_but_have_no_othe
     assert "2 and 4; only zebras has zebra; only a.pth has auk, kite, wren" in one_line_error("zebras")
 
 
+def test_boxes_whose_classes_have_texts_for_ids_may_lack_some(register):
+    boxes = [{"file_name": "1", "annotations": [{"category_id": 0}]}]
+    register("leader", [{"file_name": "3", "annotations": []}], thing_classes=NAMES)
+    register("follower", boxes, thing_classes=["owl"], thing_dataset_id_to_contiguous_id={"o": 0})
+    share_classes("leader", ["follower"])
+    assert get_records("follower")[0]["annotations"] == [{"category_id": 2}]
+    ids = MetadataCatalog.get("follower").thing_dataset_id_to_contiguous_id
+    assert ids.pop("o") == 2 and sorted(ids.values()) == [0, 1, 3]
+
+
 @pytest.mark.parametrize(("own", "is_logged"), [(["auk", "owl"], False), (["owl", "auk"], True), (NAMES, False)])
 def test_another_order_is_logged_and_a_class_that_is_missing_is_none(register, caplog, own, is_logged):
     register("leader", [{"file_name": "3", "annotations": []}], thing_classes=NAMES)

@@ -114,7 +114,7 @@ def _with_rare_classes(classes: list, wanted: Sequence, key: str, metadata: dict
     complete = {key: classes + lacking}
     ids = metadata.get(IDS)
     if ids:
-        free = max(ids) + 1
+        free = max((id_ for id_ in ids if isinstance(id_, int)), default=0) + 1
         numbers = range(len(classes), len(wanted))
         complete[IDS] = ids | {free + n: number for n, number in enumerate(numbers)}
     return complete
