@@ -22,7 +22,7 @@ from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import part_in_words, picture_of
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
-from revisit.errors import UserError, first_line, translated
+from revisit.errors import UserError, first_line, printable, translated
 
 # Colours that people who see no red or no green tell apart, too (Okabe and Ito).
 FOUND, MISSED, WRONG = (0, 158, 115), (86, 180, 233), (213, 94, 0)
@@ -84,8 +84,12 @@ def _review(images: list[JudgedImage], name: str, names: list[str], pixels: Pixe
 
 
 def reviews_of(runs: Iterable[tuple[int, ReportedRun]], folder: Path) -> list[tuple[int, ReportedRun, Review]]:
-    """A review of each run that has predictions, with the run and its number."""
-    reviews = ((number, run, review_of(run, folder)) for number, run in runs)
+    """A review of each run that has predictions, with the run and its number. Whose images are in the page is printed,
+    because a run of others names them."""
+    reviews = [(number, run, review_of(run, folder)) for number, run in runs]
+    for _, run, review in reviews:
+        if review and review.pictures:
+            print(printable(f"{run.name}: the page shows images of {review.name}"), flush=True)
     return [(number, run, review) for number, run, review in reviews if review]
 
 

@@ -162,8 +162,10 @@ def test_a_review_counts_by_class_and_draws_the_worst_images_first(run_of_detect
     assert len(review.pictures) == 2
 
 
-def test_the_page_shows_a_review(run_of_detector):
+def test_the_page_shows_a_review_and_whose_images_are_in_it_is_printed(run_of_detector, tmp_path, capsys):
     html = page.render(*collect([run_of_detector]))
+    images = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    assert f"run: the page shows images of {images}\n" in capsys.readouterr().out
     section = re.search(r'<section id="detections">.*?</section>', html, re.S)[0]
     assert section.count('<img src="data:image/webp') == 2 and "Precision over recall" in section
     assert "12 images, at the last evaluation" in section and '"name": "cat"' in section
