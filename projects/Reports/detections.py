@@ -89,7 +89,7 @@ def reviews_of(runs: Iterable[tuple[int, ReportedRun]], folder: Path) -> list[tu
     reviews = [(number, run, review_of(run, folder)) for number, run in runs]
     for _, run, review in reviews:
         if review and review.pictures:
-            print(printable(f"{run.name}: the page shows images of {review.name}"), flush=True)
+            print(printable(f"{run.name}: the page shows images of {review.data_set}"), flush=True)
     return [(number, run, review) for number, run, review in reviews if review]
 
 
