@@ -38,7 +38,8 @@ def read_raster(file_name: str, window: Window) -> Samples:
         check_pixel_count(bottom - top, right - left, 4 + _COPIES * _bytes_of_pixel(raster))
         area = geo_package("rasterio.windows").Window(left, top, right - left, bottom - top)
         values = np.moveaxis(raster.read(window=area), 0, -1)
-        is_missing = raster.dataset_mask(window=area) == 0
+        is_of_alpha = any(flag.name == "alpha" for flag in raster.mask_flag_enums[0])
+        marked = None if is_of_alpha else raster.dataset_mask(window=area) == 0
         kinds = [kind.name for kind in raster.colorinterp]
         names = raster.descriptions
     taken = [place for place, kind in enumerate(kinds) if kind != "alpha"]
@@ -48,7 +49,7 @@ def read_raster(file_name: str, window: Window) -> Samples:
         is_colour=tuple(kinds[: len(COLOURS)]) == COLOURS,
         alpha=values[..., kinds.index("alpha")] if "alpha" in kinds else None,
     )
-    return with_missing(samples, is_missing)
+    return with_missing(samples, marked)
 
 
 def _check(raster: Any) -> None:
