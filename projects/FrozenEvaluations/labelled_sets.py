@@ -17,7 +17,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.records import PRESENT, Records
+from revisit.data.sources.records import PRESENT, Records, files_of_record
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import file_digest, local_copy, make_folder, output_path, write_whole
@@ -183,6 +183,7 @@ def images_key(records: Records) -> str:
             digest.update(record["image"].tobytes())
         else:
             place = record.get("offset"), record.get("size")  # in a shard
-            text = f"{record['file_name']}\0{place}\0{version(record['file_name'])}\n"
-            digest.update(text.encode(errors="surrogateescape"))
+            for file_name in files_of_record(record):
+                text = f"{file_name}\0{place}\0{version(file_name)}\n"
+                digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()

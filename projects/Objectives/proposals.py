@@ -1,13 +1,13 @@
 """Boxes of OBJECTS.PROPOSALS: a file in COCO's result format, such as another detector's output."""
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 
 from revisit.boxes.boxes import corners_of, sides_of
-from revisit.errors import expect, translated
+from revisit.errors import expect, first_few, translated
 from revisit.files import read_json
 
 logger = logging.getLogger(__name__)
@@ -17,9 +17,14 @@ def with_proposals(path: str, records: list[dict]) -> list[dict]:
     """The records with their ``proposal_boxes``, (n, 4) px, by ``image_id`` or the stem of the image's file.
 
     Raises:
-        UserError: the file cannot be read, has an entry that is not a box, or none of any of the images.
+        UserError: the file cannot be read, has an entry that is not a box, none of any of the images, or some by a name
+            that several images have.
     """
     boxes = _boxes_by_image(path)
+    counts = Counter(map(_name_of, records))
+    shared = [name for name in boxes if counts[name] > 1]
+    problem = f"OBJECTS.PROPOSALS {path} has boxes of {first_few(shared)}, as several images are called"
+    expect(not shared, f"{problem}: expected an image_id, or a name of the file, that no other image has")
     copies = [dict(record) for record in records]
     covered = [record for record in copies if _name_of(record) in boxes]
     for record in covered:
@@ -53,5 +58,6 @@ def _name_of(record: dict) -> str:
 
 
 def _image_name(image_id: object) -> str:
-    """42, "42" and "000000000042", as COCO's files are called, are the same image."""
-    return str(image_id).lstrip("0")
+    """42, "42" and "000000000042", as COCO's files are called, are the same image; 1_left and 01_left are two."""
+    name = str(image_id)
+    return str(int(name)) if name.isdecimal() else name

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from revisit.data.sources.catalog import get_records, metadata_of_part
 from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
+from revisit.data.sources.records import CHANNEL_FILES
 from revisit.errors import UserError, expect, first_few
 
 FILES = "files"
-FIELD = "channel_files"  # of a record
+FIELD = CHANNEL_FILES  # of a record
 
 
 def words_in(text: str) -> tuple[str, ...]:

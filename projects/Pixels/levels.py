@@ -6,7 +6,7 @@ import numpy as np
 
 from projects.Pixels.channel_files import FIELD, files_of
 from projects.Pixels.sample_files import read_samples
-from projects.Pixels.samples import Samples
+from projects.Pixels.samples import Samples, with_missing
 from revisit.data.images.image_bytes import DeepImageError, read_bytes
 from revisit.data.images.opening import strips
 from revisit.data.images.pixel_format import COLOURS, PixelFormat
@@ -20,9 +20,9 @@ def samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
     Raises:
         DeepImageError: other channels, or channels of other sizes; damaged ones as read_samples.
     """
-    whole = all_samples_of(data, record, pixels)
+    whole = _samples_in_files(data, record, pixels)
     places = _places(whole, pixels)
-    chosen = _with_alpha(whole) if max(places) >= whole.values.shape[2] else whole
+    chosen = _with_nodata(_with_alpha(whole) if max(places) >= whole.values.shape[2] else whole, pixels.nodata)
     if places != tuple(range(chosen.values.shape[2])):
         chosen = chosen._replace(values=chosen.values[..., list(places)])
     return chosen
@@ -30,13 +30,18 @@ def samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
 
 def all_samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
     """As samples_of, in all channels that the image has."""
+    return _with_nodata(_samples_in_files(data, record, pixels), pixels.nodata)
+
+
+def _samples_in_files(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
+    """In all channels, with the marks of the files alone."""
     name = str(record.get("file_name", ""))
     files = record.get(FIELD) or (files_of(name, pixels.files) if pixels.files else ())
     whole = read_samples(data, name)
     if files:
         others = [read_samples(read_bytes(record | {"file_name": file}), file) for file in files[1:]]
         whole = _joined([whole, *others], files)
-    return whole._replace(missing=_missing(whole, pixels.nodata))
+    return whole
 
 
 def _joined(parts: list[Samples], files: Sequence[str]) -> Samples:
@@ -49,8 +54,8 @@ def _joined(parts: list[Samples], files: Sequence[str]) -> Samples:
             sizes = " and ".join("{1} x {0} px".format(*each.values.shape) for each in (part, parts[0]))
             raise DeepImageError(f"{file} and {files[0]} differ in size, {sizes}")
     masks = [part.missing for part in parts if part.missing is not None]
-    missing = np.logical_or.reduce(masks) if masks else None
-    return Samples(np.concatenate([part.values for part in parts], axis=2), missing)
+    marked = np.logical_or.reduce(masks) if masks else None
+    return Samples(np.concatenate([part.values for part in parts], axis=2), marked)
 
 
 def _places(samples: Samples, pixels: PixelFormat) -> tuple[int, ...]:
@@ -81,17 +86,13 @@ def _expected(pixels: PixelFormat) -> str:
 
 
 def _with_alpha(samples: Samples) -> Samples:
-    """With what the file calls transparency as a channel, which then marks nothing."""
-    return Samples(np.concatenate([samples.values, samples.alpha[..., None]], axis=2))
+    """With what the file calls transparency as a channel, whose 0 then marks nothing."""
+    return with_missing(Samples(np.concatenate([samples.values, samples.alpha[..., None]], axis=2), samples.marked))
 
 
-def _missing(samples: Samples, nodata: float | None) -> np.ndarray | None:
-    """(H, W) bool, where the file marks that, or all channels are ``nodata``; None where that is nowhere."""
-    if nodata is None:
-        return samples.missing
-    marked = (samples.values == nodata).all(axis=2)
-    missing = marked if samples.missing is None else marked | samples.missing
-    return missing if missing.any() else None
+def _with_nodata(samples: Samples, nodata: float | None) -> Samples:
+    """Marked, too, where all channels are ``nodata``."""
+    return samples if nodata is None else with_missing(samples, (samples.values == nodata).all(axis=2))
 
 
 def to_levels(samples: Samples, pixels: PixelFormat) -> np.ndarray:
@@ -111,9 +112,9 @@ def to_levels(samples: Samples, pixels: PixelFormat) -> np.ndarray:
         for rows in strips(*values.shape[:2]):
             levels[rows] = _scaled(values[rows], ranges)
     fill = pixels.fill or (0,) * levels.shape[2]
-    if samples.missing is not None:
+    if (missing := samples.missing) is not None:
         levels = levels.copy() if levels is values else levels
-        levels[samples.missing] = fill if len(fill) == levels.shape[2] else fill[0]
+        levels[missing] = fill if len(fill) == levels.shape[2] else fill[0]
     return levels if pixels.channels or levels.shape[2] == 3 else np.repeat(levels, 3, axis=2)
 
 

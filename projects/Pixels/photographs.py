@@ -23,7 +23,7 @@ def read_photograph(data: bytes) -> Samples:
     """
     image = open_image(data)
     samples = _deep(data, image) if is_deep(data, image) else _shallow(data, image)
-    return with_missing(samples, samples.missing)
+    return with_missing(samples)
 
 
 def _shallow(data: bytes, image: Image.Image) -> Samples:
@@ -51,7 +51,7 @@ def _deep(data: bytes, image: Image.Image) -> Samples:
     is_grey = data[_KIND_OF_PNG] in _GREY_OF_PNG
     return Samples(
         values[..., :1] if is_grey else values[..., 2::-1],
-        missing=None if mark is None else values[..., 0] == mark,
+        marked=None if mark is None else values[..., 0] == mark,
         is_colour=not is_grey,
         alpha=values[..., 3] if values.shape[2] == 4 else None,
     )

@@ -13,20 +13,25 @@ class Samples(NamedTuple):
     """Of one image, upright."""
 
     values: np.ndarray  # (H, W, C) integers or floats, as the file has them
-    missing: np.ndarray | None = None  # (H, W) bool, where a mark of the file, NaN or transparency says: no data
+    marked: np.ndarray | None = None  # (H, W) bool, where a mark of the file or NaN says: no data
     names: tuple[str, ...] = ()  # of the channels, where the file says them
     is_colour: bool = False  # whether its tags call the first three channels red, green and blue
     alpha: np.ndarray | None = None  # (H, W), as the values: what the file calls transparency, and others a channel
 
+    @property
+    def missing(self) -> np.ndarray | None:
+        """(H, W) bool, where it is marked, or its transparency is 0; None where that is nowhere."""
+        return _any_of(self.marked, None if self.alpha is None else self.alpha == 0)
+
 
 def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:
-    """In the numbers of this machine; ``missing`` is where one of the (H, W) bool masks is, the transparency is 0, or a
-    channel has no finite value. None where that is nowhere.
+    """In the numbers of this machine; marked, too, where one of the (H, W) bool masks is, or a channel has no finite
+    value.
 
     Raises:
         DeepImageError: other values than integers and floats of up to 64 bits.
     """
-    values, alpha = samples.values, samples.alpha
+    values = samples.values
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > _MOST_BYTES:
         raise DeepImageError(f"samples of {values.dtype}: expected integers or floats of up to 64 bits")
     if not values.size:
@@ -34,6 +39,11 @@ def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:
     kind = np.uint8 if values.dtype.kind == "b" else values.dtype.newbyteorder("=")
     values = np.ascontiguousarray(values, kind)
     of_values = None if kind == np.uint8 or values.dtype.kind != "f" else ~np.isfinite(values).all(axis=-1)
-    marks = [mask for mask in (*masks, of_values, None if alpha is None else alpha == 0) if mask is not None]
-    missing = np.logical_or.reduce(marks) if marks else np.zeros(1, bool)
-    return samples._replace(values=values, missing=missing if missing.any() else None)
+    return samples._replace(values=values, marked=_any_of(samples.marked, *masks, of_values))
+
+
+def _any_of(*masks: np.ndarray | None) -> np.ndarray | None:
+    """Where one of the masks is; None where that is nowhere."""
+    marks = [mask for mask in masks if mask is not None]
+    joined = np.logical_or.reduce(marks) if marks else np.zeros(1, bool)
+    return joined if joined.any() else None

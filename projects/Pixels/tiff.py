@@ -65,7 +65,7 @@ def read_tiff(source: bytes | str, name: str = "", window: Window | None = None)
     """Of the image of full resolution in a TIFF: its samples, or those of the pages that it calls channels.
 
     - What OME, ImageJ or tifffile call z or time is read at its first place, which is logged once. Pages of one shape
-      that nothing names are refused. Reduced levels are not read, and masks (GDAL's) are ``missing``.
+      that nothing names are refused. Reduced levels are not read, and masks (GDAL's) are ``marked``.
     - Samples after the colours are channels, but ExtraSamples 1 and 2, which are ``alpha``.
     - A palette of greys is one channel of its levels, another one RGB. Where white is 0, grey is inverted.
     - The mark of GDAL_NODATA says of a pixel that it is missing where all its channels have it, as rasterio's
@@ -87,7 +87,7 @@ def read_tiff(source: bytes | str, name: str = "", window: Window | None = None)
         _check(channels, window)
         samples = _samples(channels, planes.names, window)
         mask = _mask_of(pages, whole[0])
-        samples = with_missing(samples, samples.missing, None if mask is None else _masked(mask, window))
+        samples = with_missing(samples, None if mask is None else _masked(mask, window))
         return _upright(samples, _orientation(whole[0]))
 
 
@@ -346,5 +346,5 @@ def _orientation(page: "TiffPage") -> object:
 
 
 def _upright(samples: Samples, orientation: object) -> Samples:
-    missing, alpha = (None if each is None else turned(each, orientation) for each in (samples.missing, samples.alpha))
-    return samples._replace(values=turned(samples.values, orientation), missing=missing, alpha=alpha)
+    marked, alpha = (None if each is None else turned(each, orientation) for each in (samples.marked, samples.alpha))
+    return samples._replace(values=turned(samples.values, orientation), marked=marked, alpha=alpha)

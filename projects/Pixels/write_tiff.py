@@ -48,7 +48,7 @@ def samples_bytes(samples: Samples) -> bytes:
     values = samples.values
     height, width, count = values.shape
     is_photograph = values.dtype == np.uint8 and count == _colours(samples)
-    says_more = samples.names or samples.missing is not None or samples.alpha is not None
+    says_more = samples.names or samples.marked is not None or samples.alpha is not None
     if is_photograph and not says_more:
         return b"P%d %d %d 255\n" % (6 if samples.is_colour else 5, width, height) + values.tobytes()
     check_tifffile()
@@ -78,8 +78,8 @@ def _whole_tiff(samples: Samples) -> bytes:
     file = io.BytesIO()
     with tifffile.TiffWriter(file) as writer:
         writer.write(values, **layout, **options)
-        if samples.missing is not None:
-            writer.write(~samples.missing, subfiletype=MASK, **options)
+        if samples.marked is not None:
+            writer.write(~samples.marked, subfiletype=MASK, **options)
     return file.getvalue()
 
 

@@ -1,7 +1,8 @@
 """Predict for image files, folders and videos that are no data set."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +41,7 @@ from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
 PART = 16  # files
+_FRAME = re.compile("(.*)_[0-9]{6,}", re.DOTALL)  # how maps of a video's frames are named
 MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
 
 
@@ -67,14 +69,29 @@ def find_sources(
         for file in _files_of(path):
             short = file.relative_to(_folder_of(path))
             files.setdefault(identity(file), (file, short))  # a loop of links is a file that cannot be read
+    videos = {_name_of(short).rstrip("_") for file, short in files.values() if _is_video(file)}
     sources: dict[str, Source] = {}
     for file, short in files.values():
-        name = "_".join(short.with_suffix("").parts)
-        while name in sources:
+        name, is_video = _name_of(short), _is_video(file)
+        while name in sources or (not is_video and _is_of_frame(name, videos)):
             name += "_"
-        is_video = file.suffix.lower() in VIDEOS
         sources[name] = Source(file, name, is_video)
     return sorted(sources.values(), key=lambda source: source.is_video)
+
+
+def _name_of(short: Path) -> str:
+    """Of what is written of a file, unless another one has it."""
+    return "_".join(short.with_suffix("").parts)
+
+
+def _is_video(file: Path) -> bool:
+    return file.suffix.lower() in VIDEOS
+
+
+def _is_of_frame(name: str, videos: Collection[str]) -> bool:
+    """Whether a frame of one of the videos, whose names may yet get a _ at their end, has a map of this name."""
+    match = _FRAME.fullmatch(name)
+    return match is not None and match[1].rstrip("_") in videos
 
 
 def _paths_of(place: str) -> list[Path]:

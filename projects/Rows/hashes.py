@@ -7,15 +7,17 @@ Functions, 2010, section 3.2.1).
 """
 
 import hashlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 
 from projects.Rows.pictures import SIDE, picture_of
 from revisit.arrays import read_arrays
+from revisit.data.images.deep_images import format_flags
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import open_record
@@ -48,17 +50,24 @@ def digests_of(records: Records, folder: Path, pixels: PixelFormat, runner: Runn
 
     Raises:
         SystemExit: in a process that has made its share of the parts, where another one puts them together.
-        UserError: an image that cannot be read; the folder is of other images.
+        UserError: an image that cannot be read; the folder is of other images, or of another format.
     """
     make_folder(folder, "the folder of digests")
     with runner.alone(folder):
-        Record(folder, {"images": fingerprint(records, labels=False)}).claim()
+        Record(folder, _causes(records, pixels)).claim()
     path = folder / "looks.npz"
     if not path.is_file():
         work = Work("hashing", len(records), PART, partial(_of_part, records, pixels))
         with in_parts(work, folder / "parts_of_looks", runner) as arrays:
             save_arrays(path, arrays)
     return _digests_in(path, len(records))
+
+
+def _causes(records: Records, pixels: PixelFormat) -> dict[str, Any]:
+    """What digests follow from: of photographs of 8 bits from the images alone, as folders of earlier versions say."""
+    flags = format_flags(replace(pixels, shown=()))
+    images = {"images": fingerprint(records, labels=False)}
+    return images | flags | {"fill": pixels.fill} if flags else images
 
 
 def _digests_in(path: Path, count: int) -> Digests:

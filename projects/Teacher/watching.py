@@ -56,6 +56,7 @@ class FollowTeacher(HookBase):
             "labels": self._labels,
             "images": self._images,
             "thresholds": self._model.thresholds,
+            "highest": self._highest,
             "wrong_for": self._wrong_for,
             "warned": self._warned,
             "photographs": self._photographs,
@@ -66,7 +67,9 @@ class FollowTeacher(HookBase):
         others = f"cannot resume: DATASETS.UNLABELLED has other photographs than before, by {', '.join(changed)}"
         expect(not changed, others)
         self._table, self._count, self._labels = state["table"], state["count"], state["labels"]
-        self._images, self._model.thresholds = state["images"], state["thresholds"]
+        self._images = state["images"]
+        is_as_before = self._highest == state.get("highest", self._highest)  # earlier versions saved none
+        self._model.thresholds = torch.where(is_as_before, state["thresholds"], self._highest)
         self._wrong_for, self._warned = state["wrong_for"], state["warned"]
 
     def after_step(self) -> None:

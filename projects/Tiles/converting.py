@@ -54,7 +54,7 @@ def write_tiled(file: str, target: Path) -> None:
 
     def values_of(samples: Samples) -> np.ndarray:
         nonlocal masked
-        masked |= samples.missing is not None
+        masked |= samples.marked is not None
         return tiff_layout(samples)[0]
 
     values, layout = tiff_layout(first)
@@ -63,7 +63,7 @@ def write_tiled(file: str, target: Path) -> None:
     with tifffile.TiffWriter(target, bigtiff=True) as writer:
         _write(writer, _parts(file, scan, values[0, 0].nbytes, values_of), **how)
         if masked and NODATA not in {tag[0] for tag in tags}:
-            parts = _parts(file, scan, values[0, 0].nbytes, _has_data)
+            parts = _parts(file, scan, values[0, 0].nbytes, _unmarked)
             _write(writer, parts, shape=scan[:2], dtype=bool, photometric="minisblack", subfiletype=MASK)
 
 
@@ -79,8 +79,9 @@ def write_map(target: Path, tiles: Iterator[np.ndarray], size: tuple[int, int], 
         _write(writer, map(_filled, tiles), shape=size, dtype=dtype, photometric="minisblack", extratags=tags)
 
 
-def _has_data(samples: Samples) -> np.ndarray:
-    return np.ones(samples.values.shape[:2], bool) if samples.missing is None else ~samples.missing
+def _unmarked(samples: Samples) -> np.ndarray:
+    """What is transparent stays so by its own sample."""
+    return np.ones(samples.values.shape[:2], bool) if samples.marked is None else ~samples.marked
 
 
 def _write(writer: "tifffile.TiffWriter", tiles: Iterator[np.ndarray], **how: Any) -> None:

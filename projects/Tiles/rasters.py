@@ -1,6 +1,7 @@
 """Windows of rasters that GDAL reads, such as JPEG 2000."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -38,17 +39,27 @@ def read_raster(file_name: str, window: Window) -> Samples:
         check_pixel_count(bottom - top, right - left, 4 + _COPIES * _bytes_of_pixel(raster))
         area = geo_package("rasterio.windows").Window(left, top, right - left, bottom - top)
         values = np.moveaxis(raster.read(window=area), 0, -1)
-        is_missing = raster.dataset_mask(window=area) == 0
         kinds = [kind.name for kind in raster.colorinterp]
         names = raster.descriptions
-    taken = [place for place, kind in enumerate(kinds) if kind != "alpha"]
+        taken = [place for place, kind in enumerate(kinds) if kind != "alpha"]
+        marked = _marked(raster, taken, area)
     samples = Samples(
         values[..., taken],
         names=tuple(names[place] for place in taken) if all(names) else (),
         is_colour=tuple(kinds[: len(COLOURS)]) == COLOURS,
         alpha=values[..., kinds.index("alpha")] if "alpha" in kinds else None,
     )
-    return with_missing(samples, is_missing)
+    return with_missing(samples, marked)
+
+
+def _marked(raster: Any, bands: list[int], area: Any) -> np.ndarray | None:
+    """(h, w) bool, where none of the bands has data. A dataset_mask would be of transparency, where there is some."""
+    if any(flag.name == "alpha" for flag in raster.mask_flag_enums[0]):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", geo_package("rasterio.errors").NodataShadowWarning)  # both are read
+        masks = raster.read_masks([band + 1 for band in bands], window=area)
+    return (masks == 0).all(axis=0)
 
 
 def _check(raster: Any) -> None:

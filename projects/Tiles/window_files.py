@@ -95,11 +95,11 @@ def read_reduced(file_name: str, window: Window, times: int) -> Samples:
         parts = [(x, y, min(x + step, right), min(y + step, bottom)) for x in range(left, right, step)]
         rows.append(_joined([_reduced(read_window(file_name, part), times) for part in parts], axis=1))
     whole = _joined(rows, axis=0)
-    return whole if whole.missing.any() else whole._replace(missing=None)
+    return whole if whole.marked.any() else whole._replace(marked=None)
 
 
 def _reduced(samples: Samples, times: int) -> Samples:
-    """``missing`` is an array, whether or not some of it is."""
+    """``marked`` is an array, whether or not some of it is."""
     values, missing, alpha = samples.values, samples.missing, samples.alpha
     has_data = np.ones(values.shape[:2], bool) if missing is None else ~missing
     count = _sums(has_data, times)
@@ -107,7 +107,7 @@ def _reduced(samples: Samples, times: int) -> Samples:
     mean = np.stack(means, axis=-1)
     return samples._replace(
         values=mean.astype(values.dtype) if values.dtype.kind == "f" else np.round(mean).astype(values.dtype),
-        missing=count == 0,
+        marked=count == 0,
         alpha=None if alpha is None else np.ceil(_sums(alpha, times) / times**2).astype(alpha.dtype),
     )
 
@@ -123,7 +123,7 @@ def _joined(parts: list[Samples], axis: int) -> Samples:
     alphas = [part.alpha for part in parts if part.alpha is not None]
     return parts[0]._replace(
         values=np.concatenate([part.values for part in parts], axis),
-        missing=np.concatenate([part.missing for part in parts], axis),
+        marked=np.concatenate([part.marked for part in parts], axis),
         alpha=np.concatenate(alphas, axis) if alphas else None,
     )
 
@@ -191,9 +191,9 @@ def _kept_image(file_name: str, time: int) -> Samples:
 
 
 def _cut(samples: Samples, window: Window) -> Samples:
-    missing, alpha = (None if each is None else _part(each, window) for each in (samples.missing, samples.alpha))
-    missing = missing if missing is not None and missing.any() else None
-    return samples._replace(values=_part(samples.values, window), missing=missing, alpha=alpha)
+    marked, alpha = (None if each is None else _part(each, window) for each in (samples.marked, samples.alpha))
+    marked = marked if marked is not None and marked.any() else None
+    return samples._replace(values=_part(samples.values, window), marked=marked, alpha=alpha)
 
 
 def _part(values: np.ndarray, window: Window) -> np.ndarray:

@@ -20,7 +20,7 @@ from tiny import tiny_config
 from trees import logged, refused
 
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.records import changes, fingerprint
+from revisit.data.sources.records import changes, equal_images, fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.merging import merged_config, read_stated
 from revisit.engine.pretrain_trainer import PretrainTrainer
@@ -177,6 +177,26 @@ def test_a_fingerprint_names_what_changed_of_images_and_labels(tmp_path):
     assert changes(before, fingerprint([record]), times=False) == []
     image.write_bytes(b"longer")
     assert "files' sizes" in changes(before, fingerprint([record]))
+
+
+def test_a_fingerprint_is_of_the_files_of_all_channels(tmp_path):
+    files = [tmp_path / f"a_{channel}.npy" for channel in "DFR"]
+    for file in files:
+        file.write_bytes(b"some")
+    whole = {"file_name": str(files[0])}
+    record = whole | {"channel_files": [str(file) for file in files[:2]]}
+    before = fingerprint([record])
+    assert changes(before, fingerprint([record])) == []
+    other = whole | {"channel_files": [str(file) for file in (files[0], files[2])]}
+    assert "names" in changes(before, fingerprint([other]))
+    one = {"file_name": "/data/a.npy", "channel_files": ["/data/a.npy"]}
+    assert fingerprint([one])[0]["names"] == fingerprint([{"file_name": "/data/a.npy"}])[0]["names"]
+    os.utime(files[1], ns=(1, 1))
+    assert changes(before, fingerprint([record])) == ["files' times"]
+    files[1].write_bytes(b"longer")
+    assert "files' sizes" in changes(before, fingerprint([record]))
+    alike = {"file_name": str(files[2]), "channel_files": [str(files[2])] * 2}
+    assert equal_images([record, alike]) == [] and equal_images([whole, {"file_name": str(files[2])}]) != []
 
 
 def test_files_that_only_have_other_times_are_warned_of(caplog):

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import chain, islice
 
 import numpy as np
@@ -27,6 +27,7 @@ LABELS = ("annotations", "label", "labels")  # fields of a record that are label
 ABSENT, DIFFICULT, PRESENT = -1, 0, 1  # of each class, in the field ``labels``
 WITHOUT_LABELS = "without_labels"  # a field that is true of an image for which there is no file of boxes
 LABEL_FILES = ("sem_seg_file_name", "depth_file_name")  # fields that name a file of labels
+CHANNEL_FILES = "channel_files"  # a field with a file for each channel, of which the first is ``file_name``
 MOST_NAMED = 2**24  # images, up to which a fingerprint has the names as text: as of a list of them, in half a minute
 _AT_ONCE = 2**14  # records that are in work, and names that are text
 _IN_TASK = 16  # records that a thread asks for at once
@@ -106,8 +107,8 @@ def fingerprint(*sets: Records, labels: bool = True, classes: Sequence[str] = ()
 def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str, str]:
     compared = sample(records, COMPARED)
     facts = {
-        "sizes": ask_each(_size, compared),
-        "times": ask_each(_time, compared),
+        "sizes": ask_each(partial(_of_files, _size), compared),
+        "times": ask_each(partial(_of_files, _time), compared),
     }
     if labels:
         annotated = [{key: record.get(key) for key in LABELS} for record in compared]
@@ -119,6 +120,17 @@ def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str
     texts: dict[str, Iterable[str]] = {"names": _names_as_text(records)}
     texts |= {part: [json.dumps(values, default=str)] for part, values in facts.items()}
     return {part: _sha256(pieces) for part, pieces in texts.items()}
+
+
+def _of_files(ask: Callable[[dict], int], record: dict) -> int | list[int]:
+    """What is answered of an image; of channels with files of their own, of each of these."""
+    channels = [ask(record | {"file_name": file_name}) for file_name in record.get(CHANNEL_FILES, ())]
+    return channels or ask(record)
+
+
+def files_of_record(record: dict) -> list[str]:
+    """The file of an image, or those of its channels; "" of one that is in memory."""
+    return record.get(CHANNEL_FILES) or [str(record.get("file_name", ""))]
 
 
 def _sha256(pieces: Iterable[str]) -> str:
@@ -145,11 +157,11 @@ def _names_as_text(records: Records) -> Iterator[str]:
 
 
 def _files_and_locations(records: Records) -> tuple[list[str], Iterator[tuple[str, object]]]:
-    """Names of files; and of every image its file and its offset or window, "" where it is the whole file."""
+    """Names of files; and of every image each file and its offset or window, "" where it is the whole file."""
     if isinstance(records, Rows):
         return records.file_names(), records.locations()
-    names = [str(record.get("file_name", "")) for record in records]
-    parts = (record.get("offset", record.get(WINDOW, "")) for record in records)
+    names = [file_name for record in records for file_name in files_of_record(record)]
+    parts = (record.get("offset", record.get(WINDOW, "")) for record in records for _ in files_of_record(record))
     return names, zip(names, parts, strict=True)
 
 
@@ -265,9 +277,14 @@ def _content_of_file(file_name: str) -> str:
 
 
 def _content(record: dict) -> bytes:
-    """A digest of the image's bytes; empty where they cannot be read."""
+    """A digest of the image's bytes, in all of its files; empty where they cannot be read."""
+    digest = hashlib.sha256()
     try:
-        data = record["image"].tobytes() if "image" in record else read_bytes(record)
+        if "image" in record:
+            digest.update(record["image"].tobytes())
+        else:
+            for file_name in files_of_record(record):
+                digest.update(read_bytes(record | {"file_name": file_name}))
     except UnreadableImageError:
         return b""
-    return hashlib.sha256(data).digest()
+    return digest.digest()

@@ -1,6 +1,7 @@
 """The cache of features: what it holds, what invalidates it, and how it resumes after an interruption."""
 
 import json
+import os
 
 import cv2
 import numpy as np
@@ -10,7 +11,7 @@ from tiny import tiny_config
 
 import projects.FrozenEvaluations.linear  # noqa: F401  (declares LINEAR)
 from projects.FrozenEvaluations import labelled_sets
-from projects.FrozenEvaluations.labelled_sets import LabelledSet
+from projects.FrozenEvaluations.labelled_sets import LabelledSet, images_key
 from revisit.evaluation.features import TRANSFORMS
 from revisit.network.network import Network
 
@@ -57,6 +58,18 @@ def test_features_are_the_pooled_map_computed_once_for_each_cause(changed, make)
     for options, expected in (({}, first), (changed, second)):  # both are kept
         again, computed, _ = make(**options)
         assert computed == 0 and np.array_equal(again, expected)
+
+
+def test_images_are_told_apart_by_the_files_of_all_channels(tmp_path):
+    files = [str(tmp_path / f"{channel}.npy") for channel in "DF"]
+    for file in files:
+        np.save(file, np.zeros((8, 9)))
+    record = {"file_name": files[0], "channel_files": files}
+    before = images_key([record])
+    assert images_key([record]) == before != images_key([record | {"channel_files": files[:1]}])
+    assert images_key([{"file_name": files[0]}]) == images_key([record | {"channel_files": files[:1]}])
+    os.utime(files[1], ns=(1, 1))
+    assert images_key([record]) != before
 
 
 def test_an_interrupted_call_is_completed(make, tmp_path):

@@ -204,6 +204,17 @@ def test_proposals_that_are_no_boxes_of_these_images_are_refused(entries, messag
     refused(message, with_proposals, path, RECORDS)
 
 
+def test_proposals_are_of_the_image_whose_name_they_have(tmp_path):
+    left, middle = [1, 2, 3, 4], [2, 2, 3, 4]
+    path = proposals_file(tmp_path / "boxes.json", ("1_left", left), ("0042", middle), ("000", middle))
+    names = ("a/1_left.jpg", "a/01_left.jpg", "a/042.jpg", "a/0.jpg", "a/c.jpg", "b/c.jpg")
+    images = with_proposals(path, [{"file_name": name} for name in names])
+    assert [image["file_name"] for image in images if "proposal_boxes" in image] == [*names[:1], *names[2:4]]
+    message = "has boxes of 1_left, as several images are called: expected an image_id"
+    refused(message, with_proposals, path, [{"file_name": f"{folder}/1_left.jpg"} for folder in "ab"])
+    refused("has boxes of 42, as", with_proposals, path, [{"file_name": "a/42.jpg"}, {"image_id": 42}])
+
+
 def test_images_too_small_and_proposals_outside_are_replaced_with_a_line_each():
     cfg = tiny_config(*OBJECTS, "VIEWS.NUM_SMALL", 0)
     small = {"image": PLACES[:7], "file_name": "small"}

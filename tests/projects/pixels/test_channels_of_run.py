@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 from trees import logged
 
 from projects.Pixels.channels import pairs_of
+from projects.Pixels.tiff import NODATA
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_record
@@ -19,6 +21,7 @@ from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.keys import Facts
 
+TWO = ("SOLVER.IMS_PER_BATCH", "2")
 GENERATOR = np.random.default_rng(0)
 
 
@@ -113,6 +116,16 @@ def test_pixels_without_data_become_the_mean_and_count_nowhere(tmp_path):
     pixels = pixel_format(cfg)
     image = read_record({"file_name": str(file)}, pixels)
     assert (image[:5] == np.round(cfg.MODEL.PIXEL_MEAN)).all() and len(np.unique(image[5:])) > 100
+
+
+def test_marks_of_no_data_count_in_no_range_where_transparency_is_a_channel(tmp_path):
+    values = GENERATOR.integers(1000, 2000, (20, 30, 4)).astype(np.int16)
+    values[:5] = -9999
+    tags = [(NODATA, "s", 0, "-9999", True)]
+    for file in (tmp_path / "a.tif", tmp_path / "b.tif"):
+        tifffile.imwrite(file, values, photometric="rgb", extrasamples=["unassalpha"], extratags=tags)
+    cfg = decided(f"folder:{tmp_path}", "INPUT.CHANNELS", "red green blue nir", *TWO, output=tmp_path / "out")
+    assert 1000 <= np.min(cfg.INPUT.RANGE) and np.max(cfg.INPUT.RANGE) < 2000
 
 
 def test_images_that_differ_in_their_channels_are_both_named(tmp_path):

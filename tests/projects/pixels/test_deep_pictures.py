@@ -1,6 +1,8 @@
 """What people look at shows images with more than 8 bits as their networks saw them, not blank or nearly black."""
 
+import json
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from deep import photograph, write_at
 from PIL import Image
 from pycocotools.mask import encode
+from trees import refused
 
 from projects.Discover.sheet import save_found
 from projects.Labels.pictures import suspect_tile
@@ -82,6 +85,20 @@ def test_hashes_of_deep_images_are_those_of_shallow_ones(tmp_path, deep, shallow
     of_deep = digests_of([{"file_name": file} for file in deep], tmp_path / "a", TWELVE)
     of_shallow = digests_of([{"file_name": file} for file in shallow], tmp_path / "b", PixelFormat())
     assert (of_deep.bits != of_shallow.bits).mean() < 0.05
+
+
+def test_hashes_of_images_that_are_seen_in_another_way_are_made_in_another_folder(tmp_path, deep, shallow):
+    records = [{"file_name": file} for file in deep]
+    formats = [TWELVE, PixelFormat(ranges=((0.0, 4095.0),)), PixelFormat(ranges=((0.0, 4095.0),), fill=(9, 9, 9))]
+    for number, pixels in enumerate(formats):
+        digests_of(records, tmp_path / str(number), pixels)
+        digests_of(records, tmp_path / str(number), replace(pixels, shown=((1.0, 0.0),) * 3))
+        others = [other for other in formats if other != pixels]
+        for other in (*others, PixelFormat(16)):
+            refused("was made with other settings", digests_of, records, tmp_path / str(number), other)
+    photographs = [{"file_name": file} for file in shallow]
+    digests_of(photographs, tmp_path / "photographs", PixelFormat())
+    assert json.loads((tmp_path / "photographs/settings.json").read_text()).keys() == {"images"}
 
 
 def test_what_a_table_says_of_its_samples_is_not_looked_for_in_its_images(shallow, monkeypatch):

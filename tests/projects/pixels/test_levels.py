@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from projects.Pixels.levels import to_levels
 from projects.Pixels.samples import Samples
+from projects.Pixels.tiff import NODATA
 from revisit.data.images.deep_images import format_of
-from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import WINDOW, UnreadableImageError
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import read_record
 from revisit.errors import UserError
@@ -107,3 +108,25 @@ def test_images_of_any_kind_become_what_their_own_values_say_or_are_refused(
     shown = image if pixels.channels else image[..., :1]
     assert np.abs(shown[has_data] - expected[has_data]).max() <= 1
     assert (shown[~has_data] == np.array(pixels.fill)[: shown.shape[2]]).all()
+
+
+@pytest.mark.parametrize("record", [{}, {WINDOW: (0, 0, 16, 12)}], ids=["whole", "window"])
+@pytest.mark.parametrize(
+    ("kind", "mark", "tag", "nodata"),
+    [("uint16", 0, "", 0.0), ("uint16", 0, "0", None), ("int16", -9999, "-9999", None), ("float32", np.nan, "", None)],
+    ids=["INPUT.NODATA", "GDAL_NODATA", "GDAL_NODATA of no transparency", "NaN"],
+)
+def test_marks_of_no_data_count_where_transparency_is_a_channel(tmp_path, record, kind, mark, tag, nodata):
+    values = np.random.default_rng(0).integers(1000, 2000, (12, 16, 4)).astype(kind)
+    values[:4] = mark
+    values[6, :, 3] = 0  # infrared of water
+    tags = [(NODATA, "s", 0, tag, True)] if tag else []
+    names = ("red", "green", "blue", "nir")
+    pixels = PixelFormat(channels=names, ranges=((0.0, 2560.0),), nodata=nodata, fill=(99,) * 4)
+    images = []
+    for extra in ("unspecified", "unassalpha"):
+        file = tmp_path / f"{extra}.tif"
+        tifffile.imwrite(file, values, photometric="rgb", extrasamples=[extra], extratags=tags, metadata=None)
+        images.append(read_record({"file_name": str(file), **record}, pixels))
+    assert (images[1][:4] == 99).all() and (images[1][6] != 99).any(axis=1).all()
+    np.testing.assert_array_equal(*images)

@@ -227,6 +227,19 @@ def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp
         refused("--output", find_sources, [inputs, tmp_path / "film.mp4"], output)
 
 
+def test_no_image_has_the_name_of_a_frame_of_a_video(tmp_path):
+    films = tmp_path / "films"
+    films.mkdir()
+    for name in ("film.jpg", "film_000001.jpg", "film__1000000.jpg", "film_1.jpg", "other_000001.jpg", "film.mp4"):
+        (films / name).touch()
+    (films / "film_000002.mp4").touch()  # has no map but of its frames
+    names = [source.name for source in find_sources([films], tmp_path / "x")]
+    images = ["film", "film_000001_", "film_1", "film__1000000_", "other_000001"]
+    assert sorted(names[:5]) == sorted(images) and names[5:] == ["film_", "film_000002"]
+    one_by_one = [films / "film_000001.jpg", films / "film.mp4"]
+    assert [source.name for source in find_sources(one_by_one, tmp_path / "x")] == ["film_000001_", "film"]
+
+
 def test_a_data_set_is_an_input_too(tmp_path):
     for name in ("a/1.png", "a/2.png", "b/1.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -289,6 +289,28 @@ def test_a_teacher_that_goes_bad_for_long_is_warned_of_once(toy_datasets, tmp_pa
         assert f"for {LONG} iterations the teacher has" in caplog.text and words in caplog.text
 
 
+def test_a_resumed_run_begins_from_thresholds_that_its_config_changes(toy_datasets, tmp_path):
+    def hook_at(threshold: str) -> FollowTeacher:
+        cfg = teacher_config(tmp_path, more=f"TEACHER.THRESHOLD {threshold}")
+        return FollowTeacher(build_model(cfg), cfg)
+
+    def resumed(threshold: str, state: dict) -> list[float]:
+        hook = hook_at(threshold)
+        hook.load_state_dict(state)
+        return hook.state_dict()["thresholds"].tolist()
+
+    before = hook_at("(0.7,)")
+    before._model.thresholds = torch.full((10,), 0.6)
+    state = before.state_dict()
+    assert resumed("(0.7,)", state) == pytest.approx([0.6] * 10)
+    assert resumed("(0.9,)", state) == pytest.approx([0.9] * 10)
+    of_one = "(0.8,0.7,0.7,0.7,0.7,0.7,0.7,0.7,0.7,0.7)"
+    assert resumed(of_one, state) == pytest.approx([0.8] + [0.6] * 9)
+    assert hook_at("(0.5,)").state_dict()["highest"].tolist() == pytest.approx([0.5] * 10)
+    del state["highest"]  # of an earlier version
+    assert resumed("(0.9,)", state) == pytest.approx([0.6] * 10)
+
+
 def test_labels_are_wanted_by_the_images_of_all_iterations(toy_datasets, tmp_path):
     """Of 10 boxes of each class among all labelled images, so many among the photographs."""
     cfg = teacher_config(tmp_path)

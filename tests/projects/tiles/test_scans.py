@@ -85,6 +85,21 @@ def test_tiffs_of_other_compressions_have_their_names_and_marks(tmp_path):
     np.testing.assert_array_equal(samples.missing, (values[32:96, 64:128] == -9999).all(axis=-1))
 
 
+@pytest.mark.parametrize("nodata", [None, 0], ids=["no mark", "mark"])
+def test_marks_are_kept_apart_from_transparency(tmp_path, nodata):
+    values = numbers(4, "uint16")
+    values[20:80, 60:100] = 0
+    values[100:, :, 3] = 0
+    how = {"compress": "LERC", "tiled": True, "blockxsize": 64, "blockysize": 64, "nodata": nodata}
+    file = write_raster(tmp_path / "a.tif", values, "GTiff", kinds=(*COLOURS, "alpha"), **how)
+    samples = read_window(file, WINDOWS[0])
+    np.testing.assert_array_equal(samples.missing, values[..., 3] == 0)
+    if nodata is None:
+        assert samples.marked is None
+    else:
+        np.testing.assert_array_equal(samples.marked, (values == 0).all(axis=-1))
+
+
 def write_slide(path: Path, values: np.ndarray) -> str:
     """A pyramid of two levels, in tiles, as any of openslide's kinds has them."""
     how = {"photometric": "rgb", "tile": (64, 64), "compression": "zlib", "metadata": None}
