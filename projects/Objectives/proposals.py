@@ -60,4 +60,4 @@ def _name_of(record: dict) -> str:
 def _image_name(image_id: object) -> str:
     """42, "42" and "000000000042", as COCO's files are called, are the same image; 1_left and 01_left are two."""
     name = str(image_id)
-    return str(int(name)) if name.isdecimal() else name
+    return name.lstrip("0") if name.isdecimal() else name
