@@ -97,16 +97,16 @@ def _check_unchanged(suspect: Suspect, labels: Labels) -> None:
         is_same = suspect.image < len(labels.records)
         is_same = is_same and labels.records[suspect.image]["file_name"] == suspect.file_name
     else:
-        is_same = _describes(suspect, labels)
+        is_same = suspect.index < len(labels.classes) and _describes(suspect, labels)
     expect(is_same, f"the labels of {suspect.file_name} have changed since they were checked: check them again")
 
 
 def _describes(suspect: Suspect, labels: Labels) -> bool:
-    # By its place: its number was one among the labels of images that could be read.
-    indices = np.flatnonzero((labels.images == suspect.image) & (labels.places == suspect.place))
-    boxes = labels.boxes[indices].astype(float).round(2).tolist()
-    names = [labels.class_names[number] for number in labels.classes[indices]]
-    return (boxes, names) == ([suspect.box], [suspect.label])
+    index = suspect.index
+    where = (int(labels.images[index]), int(labels.places[index]))
+    box = labels.boxes[index].astype(float).round(2).tolist()
+    label = labels.class_names[labels.classes[index]]
+    return (where, box, label) == ((suspect.image, suspect.place), suspect.box, suspect.label)
 
 
 def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Change:

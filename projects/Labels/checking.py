@@ -12,7 +12,7 @@ from projects.Labels.detections import how_good, judged, missing, read_detection
 from projects.Labels.half_detectors import half_jobs, train_halves
 from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.pictures import SHOWN, draw
-from projects.Labels.suspects import NOT_A_LABEL, Suspect, odd, ordered, swapped, write_suspects
+from projects.Labels.suspects import NOT_A_LABEL, Suspect, among_all, odd, ordered, swapped, write_suspects
 from projects.Labels.votes import Vote, vote
 from projects.Rows.embedders import Embedder, embedder_of
 from projects.Rows.embedding import embed, rows_of, seconds_to_embed
@@ -63,7 +63,7 @@ def check(args: Namespace) -> Counter[str]:
         suspects += missing(images, looked.labels) + shifted(images, looked.labels)
         print(how_good(images))
     suspects = ordered(suspects, args.count)
-    write_suspects(args.output, suspects, args.data)
+    write_suspects(args.output, among_all(suspects, labels, looked.table.files), args.data)
     draw(args.output, suspects, looked.table, _nearest(suspects, looked, embedder), args.data)
     return Counter(suspect.kind for suspect in suspects)
 

@@ -34,6 +34,16 @@ class Suspect(NamedTuple):
     suggestion: str  # a class, or a box as ``box_text``; "" where nothing is suggested
 
 
+def among_all(suspects: Sequence[Suspect], labels: Labels, files: np.ndarray) -> list[Suspect]:
+    """Suspects among the labels in these files, which could be read, by their numbers among all: they are accepted by
+    these."""
+    numbers = np.flatnonzero(np.isin(labels.files, files))
+    return [
+        suspect if suspect.index == NOT_A_LABEL else suspect._replace(index=int(numbers[suspect.index]))
+        for suspect in suspects
+    ]
+
+
 def box_text(box: Sequence[float]) -> str:
     """A box for people and for CSV: x0, y0, x1, y1 px with a decimal, between blanks."""
     return " ".join(f"{side:.1f}" for side in box)

@@ -10,7 +10,7 @@ from trees import blank_image, write
 
 from projects.Labels.accepting import accept
 from projects.Labels.labels import Labels, read_labels_of
-from projects.Labels.suspects import of_label, of_place, write_suspects
+from projects.Labels.suspects import among_all, of_label, of_place, write_suspects
 
 SUGGESTED = ("dog", "10 5 30 20", "remove", "cat")  # of three labels, and of a box that nobody has labelled
 
@@ -46,8 +46,6 @@ def accepted(tmp_path, name: str, labels: Labels) -> dict:
     """What is written where all of SUGGESTED is accepted, of the first labels and of a place in the last image."""
     suspects = [of_label(labels, "odd", n, 0.9, text) for n, text in enumerate(SUGGESTED[:3])]
     suspects.append(of_place(labels, len(labels.records) - 1, labels.boxes[0], 0.9, SUGGESTED[3]))
-    # As where an image before them could not be read: they are known by their places.
-    suspects = [suspect if suspect.index < 0 else suspect._replace(index=suspect.index + 3) for suspect in suspects]
     write_suspects(tmp_path, suspects, name)
     (count, path) = accept(tmp_path / "suspects.csv", tmp_path)
     assert count == 4
@@ -67,6 +65,20 @@ def test_what_is_accepted_changes_its_entries_and_all_else_of_the_file_stays(con
     new = {"id": 51, "image_id": 700, "iscrowd": 0, "category_id": 9, "bbox": [1, 2, 20, 10], "area": 200}
     expected["annotations"] = [empty, moved, swapped, new]
     assert corrected == expected and list(corrected) == list(content) and removed["id"] == 50
+
+
+def test_a_label_after_an_image_that_could_not_be_read_is_accepted(content, tmp_path):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    labels = read_labels_of(name)
+    files = labels.files[1:]  # the first label is alone in its image
+    readable = labels.of_files(files)
+    assert len(readable.classes) == len(labels.classes) - 1
+    suspects = [of_label(readable, "odd", 0, 0.9, "remove"), of_place(labels, 1, labels.boxes[0], 0.9, "cat")]
+    write_suspects(tmp_path, among_all(suspects, labels, files), name)
+    count, path = accept(tmp_path / "suspects.csv", tmp_path)
+    before, after = ({each["id"] for each in whole["annotations"]} for whole in (content, json.loads(path.read_text())))
+    assert count == 2 and len(before - after) == len(after - before) == 1
 
 
 def test_labels_in_other_layouts_become_a_file_that_pycocotools_scores(tmp_path):
