@@ -52,8 +52,8 @@ def frame_of(file_name: str) -> Frame | None:
 
 
 def kept_together(records: Records, rules: Sequence[tuple[str, object]]) -> Together:
-    """Groups by any of the rules, each one of RULES with its value; windows of one file, and names of it, are always
-    one.
+    """Groups by any of the rules, each one of RULES with its value; windows of one file are always one, and so
+    are links to it.
 
     Args:
         records: with a file for each image or window.

@@ -28,10 +28,9 @@ def test_bars_around_a_picture_are_found_to_the_pixel(sides, colour, blur):
     shades = np.random.default_rng(1).integers(0, blur + 1, image.shape)  # as JPEG leaves them
     is_bar = np.pad(np.zeros(picture.shape, bool), around, constant_values=True)
     image = np.where(is_bar, np.abs(image - shades), image).astype(np.uint8)
-    found = bars_of(image)
-    assert found == bars
-    assert np.array_equal(found.without(image), picture)
-    assert np.array_equal(found.around(np.ones((40, 50), np.uint8)), ~is_bar[..., 0])
+    assert bars_of(image) == bars
+    assert np.array_equal(bars.without(image), picture)
+    assert np.array_equal(bars.around(np.ones((40, 50), np.uint8)), ~is_bar[..., 0])
 
 
 def test_the_plain_background_of_an_object_is_no_bar():
@@ -70,7 +69,7 @@ def test_objects_are_found_in_the_picture_and_are_of_the_whole_image(tmp_path: P
 
     pictures = noise(96, 96) // 8 + np.array([0, 90, 0], np.uint8)
     pictures[28:60, 40:72] = (200, 0, 60)
-    found = []
+    objects = []
     for name, bars in (("bare", Bars()), ("barred", Bars(16, 9, 0, 5))):
         (tmp_path / name).mkdir()
         path = tmp_path / name / "0.png"
@@ -78,11 +77,11 @@ def test_objects_are_found_in_the_picture_and_are_of_the_whole_image(tmp_path: P
         rng = np.random.default_rng(0)
         (image,) = discover([{"file_name": str(path)}], PHOTOGRAPHS, lambda: features, tmp_path / name, 5)
         assert (image["height"], image["width"]) == bars_around(pictures, bars).shape[:2]
-        found.append(image["objects"])
-    (x, y, width, height) = found[0][0]["bbox"]
+        objects.append(image["objects"])
+    (x, y, width, height) = objects[0][0]["bbox"]
     assert max(abs(x - 40), abs(y - 28), abs(width - 32), abs(height - 32)) <= 4
-    assert len(found[0]) == len(found[1])
-    for bare, barred in zip(*found, strict=True):
+    assert len(objects[0]) == len(objects[1])
+    for bare, barred in zip(*objects, strict=True):
         assert barred["bbox"] == [bare["bbox"][0], bare["bbox"][1] + 16, *bare["bbox"][2:]]
         masks = [run_lengths.decode(each["segmentation"]) for each in (bare, barred)]
         assert np.array_equal(Bars(16, 9, 0, 5).around(masks[0]), masks[1])
