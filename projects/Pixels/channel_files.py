@@ -15,7 +15,6 @@ from revisit.data.sources.records import CHANNEL_FILES
 from revisit.errors import UserError, expect, first_few
 
 FILES = "files"
-FIELD = CHANNEL_FILES  # of a record
 
 
 def words_in(text: str) -> tuple[str, ...]:
@@ -56,9 +55,9 @@ def load_channel_files(name: str, text: str) -> LabelledSet:
     """See the module. Raises UserError where no image has a file of the first channel, or one lacks another."""
     patterns, records = patterns_of(text), get_records(name)
     listed = [(record, files_of(str(record["file_name"]), patterns)) for record in records]
-    images = [{**record, FIELD: files} for record, files in listed if files]
+    images = [{**record, CHANNEL_FILES: files} for record, files in listed if files]
     expect(images, f"{name} has no image named {patterns[0]}: expected one, as INPUT.CHANNEL_FILES says")
-    missing = [file for image in images for file in image[FIELD] if not os.path.isfile(file)]
+    missing = [file for image in images for file in image[CHANNEL_FILES] if not os.path.isfile(file)]
     if missing:
         raise UserError(f"{name}: of {len(images)} images {len(missing)} files are missing: {first_few(missing)}")
     return LabelledSet(images, class_metadata(name))

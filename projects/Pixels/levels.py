@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from projects.Pixels.channel_files import FIELD, files_of
+from projects.Pixels.channel_files import files_of
 from projects.Pixels.sample_files import read_samples
-from projects.Pixels.samples import Samples, with_missing
+from projects.Pixels.samples import Samples, any_of, with_missing
 from revisit.data.images.image_bytes import DeepImageError, read_bytes
 from revisit.data.images.opening import strips
 from revisit.data.images.pixel_format import COLOURS, PixelFormat
+from revisit.data.sources.records import CHANNEL_FILES
 
 EIGHT_BITS = (0.0, 255.0)
 
@@ -36,7 +37,7 @@ def all_samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
 def _samples_in_files(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
     """In all channels, with the marks of the files alone."""
     name = str(record.get("file_name", ""))
-    files = record.get(FIELD) or (files_of(name, pixels.files) if pixels.files else ())
+    files = record.get(CHANNEL_FILES) or (files_of(name, pixels.files) if pixels.files else ())
     whole = read_samples(data, name)
     if files:
         others = [read_samples(read_bytes(record | {"file_name": file}), file) for file in files[1:]]
@@ -53,8 +54,7 @@ def _joined(parts: list[Samples], files: Sequence[str]) -> Samples:
         if part.values.shape != parts[0].values.shape:
             sizes = " and ".join("{1} x {0} px".format(*each.values.shape) for each in (part, parts[0]))
             raise DeepImageError(f"{file} and {files[0]} differ in size, {sizes}")
-    masks = [part.missing for part in parts if part.missing is not None]
-    marked = np.logical_or.reduce(masks) if masks else None
+    marked = any_of(*(part.missing for part in parts))
     return Samples(np.concatenate([part.values for part in parts], axis=2), marked)
 
 

@@ -21,7 +21,7 @@ class Samples(NamedTuple):
     @property
     def missing(self) -> np.ndarray | None:
         """(H, W) bool, where it is marked, or its transparency is 0; None where that is nowhere."""
-        return _any_of(self.marked, None if self.alpha is None else self.alpha == 0)
+        return any_of(self.marked, None if self.alpha is None else self.alpha == 0)
 
 
 def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:
@@ -39,10 +39,10 @@ def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:
     kind = np.uint8 if values.dtype.kind == "b" else values.dtype.newbyteorder("=")
     values = np.ascontiguousarray(values, kind)
     of_values = None if kind == np.uint8 or values.dtype.kind != "f" else ~np.isfinite(values).all(axis=-1)
-    return samples._replace(values=values, marked=_any_of(samples.marked, *masks, of_values))
+    return samples._replace(values=values, marked=any_of(samples.marked, *masks, of_values))
 
 
-def _any_of(*masks: np.ndarray | None) -> np.ndarray | None:
+def any_of(*masks: np.ndarray | None) -> np.ndarray | None:
     """Where one of the masks is; None where that is nowhere."""
     marks = [mask for mask in masks if mask is not None]
     joined = np.logical_or.reduce(marks) if marks else np.zeros(1, bool)

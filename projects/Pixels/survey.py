@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.Pixels.arrays import NPY_MAGIC, NPZ_MAGIC
-from projects.Pixels.channel_files import FIELD, names_of_patterns
+from projects.Pixels.channel_files import names_of_patterns
 from projects.Pixels.dicom import HEAD, is_dicom
 from projects.Pixels.levels import all_samples_of, samples_of
 from projects.Pixels.samples import Samples
@@ -19,7 +19,7 @@ from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_b
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.tiff_tags import BITS, colours_of, further_bands, tags_of
-from revisit.data.sources.records import ask_each, sample
+from revisit.data.sources.records import CHANNEL_FILES, ask_each, sample
 from revisit.errors import UserError, expect, first_line
 
 PIXELS = 4096  # of an image, at most
@@ -74,7 +74,7 @@ def survey(records: Sequence[dict], pixels: PixelFormat) -> Survey | None:
 
 def _place(record: dict) -> tuple[tuple[str, object], ...]:
     """Where an image lies, as a key of a cache."""
-    fields = ("file_name", "offset", "size", "frame", FIELD, WINDOW)
+    fields = ("file_name", "offset", "size", "frame", CHANNEL_FILES, WINDOW)
     values = ((field, record[field]) for field in fields if field in record)
     place = tuple((field, tuple(value) if isinstance(value, list) else value) for field, value in values)
     with suppress(KeyError, OSError):  # of an array in memory, or of a file at a URL
@@ -125,9 +125,9 @@ def _may_hold_more(record: dict) -> bool:
         head = read_bytes(record, HEAD)
     except (OSError, UnreadableImageError):
         return False
-    if head.startswith(TIFF_MAGICS) and FIELD not in record:
+    if head.startswith(TIFF_MAGICS) and CHANNEL_FILES not in record:
         return not _is_plain_tiff(read_bytes(record))
-    return FIELD in record or _is_data(head)
+    return CHANNEL_FILES in record or _is_data(head)
 
 
 def _is_plain_tiff(data: bytes) -> bool:

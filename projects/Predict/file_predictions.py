@@ -283,7 +283,7 @@ class FilePredictor:
 
 def other_pictures(output: Path, sources: Sequence[Source]) -> list[str]:
     """Names of pictures and videos in the folder that are of none of the sources, such as those of an earlier call."""
-    own = {str(source.name) for source in sources}
+    own = {source.name for source in sources}
     return sorted(path.name for path in output.iterdir() if path.suffix in (".png", ".mp4") and path.stem not in own)
 
 

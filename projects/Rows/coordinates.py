@@ -17,6 +17,8 @@ def coordinates(rows: np.ndarray, how: str) -> np.ndarray:
     Raises:
         UserError: UMAP is not installed.
     """
+    if not np.ptp(rows, axis=0).any():  # all the same, of which t-SNE dies
+        return np.zeros((len(rows), 2))
     places = MAPS[how](rows)
     low, high = places.min(axis=0), places.max(axis=0)
     return (places - low) / np.maximum(high - low, 1e-12)
@@ -34,7 +36,7 @@ def _tsne(rows: np.ndarray) -> np.ndarray:
     from sklearn.manifold import TSNE
 
     reduced = _pca(rows, COMPONENTS)
-    if len(rows) < 5 or not np.ptp(reduced):  # too few for t-SNE, or all the same: it would die of these
+    if len(rows) < 5:  # too few for t-SNE
         return reduced[:, :2]
     perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
     verbose = 2 if len(rows) > 2000 else 0  # prints its progress

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from projects.Pixels.channel_files import FIELD
 from projects.Tiles.cutting import cut
 from projects.Tiles.label_maps import show_labels, void_of
 from projects.Tiles.tiled_names import TILES, tiling_and_name
@@ -20,7 +19,7 @@ from revisit.data.images.image_bytes import PADDED, SEEN, WINDOW, UnreadableImag
 from revisit.data.sources.catalog import get_records, metadata_of_part
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.records import LABEL_FILES, WITHOUT_LABELS, ask_each, sample
+from revisit.data.sources.records import CHANNEL_FILES, LABEL_FILES, WITHOUT_LABELS, ask_each, sample
 from revisit.data.sources.subsets import BACKGROUND, is_labelled, is_looked_at
 from revisit.errors import expect
 from revisit.progress import progress
@@ -29,7 +28,8 @@ from detectron2.data import MetadataCatalog
 from detectron2.utils.logger import log_first_n
 
 MOST_MISSING = 0.5  # share of a window's pixels without data, above which it is left out
-KEPT = ("file_name", "label", WITHOUT_LABELS, FIELD, *LABEL_FILES)  # fields of an image that its windows have too
+# Fields of an image that its windows have too.
+KEPT = ("file_name", "label", WITHOUT_LABELS, CHANNEL_FILES, *LABEL_FILES)
 _SCORED_WHOLE = {
     "coco": "coco_tiles",
     "sem_seg": "sem_seg_tiles",

@@ -152,7 +152,7 @@ def missing_inputs(job: Job) -> str:
 
 def recipes_of(commands: Iterable[tuple[str, ...]]) -> dict[str, str]:
     """The recipes that commands name, each with the SHA-256 of the keys that it and its bases state."""
-    files = [command[command.index(CONFIG_FILE) + 1] for command in commands if CONFIG_FILE in command]
+    files = [_recipe_in(command) for command in commands if CONFIG_FILE in command]
     stated = {file: read_keys(find_config(file)) for file in files}
     texts = {file: json.dumps(keys, sort_keys=True, default=str) for file, keys in stated.items()}
     return {file: hashlib.sha256(text.encode()).hexdigest() for file, text in texts.items()}
@@ -190,7 +190,7 @@ def planned_training(job: Job) -> CfgNode | None:
     for key in ("MODEL.WEIGHTS", "OUTPUT_DIR"):  # neither is there yet
         options.pop(key, None)
     words = list(itertools.chain.from_iterable(options.items()))
-    cfg = make_config(command[command.index(CONFIG_FILE) + 1], words, for_here=False)
+    cfg = make_config(_recipe_in(command), words, for_here=False)
     if cfg.SOLVER.MAX_ITER <= 0 and not cfg.SOLVER.MINUTES:
         with contextlib.suppress(UserError):
             decide_by_images(cfg, assume_missing=True, looked_at=False)
@@ -211,7 +211,11 @@ def _data_sets(command: tuple[str, ...]) -> list[str]:
 
 
 def _config(command: tuple[str, ...]) -> dict[str, object]:
-    return _stated(command[command.index(CONFIG_FILE) + 1])
+    return _stated(_recipe_in(command))
+
+
+def _recipe_in(command: tuple[str, ...]) -> str:
+    return command[command.index(CONFIG_FILE) + 1]
 
 
 @functools.cache  # hundreds of commands have few files
