@@ -56,7 +56,8 @@ def translated(doing: str, *, content: bool = False) -> Iterator[None]:
         yield
     except Exception as error:
         if content and isinstance(error, FileNotFoundError):
-            raise UserError(f"{doing}: No such file{f' {error.filename}' * bool(error.filename)}") from error
+            which = error.filename or (f"({first_line(error)})" if str(error) else "")  # a store's words
+            raise UserError(f"{doing}: No such file {which}".rstrip()) from error
         if content and isinstance(error, ValueError | KeyError):
             raise UserError(f"{doing}: {words_of(error)}{' is missing' * isinstance(error, KeyError)}") from error
         if words := words_of_disk(error):

@@ -82,10 +82,18 @@ def is_away(error: Exception) -> bool:
     """Whether an error is of a store that may answer later."""
     # Of a web server fsspec says FileNotFoundError, whatever it has answered to a question for a size.
     cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-    status = getattr(cause, "status", None)
+    status = _http_status(cause)
     if isinstance(status, int):
         return status >= 500 or status in _LATER
     return not isinstance(cause, FOR_GOOD) and type(cause).__name__ != _NO_CREDENTIALS
+
+
+def _http_status(error: BaseException) -> object:
+    """What a server has answered, of aiohttp's errors and botocore's; None of others."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return getattr(error, "status", None)
 
 
 class UnreadableImageError(Exception):

@@ -256,6 +256,9 @@ def test_what_a_web_server_refuses_is_asked_for_once():
         as_for_size = FileNotFoundError("http://a")
         as_for_size.__cause__ = refusal
         assert is_away(refusal) == is_away(as_for_size) == is_later
+        answer = {"ResponseMetadata": {"HTTPStatusCode": status}}
+        as_for_size.__cause__ = type("ClientError", (Exception,), {"response": answer})()  # of a bucket
+        assert is_away(as_for_size) == is_later
     assert is_away(ConnectionRefusedError()) and is_away(OSError("timeout"))
     assert not any(map(is_away, (FileNotFoundError(), PermissionError(), UserError("no cache folder"))))
 
