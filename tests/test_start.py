@@ -47,6 +47,14 @@ def test_help_of_every_script_teaches_and_that_of_tools_and_projects_waits_for_n
     assert len(light) > 20 and others
 
 
+def test_a_run_waits_for_no_library_that_only_some_commands_use():
+    """Each takes half a second and more, of every process that a run starts."""
+    code = "import sys; from revisit.plugins import load_plugins; load_plugins(); import revisit.engine.trainer; "
+    code += "print(sorted({'matplotlib', 'sklearn', 'onnxruntime', 'tensorboard', 'timm'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("path", [None, str(ROOT)])
 def test_a_python_without_the_environment_is_told_so_in_one_line_by_every_tool_that_needs_it(path):
     """``-S``: without the packages that are installed."""

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from projects.Discover import class_agnostic  # noqa: F401
-from projects.Discover.verdict import doubt_of
+from projects.Discover.doubt import doubt_of
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
 from revisit.data.sources.records import Records
 

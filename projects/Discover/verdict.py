@@ -1,8 +1,6 @@
 """Whether found boxes are worth learning, by one number and before a training."""
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +13,6 @@ JUDGED = 15  # best boxes of an image by either ranking
 AGREES = 0.09  # from which agreement on objects are likely
 STANDS_OUT = 1.03  # from which contrast of the whole object, in shares of that of the best parts
 DOUBTFUL = 0.85  # share of either, from which on they are not background
-_HEAD = re.compile(r'\{"info": \{"verdict": "(doubtful|background)", "evidence": ([\d.]+)\}')
 
 
 class Verdict(NamedTuple):
@@ -55,12 +52,3 @@ def verdict(images: Sequence[dict[str, Any]]) -> Verdict:
     evidence = round(float(max(agrees, stands_out)), 2)
     outcome = LIKELY_OBJECTS if evidence >= 1 else "doubtful" if evidence >= DOUBTFUL else "background"
     return Verdict(outcome, evidence)
-
-
-def doubt_of(data_set: Path) -> str:
-    """What the info at the beginning of a COCO file says against its boxes; "" where it says nothing."""
-    if not data_set.is_file():
-        return ""
-    with data_set.open(encoding="utf-8", errors="replace") as file:
-        head = _HEAD.match(file.read(200))
-    return f"{head[1]} (evidence {head[2]})" if head else ""

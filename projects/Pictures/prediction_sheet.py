@@ -4,13 +4,10 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-from matplotlib import colormaps
 
 from projects.Pictures.tiles import BLACK, PANEL, SheetRow, color_depth, fit, outline
 from revisit.boxes.boxes import Boxes
 from revisit.data.sources.labels import VOID
-
-from detectron2.utils.visualizer import Visualizer
 
 PAINT, MASK_PAINT = 0.6, 0.4  # opacity of a class over the image, and of an object's mask
 LABEL, LETTER = 15, 6.4  # px: height of a box's label, and the width of a letter in it
@@ -62,6 +59,8 @@ def depth_row(caption: str, image: np.ndarray, truth: np.ndarray, *predicted: np
 
 def class_colors(names: list[str]) -> np.ndarray:
     """(N, 3) uint8 RGB, the same for the same place in the list; a class called background is black."""
+    from matplotlib import colormaps  # not at start-up
+
     pairs = np.array(colormaps["tab20"].colors).reshape(10, 2, 3)
     strong, pale = np.delete(pairs, GREYS, axis=0).swapaxes(0, 1)
     palette = [*strong, *pale, *colormaps["tab20b"].colors, *colormaps["tab20c"].colors]
@@ -118,6 +117,8 @@ def draw_marked(
     image: np.ndarray, objects: Boxes, texts: list[str], colors: np.ndarray, size: int = PANEL
 ) -> np.ndarray:
     """As ``draw_objects``, each object with its text, of which "" has no label, and its colour, (N, 3) of 0..255."""
+    from detectron2.utils.visualizer import Visualizer  # which imports matplotlib: not at start-up
+
     panel = fit(image, size)
     height, width = panel.shape[:2]
     canvas = Visualizer(panel)

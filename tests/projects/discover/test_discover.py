@@ -25,12 +25,13 @@ from projects.Discover.discovery import (
     find_objects,
     reference_of,
 )
+from projects.Discover.doubt import doubt_of
 from projects.Discover.parts import FINER, _divided, _regions, find_parts, part_of
 from projects.Discover.plugin import found_boxes
 from projects.Discover.ranking import best, boxes_of, contrast, scores_of
 from projects.Discover.recurrence import WIDTH, Recurrence, descriptors
 from projects.Discover.sheet import save_found
-from projects.Discover.verdict import agreement, doubt_of, verdict
+from projects.Discover.verdict import agreement, verdict
 from projects.Discover.whole import find_whole
 from projects.Objectives.proposals import with_proposals
 from projects.Pictures.prediction_sheet import RANKS
