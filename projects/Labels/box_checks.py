@@ -31,9 +31,7 @@ Annotations = list[tuple[dict, dict]]  # each after the record of its image
 
 def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool) -> None:
     """Raises UserError unless all boxes have masks, to learn from in INPUT.MASK_FORMAT."""
-    boxes = _boxes_of(records)
-    if to_learn:
-        boxes = [(record, box) for record, box in boxes if not box.get("iscrowd", 0)]
+    boxes = _boxes_used(records, to_learn)
     masks = [box.get("segmentation") for _, box in boxes]
     expected = "expected outlines of three points and more, or run lengths, of all; or MODEL.MASK_ON False"
     problem = _problem(name, boxes, [mask is None for mask in masks], "no mask that can be drawn", expected)
@@ -41,6 +39,20 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
         have_runs = [isinstance(mask, dict) for mask in masks]
         problem = _problem(name, boxes, have_runs, "run lengths", "set INPUT.MASK_FORMAT bitmask")
     expect(not problem, problem)
+
+
+def check_keypoints(name: str, records: Records, count: int, *, to_learn: bool) -> None:
+    """Raises UserError unless all boxes have ``count`` keypoints, each x, y and whether it is seen."""
+    boxes = _boxes_used(records, to_learn)
+    lacking = [len(box.get("keypoints") or ()) != 3 * count for _, box in boxes]
+    expected = f"expected x, y and 0, 1 or 2 of each, {3 * count} numbers; or MODEL.KEYPOINT_ON False"
+    problem = _problem(name, boxes, lacking, f"not the {count} keypoints of MODEL.ROI_KEYPOINT_HEAD", expected)
+    expect(not problem, problem)
+
+
+def _boxes_used(records: Records, to_learn: bool) -> Annotations:
+    """The boxes of records; of those to learn from without crowds, which a detector does not learn."""
+    return [(record, box) for record, box in _boxes_of(records) if not (to_learn and box.get("iscrowd", 0))]
 
 
 def check_fit(name: str, records: Records) -> None:

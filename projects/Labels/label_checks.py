@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from projects.Labels.box_checks import check_fit, check_masks, inspect_boxes
+from projects.Labels.box_checks import check_fit, check_keypoints, check_masks, inspect_boxes
 from projects.Labels.mask_checks import inspect_masks
 from projects.Labels.truth import check_truth
 from revisit.boxes.boxes import Boxes, sides_of
@@ -38,7 +38,10 @@ def boxes(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     check_records(cfg, name, records)
     if not to_learn:
         check_truth(name)
-    masks_are_learned = cfg.MODEL.MASK_ON and architecture_of(cfg) == "GeneralizedRCNN"
+    is_two_stage = architecture_of(cfg) == "GeneralizedRCNN"
+    masks_are_learned = cfg.MODEL.MASK_ON and is_two_stage
+    if cfg.MODEL.KEYPOINT_ON and is_two_stage:
+        check_keypoints(name, records, cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_KEYPOINTS, to_learn=to_learn)
     if masks_are_learned:
         check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
     inspect_boxes(name, records, MetadataCatalog.get(name).thing_classes, to_learn=to_learn)

@@ -1,4 +1,4 @@
-"""The parts of a detector that weights may have in addition to the backbone: the pyramid and the box head."""
+"""What weights may have in addition to the backbone: a detector's pyramid and box head, and predictors of classes."""
 
 import logging
 from collections import Counter
@@ -34,7 +34,13 @@ _BOX_HEAD = tuple(f"MODEL.ROI_BOX_HEAD.{key}" for key in ("NAME", "POOLER_TYPE",
 PYRAMID = Part("pyramid", "backbone.", ("fpn_", "scales."), ("MODEL.FPN.OUT_CHANNELS", "MODEL.FPN.FUSE_TYPE"))
 PARTS = (PYRAMID, Part("box head", "roi_heads.", ("box_head.",), _BOX_HEAD))
 # What a network has a row or a channel of for each class, in Detectron2's architectures and ours.
-PREDICTORS = ("roi_heads.box_predictor.", "roi_heads.mask_head.predictor.", "head.cls_score.")
+PREDICTORS = (
+    "roi_heads.box_predictor.",
+    "roi_heads.mask_head.predictor.",
+    "head.cls_score.",
+    "sem_seg_head.predictor.",
+)
+PIXEL_LAYERS = "sem_seg_head.layers."  # of our heads for segmentation, whose last layer is the predictor
 BOX_SIDES = 4  # rows of a class in what predicts its box
 
 
@@ -85,7 +91,7 @@ def _differences(here: Mapping[str, object], there: Mapping[str, object]) -> lis
 def predictors_for(tensors: dict, classes: Sequence[str], theirs: Sequence[str], weights: str) -> dict:
     """The tensors for a network of ``classes``. What predicts classes is put in their order where they are ``theirs``,
     which the file's predictors have; else it is left out."""
-    own = {key for key in tensors if key.startswith(PREDICTORS)}
+    own = {key for key in tensors if key.startswith((*PREDICTORS, *_last_pixel_layer(tensors)))}
     if not own or list(classes) == list(theirs):
         return tensors
     if sorted(classes) == sorted(theirs) and len(set(classes)) == len(classes):
@@ -94,6 +100,11 @@ def predictors_for(tensors: dict, classes: Sequence[str], theirs: Sequence[str],
         return {key: _in_order(key, value, order) if key in own else value for key, value in tensors.items()}
     logger.info(f"{weights} knows other classes than this data: predictors of classes start from random weights")
     return {key: value for key, value in tensors.items() if key not in own}
+
+
+def _last_pixel_layer(tensors: Mapping[str, object]) -> list[str]:
+    numbers = [int(key.removeprefix(PIXEL_LAYERS).split(".")[0]) for key in tensors if key.startswith(PIXEL_LAYERS)]
+    return [f"{PIXEL_LAYERS}{max(numbers)}."] if numbers else []
 
 
 def _in_order(key: str, values: Tensor, order: list[int]) -> Tensor:

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
 from revisit.data.sources.catalog import MissingDataError, get_records, share_classes
-from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, inspect, num_classes
+from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, inspect, is_learned_from, num_classes
 from revisit.data.sources.records import Records
 from revisit.data.sources.rows import joined
-from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError
 from revisit.evaluation.features import check_not_enlarged
 from revisit.evaluation.registry import evaluations_on
-from revisit.keys import DETECTORS, Facts, architecture_of, resolve_auto_values
+from revisit.keys import Facts, resolve_auto_values
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -61,8 +60,7 @@ def inspect_training(
 
 
 def _number_to_learn(cfg: CfgNode, records: Records) -> int:
-    leaves_out = architecture_of(cfg) in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
-    return sum(map(is_labelled, records)) if leaves_out else len(records)
+    return len(records) if method_of(cfg) else sum(is_learned_from(cfg, record) for record in records)
 
 
 def inspect_evaluation(cfg: CfgNode, facts: Facts = NOTHING_KNOWN, *, assume_missing: bool = False) -> None:

@@ -15,6 +15,7 @@ from pycocotools.cocoeval import COCOeval
 from revisit.boxes.predictions_file import OF_PREDICTIONS
 from revisit.compat import has_compiled_operators
 from revisit.data.sources.coco_truth import read_coco, scored_coco
+from revisit.data.sources.voc_boxes import classes_scored
 from revisit.errors import without_secrets
 from revisit.evaluation.fast_coco import FastMatching, has_fast_coco
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
@@ -120,7 +121,10 @@ def _indexed(content: dict) -> COCO:
 
 @EVALUATOR_REGISTRY.register()
 class VOCEvaluator(PascalVOCDetectionEvaluator):
-    """Detectron2's, which reads the truth in the files of VOC's layout."""
+    """Detectron2's, which reads the truth in the files of VOC's layout; of the classes that the split shows, as COCO's.
+
+    Detectron2 gives a class without truth an AP of 0, or NaN, which its mean then has.
+    """
 
     TYPES = ("pascal_voc",)
     SCORES = (Score("bbox/AP"), Score("bbox/AP50"), Score("bbox/AP75"))
@@ -128,6 +132,20 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
 
     def __init__(self, dataset_name: str, cfg: CfgNode):
         super().__init__(dataset_name)
+        place = MetadataCatalog.get(dataset_name)
+        scored = classes_scored(Path(place.dirname), place.split)
+        self._scored = [number for number, name in enumerate(self._class_names) if name in scored]
+
+    def evaluate(self) -> dict | None:
+        names, found = self._class_names, self._predictions
+        if lacking := len(names) - len(self._scored):
+            logger.warning(f"{self._dataset_name} shows {lacking} of {len(names)} classes nowhere: AP is of the others")
+        self._class_names = [names[number] for number in self._scored]
+        self._predictions = {place: found[number] for place, number in enumerate(self._scored) if number in found}
+        try:
+            return super().evaluate()
+        finally:
+            self._class_names, self._predictions = names, found
 
 
 def tasks_of(cfg: CfgNode) -> list[str]:

@@ -35,8 +35,9 @@ from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.modeling import BACKBONE_REGISTRY, build_model
-from detectron2.modeling.meta_arch import RetinaNet
+from detectron2.modeling.meta_arch import RetinaNet, SemanticSegmentor
 from detectron2.modeling.meta_arch.dense_detector import permute_to_N_HWA_K
+from detectron2.modeling.meta_arch.semantic_seg import SemSegFPNHead
 
 DOCUMENT = (ROOT / "docs/weights.md").read_text()
 
@@ -165,6 +166,11 @@ def predicted(model: torch.nn.Module, names: list[str]) -> dict[str, list[torch.
     if isinstance(model, RetinaNet):
         scores = permute_to_N_HWA_K(model.head.cls_score(noise(1, 256, 2, 2)), len(names))
         return {name: [scores[..., n]] for n, name in enumerate(names)}
+    if isinstance(model, SemanticSegmentor):
+        head = model.sem_seg_head
+        layer = head.predictor if isinstance(head, SemSegFPNHead) else head.layers[-1]
+        scores = layer(noise(1, layer.in_channels, 2, 2))
+        return {name: [scores[:, n]] for n, name in enumerate(names)}
     heads = model.roi_heads
     scores, sides = heads.box_predictor(noise(3, heads.box_predictor.cls_score.in_features))
     sides = sides.unflatten(1, (-1, 4)).expand(-1, len(names), -1)
@@ -173,22 +179,31 @@ def predicted(model: torch.nn.Module, names: list[str]) -> dict[str, list[torch.
     return of_classes | {"background": [scores[:, -1]]}
 
 
-def test_a_detector_keeps_its_predictors_for_data_that_have_its_classes_in_another_order(tmp_path):
+@pytest.mark.parametrize("kind", ["thing_classes", "stuff_classes"])
+def test_a_network_keeps_its_predictors_for_data_that_have_its_classes_in_another_order(kind, tmp_path):
     load_plugins()
     classes, other = ["left", "dog", "cat", "owl"], ["cat", "owl", "left", "dog"]
-    MetadataCatalog.get("in_another_order").set(thing_classes=other)
-    common = f"MODEL.DEVICE cpu MODEL.ROI_HEADS.NUM_CLASSES 4 MODEL.RETINANET.NUM_CLASSES 4 OUTPUT_DIR {tmp_path}"
-    for recipe, own in {
-        "coco_mask_rcnn_R50_FPN": "MODEL.ROI_MASK_HEAD.CONV_DIM 8",
-        "coco_faster_rcnn_R50_FPN": "MODEL.ROI_BOX_HEAD.CLS_AGNOSTIC_BBOX_REG True",
-        "coco_retinanet_R50_FPN": "MODEL.RETINANET.NUM_CONVS 1",
-    }.items():
-        cfg = make_config(f"detection/{recipe}.yaml", f"{common} {own}".split())
+    MetadataCatalog.get(f"{kind}_in_another_order").set(**{kind: other})
+    counts = " ".join(f"MODEL.{name}.NUM_CLASSES 4" for name in ("ROI_HEADS", "RETINANET", "SEM_SEG_HEAD"))
+    common = f"MODEL.DEVICE cpu {counts} OUTPUT_DIR {tmp_path}"
+    pyramid = "MODEL.BACKBONE.NAME build_resnet_fpn_backbone MODEL.RESNETS.OUT_FEATURES ['res3','res4'] MODEL.FPN.IN_FEATURES ['res3','res4']"
+    detectors = {
+        "detection/coco_mask_rcnn_R50_FPN": "MODEL.ROI_MASK_HEAD.CONV_DIM 8",
+        "detection/coco_faster_rcnn_R50_FPN": "MODEL.ROI_BOX_HEAD.CLS_AGNOSTIC_BBOX_REG True",
+        "detection/coco_retinanet_R50_FPN": "MODEL.RETINANET.NUM_CONVS 1",
+    }
+    segmentations = {
+        "segmentation/voc_fcn_R50": "MODEL.SEM_SEG_HEAD.CONVS_DIM 8",
+        "segmentation/nyud_deeplab_R50": "MODEL.SEM_SEG_HEAD.CONVS_DIM 8",
+        "segmentation/cityscapes_fcn_R50": f"{pyramid} MODEL.SEM_SEG_HEAD.NAME SemSegFPNHead MODEL.SEM_SEG_HEAD.IN_FEATURES ['p4']",
+    }
+    for recipe, own in (detectors if kind == "thing_classes" else segmentations).items():
+        cfg = make_config(f"{recipe}.yaml", f"{common} {own}".split())
         torch.manual_seed(0)
         model = build_model(cfg)
         RevisitCheckpointer(model, with_values(cfg, {"DATASETS.TRAIN": ()})).save("detector", classes=classes)
         torch.manual_seed(1)
-        cfg = with_values(cfg, {"DATASETS.TRAIN": ("in_another_order",)})
+        cfg = with_values(cfg, {"DATASETS.TRAIN": (f"{kind}_in_another_order",)})
         started = build_model(cfg)
         RevisitCheckpointer(started, cfg).resume_or_load(str(tmp_path / "detector.pth"), resume=False)
         expected = predicted(model, classes)

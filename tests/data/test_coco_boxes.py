@@ -14,6 +14,7 @@ from trees import logged, one_line_error, refusal, write
 
 from projects.Labels import label_checks
 from projects.Labels.box_checks import check_fit, check_masks, inspect_boxes
+from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.data.sources import coco_truth
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_boxes import load_coco, load_coco_dict
@@ -21,7 +22,9 @@ from revisit.data.sources.coco_truth import run_lengths, scored_coco, true_coco
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
+from revisit.evaluation.box_evaluators import evaluated
 
+from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.coco import load_coco_json
 
@@ -221,8 +224,40 @@ def test_keypoints_whose_names_nothing_says_are_refused_before_the_run(coco):
     own = ["DATASETS.TRAIN", f"('{data}',)", "MODEL.KEYPOINT_ON", "True", "MODEL.DEVICE", "cpu"]
     cfg = make_config("detection/coco_faster_rcnn_R50_FPN.yaml", [*own, "MODEL.ROI_HEADS.NUM_CLASSES", "2"])
     assert "names 0 keypoints of 17" in refusal(inspect_training, cfg)
-    MetadataCatalog.get(data).set(keypoint_names=[f"point {n}" for n in range(17)], keypoint_flip_map=[])
+    name_keypoints(data)
     assert inspect_training(cfg) == 1
+
+
+def name_keypoints(data: str) -> None:
+    MetadataCatalog.get(data).set(keypoint_names=[f"point {n}" for n in range(17)], keypoint_flip_map=[])
+
+
+def learning_keypoints(data: str, *options: object) -> CfgNode:
+    own = ["DATASETS.TRAIN", f"('{data}',)", "MODEL.KEYPOINT_ON", True, "MODEL.DEVICE", "cpu", *options]
+    return make_config("detection/coco_faster_rcnn_R50_FPN.yaml", [*map(str, own), "MODEL.ROI_HEADS.NUM_CLASSES", "2"])
+
+
+@pytest.mark.parametrize("points", [None, [], [4, 4, 2] * 16])
+def test_objects_without_their_keypoints_are_refused_before_the_run(coco, points):
+    def leave_out(content: dict) -> None:
+        of_all("annotations", keypoints=[4, 4, 2] * 17)(content)
+        content["annotations"][1]["keypoints"] = points
+
+    data = coco(leave_out)
+    name_keypoints(data)
+    line = refusal(inspect_training, learning_keypoints(data))
+    assert "1 of 3 boxes" in line and "51 numbers; or MODEL.KEYPOINT_ON False" in line
+
+
+@pytest.mark.parametrize("least", [1, 3, 4])
+def test_epochs_count_the_images_whose_keypoints_are_enough_to_learn_from(coco, least):
+    data = coco(of_all("annotations", keypoints=[4, 4, 2] + [0, 0, 0] * 16))  # 3 in the one image
+    name_keypoints(data)
+    cfg = learning_keypoints(data, "MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE", least)
+    assert inspect_training(cfg) == (least <= 3)
+    if least <= 3:
+        loader = FinetuneLoader(cfg, mapper=lambda record: record)
+        assert loader.images[0]["count"] == 1
 
 
 def check_learned(name: str, *options: object) -> list[str]:
@@ -351,6 +386,14 @@ def test_an_area_is_that_of_a_mask_or_a_box_and_another_one_is_said(coco, area, 
     get_records(name)
     said = "1 of 3 boxes state an area that neither their mask nor their box has" in "".join(left_out(name))
     assert said == (expected != area)
+
+
+def test_keypoints_are_scored_whose_file_does_not_count_them(coco):
+    name = coco(of_all("annotations", keypoints=[4, 4, 2] + [0, 0, 0] * 16))
+    truth = scored_coco(json.loads(Path(name.rpartition(":")[2]).read_text()), Path(name.split(":")[1]), "boxes")
+    assert [each["num_keypoints"] for each in truth["annotations"]] == [1, 1, 1]
+    found = {**truth, "annotations": [{**each, "score": 0.9} for each in truth["annotations"]]}
+    assert evaluated(truth, found, "keypoints").stats[0] == 1
 
 
 def test_masks_of_images_too_large_to_be_decoded_are_read_and_never_drawn(coco):

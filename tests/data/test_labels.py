@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import tifffile
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -66,6 +67,20 @@ def test_ids_out_of_range_are_named_with_their_file(tmp_path, ids, classes, offs
 def test_a_mask_in_colours_or_in_grey_of_few_bits_is_refused(tmp_path, mode):
     Image.fromarray(IDS).convert(mode).save(tmp_path / "a.png")
     assert f"label map {tmp_path}/a.png is" in refusal(read_labels, tmp_path / "a.png", 21)
+
+
+@pytest.mark.parametrize(("photometric", "bits"), [("minisblack", 8), ("minisblack", 4), ("miniswhite", 8)])
+def test_a_tiff_whose_ids_a_reader_would_scale_or_invert_is_refused(tmp_path, photometric, bits):
+    tifffile.imwrite(tmp_path / "a.tif", IDS[:, :2] // 16 if bits < 8 else IDS, photometric=photometric)
+    if bits < 8:  # two ids a byte
+        with tifffile.TiffFile(tmp_path / "a.tif", mode="r+b") as file:
+            file.pages[0].tags["ImageWidth"].overwrite(4)
+            file.pages[0].tags["BitsPerSample"].overwrite(4)
+    if (photometric, bits) == ("minisblack", 8):
+        assert np.array_equal(read_labels(tmp_path / "a.tif", 21), IDS)
+    else:
+        kind = "with white as 0" if bits == 8 else "of less than 8 bits"
+        assert f"grey {kind}, so that its ids are not certain" in refusal(read_labels, tmp_path / "a.tif", 21)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])

@@ -9,11 +9,12 @@ from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.voc_boxes import voc_metadata
 from revisit.engine.data_checks import inspect_evaluation
+from revisit.evaluation.box_evaluators import VOCEvaluator
 
 from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.pascal_voc import load_voc_instances
-from detectron2.evaluation import PascalVOCDetectionEvaluator, pascal_voc_evaluation
+from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator, pascal_voc_evaluation
 from detectron2.structures import Boxes, Instances
 
 
@@ -62,8 +63,18 @@ def test_the_year_of_a_voc_tree_says_how_ap_is_taken(voc, tmp_path, place, writt
     assert (metadata["year"], metadata["year_is_known"]) == (year, is_known)
 
 
+def ap50(evaluator: DatasetEvaluator, record: dict, classes: list[int]) -> float:
+    """AP50 of one box of each class, all of them around the first dog."""
+    box, count = torch.tensor([[0.0, 10, 60, 40]]), len(classes)
+    found = Instances((50, 100), pred_boxes=Boxes(box.repeat(count, 1)), scores=torch.ones(count))
+    found.pred_classes = torch.tensor(classes)
+    evaluator.reset()
+    evaluator.process([record], [{"instances": found}])
+    return evaluator.evaluate()["bbox"]["AP50"]
+
+
 @pytest.mark.parametrize(("year", "ap"), [("VOC2007", 600 / 11), ("VOC2012", 50.0), ("", 600 / 11)])
-def test_half_of_the_dogs_without_a_mistake_score_by_the_year(voc, tmp_path, year, ap, recwarn):
+def test_half_of_the_dogs_without_a_mistake_score_by_the_year(voc, tmp_path, year, ap, recwarn, caplog):
     """Recall 0.5 at precision 1: 6 of the 11 points of recall, 0 to 0.5, or half of the area."""
     things = voc_xml_of(("dog", 1, 11, 60, 40), ("dog", 1, 1, 9, 9)).replace(
         "<bndbox>", "<pose/><truncated>0</truncated><difficult>0</difficult><bndbox>"
@@ -77,16 +88,21 @@ def test_half_of_the_dogs_without_a_mistake_score_by_the_year(voc, tmp_path, yea
     notes = logged(inspect_evaluation, cfg)
     assert any("11 points of recall" in text for _, text in notes) == (not year)
     (record,) = get_records(name)
-    evaluator = PascalVOCDetectionEvaluator(name)
-    evaluator.reset()
-    dog = Instances((50, 100), pred_boxes=Boxes(torch.tensor([[0.0, 10, 60, 40]])), scores=torch.ones(1))
-    dog.pred_classes = torch.tensor([record["annotations"][0]["category_id"]])
-    evaluator.process([record], [{"instances": dog}])
-    # One of 20 classes; the others have no truth, and AP 0.
-    assert evaluator.evaluate()["bbox"]["AP50"] == pytest.approx(ap / 20, rel=1e-6)
+    number = record["annotations"][0]["category_id"]
+    # Of the other classes, of which there is no truth, Detectron2 takes AP 0.
+    assert ap50(PascalVOCDetectionEvaluator(name), record, [number]) == pytest.approx(ap / 20, rel=1e-6)
+    assert ap50(VOCEvaluator(name, cfg), record, [number]) == pytest.approx(ap, rel=1e-6)
+    assert ap50(VOCEvaluator(name, cfg), record, [number, 0]) == pytest.approx(ap, rel=1e-6)  # no aeroplane is there
+    assert "shows 19 of 20 classes nowhere: AP is of the others" in caplog.text
     write(tmp_path / "Annotations/000001.xml", things.replace("<name>dog", "<name> dog", 1))
     pascal_voc_evaluation.parse_rec.cache_clear()
     assert "class ' dog'" in refusal(inspect_evaluation, cfg)
+
+
+def test_an_image_with_a_blank_in_its_name_is_refused_before_a_training(voc, tmp_path):
+    write(tmp_path / "ImageSets/Main/one.txt", ["my dog"])
+    line = one_line_error(f"{voc}:one")
+    assert "image 'my dog' has a blank in its name" in line and "expected voc_xml:" in line
 
 
 def test_a_voc_tree_without_sizes_has_those_of_its_images(voc, tmp_path):

@@ -10,8 +10,8 @@ from revisit.data.loading.sampler import GroupedBatchSampler, share_of_process
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.randomness import Stream, seed_global_generators
 from revisit.data.sources.class_names import names_of
+from revisit.data.sources.inspection import is_learned_from
 from revisit.data.sources.records import fingerprint
-from revisit.data.sources.subsets import is_labelled
 from revisit.errors import expect
 from revisit.keys import network_of
 
@@ -56,13 +56,8 @@ class FinetuneLoader:
         name = cfg.DATALOADER.SAMPLER_TRAIN
         message = f"DATALOADER.SAMPLER_TRAIN is {name}: expected TrainingSampler, the one that resumes exactly"
         expect(name == "TrainingSampler", message)
-        records = get_detection_dataset_dicts(
-            cfg.DATASETS.TRAIN,
-            filter_empty=False,
-            min_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE if cfg.MODEL.KEYPOINT_ON else 0,
-        )
-        if cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS and "annotations" in records[0]:
-            records = [record for record in records if is_labelled(record)]  # Detectron2 would know no BACKGROUND
+        records = get_detection_dataset_dicts(cfg.DATASETS.TRAIN, filter_empty=False)
+        records = [record for record in records if is_learned_from(cfg, record)]
         # Of all data sets together, as Detectron2 gives them; their classes are the first one's.
         self.images = fingerprint(records, classes=names_of(cfg.DATASETS.TRAIN[0]))
         # Masks and depth name no size, and are cut to one.

@@ -50,13 +50,26 @@ def read_coco(file: Path) -> Any:
 def scored_coco(content: Any, images: Path, source: str) -> dict:
     """The truth of a dict in COCO's format, with what pycocotools takes for granted when it scores.
 
-    That is ``iscrowd`` of each annotation, and ids from 1 on, because a hit of id 0 counts as none.
+    That is ``iscrowd`` of each annotation, ``num_keypoints`` of one with keypoints, and ids from 1 on, because a hit of
+    id 0 counts as none.
     """
     truth, _ = true_coco(content, images, source)
     if "annotations" in truth:
         numbered = enumerate(truth["annotations"], start=1)
-        truth["annotations"] = [{"iscrowd": 0, **annotation, "id": number} for number, annotation in numbered]
+        truth["annotations"] = [{**_taken_for_granted(annotation), "id": number} for number, annotation in numbered]
     return truth
+
+
+def _taken_for_granted(annotation: dict) -> dict:
+    """An annotation with what a file may leave out."""
+    if "keypoints" in annotation:
+        annotation = {"num_keypoints": keypoints_seen([annotation]), **annotation}
+    return {"iscrowd": 0, **annotation}
+
+
+def keypoints_seen(annotations: Iterable[dict]) -> int:
+    """How many keypoints of objects are labelled, each x, y and 0 where it is not."""
+    return sum(state > 0 for annotation in annotations for state in (annotation.get("keypoints") or ())[2::3])
 
 
 def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]:

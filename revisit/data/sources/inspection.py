@@ -4,7 +4,9 @@ import logging
 
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
+from revisit.data.sources.coco_truth import keypoints_seen
 from revisit.data.sources.records import Records, shared_pairs, such_as
+from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect, first_few
 from revisit.keys import Decision, Facts, architecture_of, integer, network_of, of_detectron2, value_of
 
@@ -57,6 +59,17 @@ of_detectron2(
     resolve=classes_of_data,
     off=0,
 )
+
+
+def is_learned_from(cfg: CfgNode, record: dict) -> bool:
+    """Whether a finetuning shows an image to the network. It leaves out images of boxes that have none, with
+    DATALOADER.FILTER_EMPTY_ANNOTATIONS, and those with fewer keypoints than MIN_KEYPOINTS_PER_IMAGE."""
+    if "annotations" not in record:
+        return True
+    least = cfg.MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE if cfg.MODEL.KEYPOINT_ON else 0
+    if least and keypoints_seen(record["annotations"]) < least:
+        return False
+    return is_labelled(record) or not cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS  # Detectron2 would know no BACKGROUND
 
 
 def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> Records:

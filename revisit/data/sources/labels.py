@@ -12,6 +12,7 @@ from PIL import Image
 from revisit.arrays import array_in, map_array, read_array
 from revisit.data.images.image_bytes import AS_STORED, WINDOW, first_bytes, read_bytes
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
+from revisit.data.images.tiff_tags import BITS, PHOTOMETRIC
 from revisit.errors import UserError, first_few, translated
 from revisit.files import written_whole
 
@@ -19,6 +20,7 @@ VOID = 255  # the train id of pixels without a class
 _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
 PathLike = str | os.PathLike[str]
 Window = tuple[int, int, int, int]  # left, top, right and bottom, px
+WHITE_IS_ZERO = 0  # of PHOTOMETRIC: PIL gives 255 - id
 _one_at_a_time = threading.Lock()
 
 
@@ -136,13 +138,19 @@ def _all_ids(file_name: PathLike) -> np.ndarray:
         open(file_name, "rb") as file,
         open_image(file) as image,
     ):
-        mode, ids = image.mode, np.asarray(image)
+        mode, ids, tags = image.mode, np.asarray(image), getattr(image, "tag_v2", {})
         file.seek(0)
         header = file.read(26)
     # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
-    has_few_bits = mode == "1" or (header.startswith(PNG_MAGIC) and header[24] < 8 and header[25] == 0)
-    if has_few_bits or mode not in _ID_MODES:
-        kind = "grey of less than 8 bits, so that its ids are not certain" if has_few_bits else f"in mode {mode}"
+    is_grey_png = header.startswith(PNG_MAGIC) and header[25] == 0
+    bits = header[24] if is_grey_png else min(tags.get(BITS, [8]))
+    has_few_bits = mode == "1" or (mode == "L" and bits < 8)
+    is_inverted = tags.get(PHOTOMETRIC) == WHITE_IS_ZERO and mode == "L"
+    if has_few_bits or is_inverted or mode not in _ID_MODES:
+        kind = f"in mode {mode}"
+        if has_few_bits or is_inverted:
+            what = "of less than 8 bits" if has_few_bits else "with white as 0"
+            kind = f"grey {what}, so that its ids are not certain"
         message = f"label map {file_name} is {kind}: expected one id a pixel, by a palette (mode P) or in 8 or 16 bits"
         raise UserError(f"{message}; a mask in colours has to be turned into ids first")
     return ids

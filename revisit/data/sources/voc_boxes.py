@@ -27,6 +27,8 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
     file = path / "ImageSets" / "Main" / f"{split}.txt"
     expect(file.parent.is_dir() or not path.is_dir(), f"split file {file} not found; {TWO_FOLDERS}")
     for name in read_split(file):
+        blank = f"{file}: image {name!r} has a blank in its name, at which VOC's files of results end it"
+        expect(len(name.split()) == 1, f"{blank}: expected voc_xml:, or another name")
         image = image_of(path / "JPEGImages" / name)
         file = path / "Annotations" / f"{name}.xml"
         size, objects = read_voc_annotation(file, image, classes)
@@ -66,6 +68,13 @@ def year_of_voc(path: Path, split: str) -> int | None:
         in_path = YEAR_OF_PATH.findall(str(path.resolve()))
         years = set(map(int, in_path[-1:]))
     return years.pop() if len(years) == 1 else None
+
+
+def classes_scored(path: Path, split: str) -> set[str]:
+    """The classes that a split of a tree has objects of, but difficult ones, which are not counted."""
+    names = read_split(path / "ImageSets" / "Main" / f"{split}.txt")
+    read = (read_voc_annotation(path / "Annotations" / f"{name}.xml", path / name)[1] for name in names)
+    return {thing.label for objects in read for thing in objects if not thing.is_difficult}
 
 
 class VOCObject(NamedTuple):
