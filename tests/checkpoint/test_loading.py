@@ -186,7 +186,8 @@ def test_a_network_keeps_its_predictors_for_data_that_have_its_classes_in_anothe
     MetadataCatalog.get(f"{kind}_in_another_order").set(**{kind: other})
     counts = " ".join(f"MODEL.{name}.NUM_CLASSES 4" for name in ("ROI_HEADS", "RETINANET", "SEM_SEG_HEAD"))
     common = f"MODEL.DEVICE cpu {counts} OUTPUT_DIR {tmp_path}"
-    pyramid = "MODEL.BACKBONE.NAME build_resnet_fpn_backbone MODEL.RESNETS.OUT_FEATURES ['res3','res4'] MODEL.FPN.IN_FEATURES ['res3','res4']"
+    maps = "MODEL.RESNETS.OUT_FEATURES ['res3','res4'] MODEL.FPN.IN_FEATURES ['res3','res4']"
+    pyramid = f"MODEL.BACKBONE.NAME build_resnet_fpn_backbone {maps} MODEL.SEM_SEG_HEAD.IN_FEATURES ['p4']"
     detectors = {
         "detection/coco_mask_rcnn_R50_FPN": "MODEL.ROI_MASK_HEAD.CONV_DIM 8",
         "detection/coco_faster_rcnn_R50_FPN": "MODEL.ROI_BOX_HEAD.CLS_AGNOSTIC_BBOX_REG True",
@@ -195,7 +196,7 @@ def test_a_network_keeps_its_predictors_for_data_that_have_its_classes_in_anothe
     segmentations = {
         "segmentation/voc_fcn_R50": "MODEL.SEM_SEG_HEAD.CONVS_DIM 8",
         "segmentation/nyud_deeplab_R50": "MODEL.SEM_SEG_HEAD.CONVS_DIM 8",
-        "segmentation/cityscapes_fcn_R50": f"{pyramid} MODEL.SEM_SEG_HEAD.NAME SemSegFPNHead MODEL.SEM_SEG_HEAD.IN_FEATURES ['p4']",
+        "segmentation/cityscapes_fcn_R50": f"{pyramid} MODEL.SEM_SEG_HEAD.NAME SemSegFPNHead",
     }
     for recipe, own in (detectors if kind == "thing_classes" else segmentations).items():
         cfg = make_config(f"{recipe}.yaml", f"{common} {own}".split())
