@@ -304,7 +304,7 @@ def _loaded(content: bytes, loader: type) -> Any:
 def read_json(path: str | Path) -> Any:
     """The plain values of a JSON file. Raises UserError where there is none, or one of too many levels."""
     try:
-        return json.loads(input_file(path).read_text(encoding="utf-8"))
+        return json.loads(input_file(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}: expected a JSON file") from error
     except (ValueError, RecursionError) as error:

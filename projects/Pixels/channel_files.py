@@ -6,12 +6,13 @@ image. A record's ``file_name`` is the first channel's; its ``channel_files`` ar
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from revisit.data.sources.catalog import get_records, metadata_of_part
 from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.records import CHANNEL_FILES
+from revisit.data.sources.records import CHANNEL_FILES, Records
 from revisit.errors import UserError, expect, first_few
 
 FILES = "files"
@@ -29,7 +30,8 @@ def patterns_of(text: str | Sequence[str]) -> tuple[str, ...]:
         leaves = os.path.isabs(pattern) or ".." in pattern.split("/")
         sound = pattern.count("{}") == 1 and not leaves
         expect(sound, f"INPUT.CHANNEL_FILES {pattern}: expected a file's name with one {{}}, such as {{}}_nir.tif")
-    expect(len(set(patterns)) == len(patterns), f"INPUT.CHANNEL_FILES names {patterns[0]} twice" if patterns else "")
+    twice = [pattern for pattern, count in Counter(patterns).items() if count > 1]
+    expect(not twice, f"INPUT.CHANNEL_FILES names {first_few(twice)} twice")
     return patterns
 
 
@@ -61,6 +63,13 @@ def load_channel_files(name: str, text: str) -> LabelledSet:
     if missing:
         raise UserError(f"{name}: of {len(images)} images {len(missing)} files are missing: {first_few(missing)}")
     return LabelledSet(images, class_metadata(name))
+
+
+def expect_one_file_each(records: Records, name: str, expected: str) -> None:
+    """Raise UserError where what is written would have the first channel alone."""
+    in_files = any(CHANNEL_FILES in record for record in records)
+    problem = f"{name}: each channel has a file of its own, of which the first alone would be read"
+    expect(not in_files, f"{problem}: {expected}")
 
 
 def with_files(name: str, patterns: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from projects.Pixels.survey import Survey, survey
 from revisit.checkpoint.start import start
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.errors import expect
+from revisit.errors import expect, translated
 from revisit.keys import Decision, Facts, Rule, declare, of_detectron2
 
 from detectron2.config import CfgNode
@@ -83,11 +83,14 @@ def _mix(value: object, channels: Sequence[str]) -> tuple[tuple[float, ...], ...
     if value in (None, "auto") or not channels:
         return ()
     shown = words_in(value) if isinstance(value, str) else value
-    if not all(isinstance(each, str) for each in shown):
-        return tuple(tuple(map(float, row)) for row in shown)
-    unknown = [name for name in shown if name not in channels]
-    expect(not unknown and len(shown) == 3, f"{SHOWN} {shown}: expected three of {', '.join(channels)}")
-    return tuple(tuple(float(name == channel) for channel in channels) + (0.0,) for name in shown)
+    problem = f"{SHOWN} {value}: expected three of {', '.join(channels)}"
+    expect(isinstance(shown, list | tuple), problem)
+    if any(isinstance(each, list | tuple) for each in shown):
+        with translated(problem, content=True):
+            return tuple(tuple(map(float, row)) for row in shown)
+    names = list(map(str, shown))  # channels without a name are called 1, 2 and so on
+    expect(len(names) == 3 and set(names) <= set(channels), problem)
+    return tuple(tuple(float(name == channel) for channel in channels) + (0.0,) for name in names)
 
 
 def flags_of_format(pixels: PixelFormat) -> dict[str, Any]:

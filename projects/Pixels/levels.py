@@ -1,15 +1,17 @@
 """From the samples of a file to grey levels of 0 to 255 in the channels that a PixelFormat has."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from projects.Pixels.channel_files import files_of
 from projects.Pixels.sample_files import read_samples
 from projects.Pixels.samples import Samples, any_of, with_missing
-from revisit.data.images.image_bytes import DeepImageError, read_bytes
+from revisit.data.images.image_bytes import WINDOW, DeepImageError, read_bytes
 from revisit.data.images.opening import strips
 from revisit.data.images.pixel_format import COLOURS, PixelFormat
+from revisit.data.images.reader import size_if_known
 from revisit.data.sources.records import CHANNEL_FILES
 
 EIGHT_BITS = (0.0, 255.0)
@@ -40,9 +42,19 @@ def _samples_in_files(data: bytes, record: dict, pixels: PixelFormat) -> Samples
     files = record.get(CHANNEL_FILES) or (files_of(name, pixels.files) if pixels.files else ())
     whole = read_samples(data, name)
     if files:
+        if WINDOW in record:
+            _check_sizes(tuple(files))
         others = [read_samples(read_bytes(record | {"file_name": file}), file) for file in files[1:]]
         whole = _joined([whole, *others], files)
     return whole
+
+
+@lru_cache(maxsize=1024)
+def _check_sizes(files: tuple[str, ...]) -> None:
+    """Raises DeepImageError for files of one image that differ in size, in which a window is another place."""
+    sizes = {file: "{width} x {height} px".format(**size_if_known(file)) for file in files}
+    if len(set(sizes.values())) > 1:
+        raise DeepImageError(f"files of one image differ in size: {', '.join(map(' '.join, sizes.items()))}")
 
 
 def _joined(parts: list[Samples], files: Sequence[str]) -> Samples:

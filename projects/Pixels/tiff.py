@@ -112,13 +112,13 @@ def stored_samples(file_name: str, window: Window) -> np.ndarray:
 
 def tags_to_keep(file_name: str) -> list[tuple]:
     """Of a TIFF, as tifffile writes them: where the image lies, what GDAL says of it, and its mark of no data where
-    samples are those of the file; of another file none."""
+    samples are those of the file and no mask says more; of another file none."""
     if not first_bytes(file_name).startswith(TIFF_MAGICS):
         return []
     with opened(file_name) as file:
-        _, (page, *_) = _pages(file)
-        is_as_stored = page.photometric in (_BLACK_IS_ZERO, _RGB)
-        kept = [page.tags.get(code) for code in (*_OF_PLACE, GDAL_METADATA, *[NODATA] * is_as_stored)]
+        pages, (page, *_) = _pages(file)
+        says_all = page.photometric in (_BLACK_IS_ZERO, _RGB) and _mask_of(pages, page) is None
+        kept = [page.tags.get(code) for code in (*_OF_PLACE, GDAL_METADATA, *[NODATA] * says_all)]
         return [(tag.code, int(tag.dtype), tag.count, tag.value, True) for tag in kept if tag is not None]
 
 

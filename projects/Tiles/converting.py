@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from projects.Pixels.channel_files import expect_one_file_each
 from projects.Pixels.samples import Samples
 from projects.Pixels.tiff import MASK, NODATA, Window, tags_to_keep
 from projects.Pixels.write_tiff import check_tifffile, tiff_layout, tifffile
@@ -27,17 +28,23 @@ logger = logging.getLogger(__name__)
 
 def convert(data: str, folder: Path) -> str:
     """Write each image of a data set, or the image of one file, below ``folder`` as a TIFF of its name; those that are
-    there stay. Returns in words what there is. Raises UserError where an image cannot be read by windows."""
+    there stay, but of a file that has been written since. Returns in words what there is.
+
+    Raises:
+        UserError: an image cannot be read by windows, or has a file for each channel.
+    """
     check_tifffile()
     records = [{"file_name": data}] if os.path.isfile(data) else get_records(data)
     expect_file_names(records, data)
+    expect_one_file_each(records, data, "name its folder, and each file is converted")
     files = [os.path.abspath(record["file_name"]) for record in records]
     root = folder_of(records, data)
     targets = [(folder / os.path.relpath(file, root)).with_suffix(".tif") for file in files]
     expect(len({*targets}) == len(targets), f"{data}: names of images differ in their suffixes alone")
     expect({*map(str, targets)}.isdisjoint(files), f"{folder} has the images themselves: expected another --output")
     for file, target in zip(files, targets, strict=True):
-        if not target.exists():
+        is_there = target.exists() and target.stat().st_mtime >= os.stat(file).st_mtime
+        if not is_there:
             target.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(target) as temporary:
                 write_tiled(file, temporary)

@@ -13,7 +13,7 @@ from revisit.errors import expect, translated
 from revisit.files import read_json
 
 _SQLITE, _SHAPEFILE = b"SQLite format 3\0", b"\0\0\x27\n"
-_CRS = re.compile(r"(?:^|:)(EPSG|OGC):[\d.]*:?(\w+)$")  # as GeoJSON names one
+_CRS = re.compile(r"(?:^|:)(EPSG|OGC):(?:[\d.]*:)?(\w+)$")  # as GeoJSON names one
 
 
 class Shapes(NamedTuple):

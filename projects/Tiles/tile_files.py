@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from projects.Pixels.channel_files import expect_one_file_each
 from projects.Tiles.tiled_names import TILES
 from projects.Tiles.window_files import window_bytes
 from projects.Tiles.windows import Tiling
@@ -35,6 +36,7 @@ def write_tiles(name: str, tiling: Tiling, folder: Path) -> str:
         UserError: the folder is of other windows, or those of two images would have one name.
     """
     records = get_records(f"{TILES}:{tiling}:{name}")
+    expect_one_file_each(records, name, f"trainings read {TILES}:{tiling}:{name} as it is")
     Record(folder, {"data": name, "tiles": str(tiling), "windows": fingerprint(records)}).claim()
     names = _names(records, name)
     pairs = list(zip(records, names, strict=True))

@@ -211,6 +211,11 @@ def test_boxes_are_counted_and_doubtful_ones_shown_by_an_example(coco, tmp_path)
         (of("annotations", bbox=[0.1, 0.2, 0.5, 0.5]), "1 of 3 boxes, such as x0, y0, x1, y1 = 0.1, 0.2, 0.6, 0.7 in"),
         (of("annotations", bbox=[0.9, 0.8, 0.5, 0.4]), "in the first two pixels, so shares of the image"),  # of centres
         (lambda content: content.pop("annotations"), "no box"),
+        (of("annotations", keypoints=5), "annotations[0]: keypoints 5, expected x, y in px and 0, 1 or 2 of each"),
+        (of("annotations", keypoints=[1, 2, "a"]), "annotations[0]: keypoints [1, 2, 'a'], expected"),
+        (of("annotations", keypoints=[1, 2]), "annotations[0]: keypoints [1, 2], expected"),
+        (of("categories", id="1"), "ids of categories are numbers and texts: expected the one or the other"),
+        (of("images", file_name="../secret.png"), "'../secret.png' leads out of the folder of images"),
         (of_all("annotations", iscrowd=1), "no box but 3 of crowds"),
         (of_all("images", width=40, height=60), "a.jpg has 60 x 40 px and its annotation 40 x 60 px"),
     ],

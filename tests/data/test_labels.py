@@ -80,7 +80,9 @@ def test_a_tiff_whose_ids_a_reader_would_scale_or_invert_is_refused(tmp_path, ph
         assert np.array_equal(read_labels(tmp_path / "a.tif", 21), IDS)
     else:
         kind = "with white as 0" if bits == 8 else "of less than 8 bits"
-        assert f"grey {kind}, so that its ids are not certain" in refusal(read_labels, tmp_path / "a.tif", 21)
+        for window in (None, (0, 0, 1, 1)):
+            line = refusal(read_labels, tmp_path / "a.tif", 21, window=window)
+            assert f"grey {kind}, so that its ids are not certain" in line
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])

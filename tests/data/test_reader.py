@@ -124,6 +124,16 @@ def test_an_image_is_upright_and_so_is_the_size_by_its_head(tmp_path, orientatio
         assert read_size(path) == {"height": image.shape[0], "width": image.shape[1]}
 
 
+@pytest.mark.parametrize("like_pil", [False, True])
+def test_an_orientation_in_xmp_alone_turns_nothing_for_any_reader(tmp_path, like_pil):
+    packet = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (60, 40)).save(path, xmp=packet)
+    record = {"file_name": str(path)}
+    assert require_record(record, PHOTOGRAPHS, like_pil=like_pil).shape == (40, 60, 3)
+    assert read_size(path) == {"height": 40, "width": 60}
+
+
 def originals() -> dict[str, bytes]:
     """One file of every kind that folders of images hold, by the name of the kind, whose end is its suffix."""
     y, x = np.mgrid[0:48, 0:64]

@@ -246,7 +246,10 @@ def turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
 
 
 def orientation_of(image: Image.Image) -> object:
-    """EXIF's, by which ``turned`` makes an image upright; None where nothing says it."""
+    """EXIF's, by which ``turned`` makes an image upright; None where nothing says it. Not XMP's, which OpenCV and
+    browsers do not read."""
+    for packet in ("xmp", "XML:com.adobe.xmp"):
+        image.info.pop(packet, None)  # of which getexif would take it
     try:
         return image.getexif().get(_ORIENTATION)
     except Exception:  # damaged metadata raise whatever their bytes trip; the pixels may be whole

@@ -96,6 +96,10 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     with translated(source, content=True):
         for key in ("id", "name"):
             _expect_different([category[key] for category in categories], f"categories have the same {key}")
+        for part, entries in {"categories": categories, "images": pictures}.items():
+            texts = [isinstance(entry["id"], str) for entry in entries]
+            if any(texts) and not all(texts):
+                raise ValueError(f"ids of {part} are numbers and texts: expected the one or the other")
         _complete(pictures, folder)
     truth = {**content, "categories": categories, "images": pictures}
     if "annotations" not in content:
@@ -174,6 +178,8 @@ def _file_name(picture: dict, folder: str) -> str:
     name = picture["file_name"]
     if not isinstance(name, str):
         raise ValueError(f"file_name {name!r}, expected a text")
+    if ".." in name and not os.path.isabs(name) and os.path.normpath(name).startswith(".."):
+        raise ValueError(f"file_name {name!r} leads out of the folder of images, {folder}: expected one below it")
     if os.path.exists(os.path.join(folder, name)):
         return name
     _, is_address, quoted = name.partition(LOCAL_FILE)
@@ -208,7 +214,8 @@ def _stand_as_meant(annotations: list | None, ids: set, picture_of: dict) -> np.
 
 def _is_plain(entry: dict) -> bool:
     is_crowd = entry.get("iscrowd", 0)
-    return type(is_crowd) is int and 0 <= is_crowd <= 1 and not entry.get("ignore") and "segmentation" not in entry
+    is_known = type(is_crowd) is int and 0 <= is_crowd <= 1 and not entry.get("ignore")
+    return is_known and "segmentation" not in entry and not entry.get("keypoints")
 
 
 def _annotation(entry: dict, ids: set, picture_of: dict, notes: dict[str, list[str]]) -> dict | None:
@@ -275,6 +282,9 @@ def _check_annotation(entry: dict) -> None:
         raise ValueError(f"iscrowd {entry['iscrowd']!r}, expected 0 or 1")
     if entry.get("ignore"):
         raise ValueError(f"ignore {entry['ignore']!r}, expected iscrowd in its place")
+    points = entry.get("keypoints")
+    if points and not (_are_numbers(points) and len(points) % 3 == 0):
+        raise ValueError(f"keypoints {str(points)[:80]}, expected x, y in px and 0, 1 or 2 of each")
 
 
 def _are_numbers(values: Any) -> bool:

@@ -3,6 +3,7 @@
 import io
 import os
 import threading
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from PIL import Image
 from revisit.arrays import array_in, map_array, read_array
 from revisit.data.images.image_bytes import AS_STORED, WINDOW, first_bytes, read_bytes
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
-from revisit.data.images.tiff_tags import BITS, PHOTOMETRIC
+from revisit.data.images.tiff_tags import BITS, PHOTOMETRIC, tags_of
 from revisit.errors import UserError, first_few, translated
 from revisit.files import written_whole
 
@@ -20,7 +21,8 @@ VOID = 255  # the train id of pixels without a class
 _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
 PathLike = str | os.PathLike[str]
 Window = tuple[int, int, int, int]  # left, top, right and bottom, px
-WHITE_IS_ZERO = 0  # of PHOTOMETRIC: PIL gives 255 - id
+WHITE_IS_ZERO, BLACK_IS_ZERO = 0, 1  # of PHOTOMETRIC; of 8 bits with white as 0, PIL gives 255 - id
+UNCERTAIN = "grey {}, so that its ids are not certain"
 _one_at_a_time = threading.Lock()
 
 
@@ -125,6 +127,10 @@ def _kept_ids(file_name: str, time: int) -> np.ndarray:
 
 def _ids_of_tiff(file_name: PathLike, window: Window) -> np.ndarray:
     with translated(f"reading label map {file_name}", content=True):
+        with open(file_name, "rb") as file:
+            problem = _uncertain_grey(tags_of(file))
+        if problem:
+            raise ValueError(f"{problem}: expected 8 or 16 bits, and black as 0")
         data = read_bytes({"file_name": os.fspath(file_name), WINDOW: window, AS_STORED: True})
         values = array_in(io.BytesIO(data), len(data))
         if values.dtype.kind not in "iu" or values.shape[2] != 1:
@@ -142,15 +148,18 @@ def _all_ids(file_name: PathLike) -> np.ndarray:
         file.seek(0)
         header = file.read(26)
     # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
-    is_grey_png = header.startswith(PNG_MAGIC) and header[25] == 0
-    bits = header[24] if is_grey_png else min(tags.get(BITS, [8]))
-    has_few_bits = mode == "1" or (mode == "L" and bits < 8)
-    is_inverted = tags.get(PHOTOMETRIC) == WHITE_IS_ZERO and mode == "L"
-    if has_few_bits or is_inverted or mode not in _ID_MODES:
-        kind = f"in mode {mode}"
-        if has_few_bits or is_inverted:
-            what = "of less than 8 bits" if has_few_bits else "with white as 0"
-            kind = f"grey {what}, so that its ids are not certain"
+    has_few_bits = mode == "1" or (header.startswith(PNG_MAGIC) and header[24] < 8 and header[25] == 0)
+    problem = UNCERTAIN.format("of less than 8 bits") if has_few_bits else _uncertain_grey(tags)
+    if problem or mode not in _ID_MODES:
+        kind = problem or f"in mode {mode}"
         message = f"label map {file_name} is {kind}: expected one id a pixel, by a palette (mode P) or in 8 or 16 bits"
         raise UserError(f"{message}; a mask in colours has to be turned into ids first")
     return ids
+
+
+def _uncertain_grey(tags: Mapping) -> str:
+    """What is wrong with the ids of a TIFF, by its tags; "" of what is none, or has a palette."""
+    bits, photometric = min(tags.get(BITS, [8])), tags.get(PHOTOMETRIC)
+    if photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and bits < 8:
+        return UNCERTAIN.format("of less than 8 bits")
+    return UNCERTAIN.format("with white as 0") if photometric == WHITE_IS_ZERO and bits == 8 else ""

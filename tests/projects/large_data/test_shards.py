@@ -78,7 +78,8 @@ def test_shards_know_the_names_of_their_classes(images, made, shards):
     """So that a kNN with a bank in another order of classes compares the same ones; index.npz made again, too."""
     pack(f"--output {shards}")
     for place in (made[0], shards):
-        assert load_shards(str(place)).metadata["thing_classes"] == ["class0", "class1", "class2"]
+        classes = load_shards(str(place)).metadata["thing_classes"]
+        assert classes == ["class0", "class1", "class2"] and {type(name) for name in classes} == {str}
     records = get_records(f"shards:{shards}", ("class2", "class0", "class1"))
     expected = {"class0": 1, "class1": 2, "class2": 0}
     originals = load_class_folders(images)

@@ -13,6 +13,7 @@ from trees import logged
 from projects.Pixels.channels import pairs_of
 from projects.Pixels.tiff import NODATA
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
+from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_record
 from revisit.data.views.looks import LOOK_REGISTRY
@@ -154,6 +155,9 @@ def test_values_in_a_tenth_of_their_range_are_worth_a_warning(tmp_path):
         ("INPUT.CHANNEL_FILES", "red.tif"),
         ("INPUT.CHANNELS", "a b"),
         ("VIEW.CHANNELS", "1 2 9"),
+        ("VIEW.CHANNELS", "3"),
+        ("VIEW.CHANNELS", "[[1, 0], 'a']"),
+        ("INPUT.CHANNEL_FILES", "{}_a.tif {}_b.tif {}_b.tif"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, opts):
@@ -201,6 +205,17 @@ def test_channels_in_files_of_their_own_are_one_image(tmp_path):
         decided(f"list:{folder / 'first.txt'}", "INPUT.CHANNEL_FILES", "{}_D.npy {}_F.npy", output=tmp_path)
 
 
+def test_files_of_one_image_that_differ_in_size_are_refused_in_windows_too(tmp_path):
+    for name, side in {"R": 64, "N": 128}.items():
+        tifffile.imwrite(tmp_path / f"x_{name}.tif", np.tile(np.arange(side, dtype=np.uint8), (side, 1)))
+    pixels = format_of({"INPUT.CHANNELS": ["R", "N"], "INPUT.RANGE": "0 255"}, [])
+    files = [str(tmp_path / f"x_{name}.tif") for name in "RN"]
+    record = {"file_name": files[0], "channel_files": files}
+    for window in ({}, {"window": (32, 0, 64, 32)}):
+        with pytest.raises(UnreadableImageError, match="differ in size"):
+            read_record(record | window, pixels)
+
+
 def test_deep_photographs_in_tiffs_need_no_tifffile(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tifffile", None)
     for number in range(3):
@@ -210,8 +225,9 @@ def test_deep_photographs_in_tiffs_need_no_tifffile(tmp_path, monkeypatch):
     assert cfg.INPUT.BIT_DEPTH == 12 and cfg.INPUT.CHANNELS is None and cfg.INPUT.RANGE is None
 
 
-def test_pictures_show_three_channels_that_are_named(tmp_path):
-    cfg = decided(write_arrays(tmp_path / "a"), "VIEW.CHANNELS", "5 1 3", output=tmp_path)
+@pytest.mark.parametrize("named", ["5 1 3", "(5, 1, 3)", "['5', '1', '3']"])
+def test_pictures_show_three_channels_that_are_named(named, tmp_path):
+    cfg = decided(write_arrays(tmp_path / "a"), "VIEW.CHANNELS", named, output=tmp_path)
     pixels = pixel_format(cfg)
     image = read_record({"file_name": str(tmp_path / "a" / "0.npy")}, pixels)
     np.testing.assert_array_equal(pixels.picture(image), image[..., [4, 0, 2]])

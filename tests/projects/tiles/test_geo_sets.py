@@ -74,6 +74,17 @@ def test_labels_of_any_crs_lie_on_their_pixels(name, crs, scans, tmp_path):
     assert rest["iscrowd"] == 1 and rest["ignored"] and "ignored" not in whole
 
 
+@pytest.mark.parametrize("spelling", ["EPSG:25832", "urn:ogc:def:crs:EPSG::25832", "urn:ogc:def:crs:EPSG:9.6:25832"])
+def test_a_geojson_names_its_crs_in_a_short_or_a_long_way_also_after_a_byte_order_mark(spelling, scans, tmp_path):
+    labels = write_labels(tmp_path / "a.geojson", "EPSG:25832")
+    content = json.loads(labels.read_text())
+    content["crs"] = {"type": "name", "properties": {"name": spelling}}
+    expected = get_records(f"geo:{scans}:{labels}")
+    other = tmp_path / "b.geojson"
+    other.write_text(json.dumps(content), encoding="utf-8-sig")
+    assert get_records(f"geo:{scans}:{other}") == expected
+
+
 def test_what_is_left_out_is_counted(scans, tmp_path):
     write_tiff(scans / "plain.tif", [])
     labels = write_labels(tmp_path / "a.gpkg", shapes=[*SHAPES, shapely.Point(3, 4)], Label=[*KINDS, "oak"])

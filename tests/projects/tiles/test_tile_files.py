@@ -56,7 +56,9 @@ def test_windows_of_scans_are_tiffs_of_the_same_samples(tmp_path):
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "out/sub/a_0_50.tif"), values[50:])
 
 
-@pytest.mark.parametrize("kind", ["strips.tif", "masked.tif", "photo.jpg", "alpha.png", "array.npy", "floats.npy"])
+@pytest.mark.parametrize(
+    "kind", ["strips.tif", "masked.tif", "both.tif", "photo.jpg", "alpha.png", "array.npy", "floats.npy"]
+)
 def test_a_converted_image_is_tiled_and_has_the_same_samples(kind, tmp_path):
     file = tmp_path / kind
     values = scan((700, 1100))
@@ -64,9 +66,12 @@ def test_a_converted_image_is_tiled_and_has_the_same_samples(kind, tmp_path):
     if kind == "strips.tif":
         values[:40, :30] = 0
         write_scan(file, values, tile=None, rowsperstrip=50, extratags=geo)
-    elif kind == "masked.tif":
+    elif kind in ("masked.tif", "both.tif"):
+        marks = [geo[-1]] if kind == "both.tif" else []
+        values[:40, :30] = 0
         with tifffile.TiffWriter(file) as writer:
-            writer.write(values, photometric="minisblack", planarconfig="contig", metadata=None)
+            how = {"photometric": "minisblack", "planarconfig": "contig", "extratags": marks}
+            writer.write(values, metadata=None, **how)
             writer.write(np.arange(700)[:, None] > np.arange(1100), subfiletype=4, photometric="minisblack")
     elif kind.endswith("npy"):
         floats = values / np.float32(7)
@@ -104,4 +109,18 @@ def test_what_is_converted_stays_and_is_never_its_own_target(tmp_path):
     run(f"{command}out", tmp_path)
     now = files_below(tmp_path / "out")
     assert now.keys() == written.keys() == {"a.tif", "b.tif"} and now["a.tif"] == written["a.tif"]
+    write_scan(tmp_path / "in/b.tif", scan((80, 70)))
+    run(f"{command}out", tmp_path)
+    assert files_below(tmp_path / "out")["a.tif"] == written["a.tif"]
+    assert look_at(f"{tmp_path}/out/b.tif")[:2] == (80, 70)
     assert "has the images themselves" in run(f"{command}in", tmp_path, expect=2)
+
+
+@pytest.mark.parametrize("command", ["convert", "cut --tiles 100"])
+def test_images_with_a_file_for_each_channel_are_refused_where_one_would_be_written(command, tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in "RN":
+        tifffile.imwrite(tmp_path / f"in/x_{name}.tif", np.ones((60, 70), np.uint8))
+    options = f"--data files:folder:{tmp_path}/in:{{}}_R.tif,{{}}_N.tif --output {tmp_path}/out"
+    said = run(f"python tools/tiles.py {command} {options}", tmp_path, expect=2)
+    assert "each channel has a file of its own, of which the first alone would be read" in said
