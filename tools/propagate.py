@@ -23,6 +23,7 @@ KEY VALUE pairs change how labels spread, such as LABEL_PROPAGATION.RADIUS 12.0,
 """
 
 import argparse
+import os
 from functools import partial
 
 from revisit.command.options import DEFAULT, add, parse, parser_of
@@ -68,6 +69,7 @@ def main() -> None:
         write_given,
     )
     from projects.Labels.video_frames import find_videos, records_of, with_frames
+    from revisit.boxes.coco_files import folder_of
     from revisit.data.images.deep_images import pixel_format
     from revisit.data.sources.records import fingerprint
     from revisit.engine.freed_memory import keep_freed_memory
@@ -86,7 +88,9 @@ def main() -> None:
         given = [given_by(video, words, alone=len(videos) == 1) for video in videos]
         pairs = list(zip(videos, given, strict=True))
         masks = {"masks": [its.digests(video) for video, its in pairs], "classes": list(given[0].classes)}
-        Record(args.output, {"frames": fingerprint(records_of(videos)), **masks, **settings_of(cfg, network)}).claim()
+        frames = records_of(videos)
+        of_frames = {"frames": fingerprint(frames), "folder": os.path.realpath(folder_of(frames))}
+        Record(args.output, {**of_frames, **masks, **settings_of(cfg, network)}).claim()
         for video, its in pairs:
             write_given(args.output, video, its)
     with runner.in_charge(args.output / "parts.in_charge"):

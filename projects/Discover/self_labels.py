@@ -9,7 +9,7 @@ from projects.Tiles.tested_windows import line_of, objects_of_lines, windows_to_
 from projects.Tiles.window_files import look_at
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import corners_of, in_coco, iou
-from revisit.data.sources.records import Records, others_than
+from revisit.data.sources.records import WITHOUT_LABELS, Records, others_than
 from revisit.data.sources.subsets import is_looked_at
 from revisit.errors import UserError, expect
 from revisit.progress import progress
@@ -73,7 +73,8 @@ def self_labelled(
         detected = [each | {"category_id": each["category_id"] + 1} for each in found.objects]
         before = [_in_coco(box, has_masks) for box in record.get("annotations", [])]
         size = {"height": found.height, "width": found.width}
-        labelled.append({**record, **size, "objects": merged(before, detected)})
+        known = {key: value for key, value in record.items() if key != WITHOUT_LABELS or not detected}
+        labelled.append({**known, **size, "objects": merged(before, detected)})
     return labelled
 
 

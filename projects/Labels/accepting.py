@@ -47,7 +47,9 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     labels = read_labels_of(name)
     of_boxes = f"{name} has a class for each image: move the files to the folders of their classes"
     expect(labels.of == "box", of_boxes)
-    changes = [_change(row, suspects, labels, place) for place, row in _rows(accepted)]
+    rows = _rows(accepted)
+    changes = [_change(row, suspects, labels, place) for place, row in rows]
+    _expect_one_each(changes, [place for place, _ in rows])
     path = folder / "corrected.json"
     if file := MetadataCatalog.get(name).get("json_file"):
         content, ids = read_coco(Path(file)), [record["image_id"] for record in labels.records]
@@ -84,6 +86,24 @@ def _change(row: dict[str, str], suspects: dict[int, Suspect], labels: Labels, p
         raise UserError(f"{place}: row {number!r} is none of suspects.json: expected a row of its suspects.csv")
     _check_unchanged(suspect, labels)
     return _read(suspect, row["suggestion"] or "", labels, place)
+
+
+def _expect_one_each(changes: Sequence[Change], places: Sequence[str]) -> None:
+    """Raises UserError for two rows that say what becomes of the same label, or of one object without a label."""
+    places_of: dict[tuple, str] = {}
+    for change, place in zip(changes, places, strict=True):
+        suspect = change.suspect
+        of_label = (suspect.image, suspect.place, *(suspect.box if suspect.place == NOT_A_LABEL else ()))
+        for part in _parts_of(change):
+            other = places_of.setdefault((*of_label, part), place)
+            problem = f"{place} and {other} change the same label of {suspect.file_name}"
+            expect(other == place, f"{problem}: expected one row for it")
+
+
+def _parts_of(change: Change) -> list[str]:
+    """What of a label it changes; of one that is removed all."""
+    changed = {"class": change.number is not None, "box": change.box is not None}
+    return [part for part, is_changed in changed.items() if is_changed or change.is_removed]
 
 
 def _text(suspect: Suspect, column: str) -> str:
@@ -147,9 +167,11 @@ def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, change
         of_image[entry["image_id"]].append(entry)
     read = [_as_read(record, of_image[image]) for record, image in zip(labels.records, ids, strict=True)]
     numbers = {str(category["name"]).strip(): category["id"] for category in content["categories"]}
+    looked_at = set()  # images that somebody has found an object in
     for suspect, number, box, is_removed in changes:
         if suspect.place == NOT_A_LABEL:
             entry = _added(content["annotations"], ids[suspect.image])
+            looked_at.add(ids[suspect.image])
         else:
             entry = read[suspect.image][suspect.place]
         if number is not None:
@@ -159,6 +181,9 @@ def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, change
             entry |= {"bbox": [x, y, width, height], "area": width * height}
             entry.pop("segmentation", None)  # which was the mask of another box
         entry[REMOVE] = is_removed
+    for image in content["images"]:
+        if image["id"] in looked_at:
+            image.pop(WITHOUT_LABELS, None)
     kept = [entry for entry in content["annotations"] if not entry.pop(REMOVE, False)]
     content["annotations"] = kept
 

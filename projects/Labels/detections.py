@@ -12,7 +12,7 @@ from projects.Labels.labels import Labels
 from projects.Labels.suspects import Suspect, box_text, of_label, of_place
 from projects.Reports.matching import JudgedImage, best_threshold, curve, judge
 from revisit.boxes.boxes import NOTHING, Boxes, iou
-from revisit.boxes.predictions_file import PREDICTIONS, evaluated_set, read_predictions, read_results
+from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_predictions, read_results
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, expect, first_few, first_line
 
@@ -46,10 +46,12 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
 
 
 def _of_run(place: Path) -> tuple[list[tuple[str, Boxes]], list[str]]:
-    name, classes = evaluated_set(place)
-    files = {record["image_id"]: record["file_name"] for record in get_records(name)}
-    found = read_results(place / PREDICTIONS, files, classes)
-    return list(zip(files.values(), found, strict=True)), list(classes.values())
+    scored = evaluated_set(place / OF_PREDICTIONS)
+    records = get_records(scored.name)
+    scored.changed_labels(records)  # which may have been mended since
+    files = {record["image_id"]: record["file_name"] for record in records}
+    found = read_results(place / PREDICTIONS, files, scored.classes)
+    return list(zip(files.values(), found, strict=True)), list(scored.classes.values())
 
 
 def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:

@@ -23,6 +23,7 @@ from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import picture_of
 from revisit.data.sources.labels import VOID, read_ids
 from revisit.data.sources.records import sample
+from revisit.errors import without_secrets
 from revisit.files import make_folder, write_whole, written_whole
 
 MASKS = "masks"  # below an output
@@ -40,7 +41,7 @@ def write_files(
 ) -> Iterator[str]:
     """Write the masks of all frames as a COCO data set, as tasks for Label Studio with their interface, as CVAT's XML
     and a sheet for each video; yields lines that say what there is. Of a frame no more than run lengths is held."""
-    classes = given[0].classes
+    classes, version = given[0].classes, without_secrets(version)
     of_videos = [
         [_image(output, video, frame, its, VOID * place) for frame in video.frames]
         for place, (video, its) in enumerate(zip(videos, given, strict=True))

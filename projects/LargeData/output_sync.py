@@ -21,7 +21,15 @@ from typing import Any, NamedTuple
 
 from projects.LargeData.run_store import HALF, OWNER, Entry, Listing, Owner, RunStore, answered
 from projects.LargeData.threads import quiet_thread
-from revisit.checkpoint.run_folder import FINAL, OF_RUN, checkpoints_of_run, iteration_of, outdated, settings_of_run
+from revisit.checkpoint.run_folder import (
+    FINAL,
+    OF_RUN,
+    SETTINGS,
+    checkpoints_of_run,
+    iteration_of,
+    outdated,
+    settings_of_run,
+)
 from revisit.engine.data_checks import evaluation_sets
 from revisit.engine.run_copies import RUN_COPY_REGISTRY
 from revisit.engine.same_experiment import check_stated
@@ -34,7 +42,7 @@ from detectron2.config import CfgNode
 logger = logging.getLogger(__name__)
 
 OF_FOLDER = "output_sync.json"  # in OUTPUT_DIR: of which run it is, and a name for the folder itself
-PATTERNS = (*OF_RUN, "config.yaml", "environment.json", "log.txt")
+PATTERNS = (*OF_RUN, *SETTINGS, "log.txt")
 POLL, SETTLE = 1.0, 0.5  # seconds between two looks; until the metrics of a checkpoint's iteration are written, too
 BEAT, SILENCE = 20.0, 60.0  # seconds between two signs of life; without one, after which a run counts as dead
 FIRST_WAIT, LONGEST_WAIT = 2.0, BEAT  # seconds between tries, doubled after each; a try is a sign of life, too

@@ -5,7 +5,7 @@ import io
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from projects.Pixels.dicom import patient_of
 from revisit.data.images.image_bytes import UnreadableImageError, first_bytes
-from revisit.data.sources.file_names import expect_files
+from revisit.data.sources.file_names import expect_files, names_by_place
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY
 from revisit.data.sources.records import Records, ask_each
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator
@@ -123,17 +123,6 @@ def _patient(record: dict, named: str) -> str:
         return patient_of(first_bytes(file_name, _HEAD))
     except UnreadableImageError as error:
         raise UserError(f"{named}: {file_name}: {error}") from error
-
-
-def names_by_place(path: str, names: Iterable[str]) -> dict[str, str]:
-    """By absolute paths the names of a file at ``path``: from its folder, else from the working directory."""
-    folder = Path(path).parent
-    places = {}
-    for name in names:
-        places.setdefault(os.path.abspath(name), name)
-    for name in names:
-        places[os.path.abspath(folder / name)] = name
-    return places
 
 
 def read_groups(path: str, asked: str = "") -> dict[str, str]:

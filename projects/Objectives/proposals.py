@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from revisit.boxes.boxes import corners_of, sides_of
+from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set
+from revisit.data.sources.records import changes, fingerprint
 from revisit.errors import expect, first_few, translated
 from revisit.files import read_json
 
@@ -20,6 +22,7 @@ def with_proposals(path: str, records: list[dict]) -> list[dict]:
         UserError: the file cannot be read, has an entry that is not a box, none of any of the images, or some by a name
             that several images have.
     """
+    _warn_of_others(path, records)
     boxes = _boxes_by_image(path)
     counts = Counter(map(_name_of, records))
     shared = [name for name in boxes if counts[name] > 1]
@@ -34,6 +37,19 @@ def with_proposals(path: str, records: list[dict]) -> list[dict]:
     if len(covered) < len(records):
         logger.warning(f"{coverage}: those of the others are drawn")
     return copies
+
+
+def _warn_of_others(path: str, records: list[dict]) -> None:
+    """Where an evaluation has written the boxes: whether it was of these images, so that ids mean the same ones."""
+    about = Path(path).with_name(Path(OF_PREDICTIONS).name)
+    is_of_evaluation = Path(path).name == Path(PREDICTIONS).name and about.is_file()
+    if not is_of_evaluation:
+        return
+    with translated(f"reading {about}", content=True):
+        scored = evaluated_set(about)
+    if changed := changes(scored.images, fingerprint(records, labels=False), times=False) if scored.images else []:
+        differ = f"the images of {scored.name}, which had other {', '.join(changed)} when they were evaluated"
+        logger.warning(f"OBJECTS.PROPOSALS {path} are of {differ}: expected the same image_id for the same image")
 
 
 def _boxes_by_image(path: str) -> dict[str, list[np.ndarray]]:

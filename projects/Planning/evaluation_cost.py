@@ -11,7 +11,6 @@ from revisit.engine.finetune_trainer import FinetuneTrainer
 from detectron2.config import CfgNode
 from detectron2.engine import hooks
 from detectron2.evaluation import inference_context
-from fvcore.nn.precise_bn import get_bn_modules
 
 TRIED = 5  # batches of a test set, and of those over which batch norm gets its statistics
 
@@ -27,12 +26,11 @@ def seconds_of_evaluation(cfg: CfgNode, model: nn.Module) -> float:
 
 
 def _of_precise_bn(cfg: CfgNode, model: nn.Module) -> float:
-    if not cfg.TEST.PRECISE_BN.ENABLED or not get_bn_modules(model):
+    taken = FinetuneTrainer.statistics_of(cfg, model)
+    if not taken:
         return 0.0
-    cfg = cfg.clone()
-    cfg.DATALOADER.NUM_WORKERS = 0  # as in the run
     count = min(TRIED, cfg.TEST.PRECISE_BN.NUM_ITER)
-    statistics = hooks.PreciseBN(1, model, FinetuneTrainer.build_train_loader(cfg), count)
+    statistics = hooks.PreciseBN(1, *taken, count)
     start = perf_counter()
     statistics.update_stats()
     return _since(start) * cfg.TEST.PRECISE_BN.NUM_ITER / count

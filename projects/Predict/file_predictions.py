@@ -25,7 +25,7 @@ from revisit.data.sources.image_folders import load_folder
 from revisit.data.sources.label_files import files_with_suffix
 from revisit.data.sources.records import fingerprint
 from revisit.engine.same_experiment import plain_config
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, without_secrets
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines
@@ -277,7 +277,7 @@ class FilePredictor:
         """Write images.json after all that is read by it."""
         predicted = self.output, self.images, self.class_names
         if self.is_detector:
-            self.data_set = write_objects(*predicted, len(self.files), self.cfg.MODEL.WEIGHTS)
+            self.data_set = write_objects(*predicted, len(self.files), without_secrets(self.cfg.MODEL.WEIGHTS))
         write_images(*predicted)
 
 

@@ -12,6 +12,7 @@ from revisit.checkpoint.run_folder import BEST, BEST_RECORD, read_iteration
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.engine.hooks import write_checkpoint
 from revisit.evaluation.judged import nothing_to_evaluate
+from revisit.evaluation.registry import scored_by
 from revisit.files import write_whole
 from revisit.keys import SWITCH, Decision, Facts, declare, integer
 
@@ -80,11 +81,16 @@ class BestCheckpoint(HookBase):
         self._best: Best | None = None
 
     def state_dict(self) -> dict:
-        return {"best": self._best and asdict(self._best)}
+        return {"best": self._best and asdict(self._best), "scored_by": scored_by(self.trainer.cfg)}
 
     def load_state_dict(self, state: dict) -> None:
-        """Forget a best one that model_best.pth is not: it is gone, or of steps that this run did not continue from."""
+        """Forget a best one whose score is of another evaluation, or that model_best.pth is not: it is gone, or of
+        steps that this run did not continue from."""
         best = Best(**state["best"]) if state["best"] else None
+        now = scored_by(self.trainer.cfg)
+        if best and state.get("scored_by", now) != now:  # earlier versions saved none
+            logger.warning("the evaluation is another than before: the best is chosen among those from here on")
+            return
         if best and read_iteration(self._folder / f"{BEST}.pth") != best.iteration:
             so_far = f"{BEST}.pth is not of iteration {best.iteration}, the best so far ({best.score} {best.value:.2f})"
             logger.warning(f"{so_far}: the best is chosen among the evaluations from here on")

@@ -58,10 +58,12 @@ def review_of(run: ReportedRun, folder: Path) -> Review | None:
     name = "its test set"
     try:
         with translated("reading inference/", content=True):
-            name, classes = evaluated_set(run.folder)
-            names = list(classes.values())
+            scored = evaluated_set(run.folder / OF_PREDICTIONS)
+            name, names = scored.name, list(scored.classes.values())
             records = get_records(name, class_names=names)
-            found = read_results(run.folder / PREDICTIONS, [record["image_id"] for record in records], classes)
+            if scored.changed_labels(records):
+                name += ", whose labels have changed since the run was evaluated"
+            found = read_results(run.folder / PREDICTIONS, [record["image_id"] for record in records], scored.classes)
         images = list(map(judge, records, found))
         return _review(images, name, names, format_of(run.config, records), folder)
     except UserError as error:

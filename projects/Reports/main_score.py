@@ -65,11 +65,12 @@ def pretraining_scores() -> tuple[Score, ...]:
 def direction(name: str) -> int:
     """1 if a higher value of the score of this name is better, -1 if a lower one is, 0 if neither is known.
 
-    A data set may follow the score's name after a slash, a class after a dash.
+    A data set may come before the score's name with a slash, or follow it so, a class after a dash.
     """
     of_labels = (score for _, evaluator in EVALUATOR_REGISTRY for score in evaluator.SCORES)
     for score in (*pretraining_scores(), *of_labels):
-        if name == score.name or name.startswith((f"{score.name}/", f"{score.name}-")):
+        is_of_score = name == score.name or name.startswith((f"{score.name}/", f"{score.name}-"))
+        if is_of_score or name.endswith(f"/{score.name}"):
             return DIRECTIONS[score.better]
     return 0
 

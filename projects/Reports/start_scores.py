@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from projects.Reports.main_score import is_better
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
-from revisit.evaluation.registry import PretrainingEvaluation, Score
+from revisit.evaluation.registry import PretrainingEvaluation, Score, scored_by
 
 from detectron2.engine import DefaultTrainer, HookBase
 
@@ -48,7 +48,7 @@ class StartScores(HookBase):
 
     def __init__(self, evaluations: Sequence[PretrainingEvaluation], period: int):
         self._scores = [score for evaluation in evaluations for score in evaluation.SCORES]
-        self._options = {type(each).__name__: each.options(each.cfg) for each in evaluations if each.SCORES}
+        self._options = scored_by(evaluations[0].cfg)
         self._period = period
         self._start: dict[str, float] = {}
 

@@ -7,7 +7,7 @@ import yaml
 
 from projects.Reports.collect import ReportedRun
 from revisit.config import add_revisit_config
-from revisit.errors import translated
+from revisit.errors import UserError, first_line, translated
 from revisit.keys import dotted_keys
 from revisit.markdown import CsvLines
 
@@ -93,7 +93,14 @@ def from_csv(path: Path) -> TextTable:
 def of_evaluation(content: object, files: list[Path]) -> list[TextTable]:
     """The results, then the CSV files next to them."""
     tables = [] if content is None else from_json(content)
-    return tables + [from_csv(path) for path in files if path.suffix == ".csv"]
+    return tables + [_from_csv_or_why_not(path) for path in files if path.suffix == ".csv"]
+
+
+def _from_csv_or_why_not(path: Path) -> TextTable:
+    try:
+        return from_csv(path)
+    except UserError as error:
+        return TextTable(path.name, ["not shown"], [[first_line(error)]])
 
 
 def settings(runs: list[ReportedRun]) -> list[ComparedLine]:

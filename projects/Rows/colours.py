@@ -2,12 +2,14 @@
 
 import csv
 import os
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from projects.Rows.row_table import RowTable
+from revisit.data.sources.file_names import names_by_place
 from revisit.errors import UserError, expect
 from revisit.markdown import CsvDicts
 
@@ -59,15 +61,20 @@ def _clusters(rows: np.ndarray) -> list[str]:
 def _folders(table: RowTable) -> list[str]:
     """Of each file, below the folder that all share."""
     files = table.files.tolist()
-    shared = os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files])
+    shared = _shared_folder(files)
     return [os.path.relpath(os.path.dirname(os.path.abspath(file)), shared) for file in files]
 
 
+def _shared_folder(files: list[str]) -> str:
+    return os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files])
+
+
 def _of_file(path: Path, table: RowTable) -> dict[str, list[str]]:
-    """The columns of a CSV file with ``file_name``: a path as the table has it, or the file's own name.
+    """The columns of a CSV file with ``file_name``: a path, from the folder of the CSV file or of the images or from
+    here, or the file's own name where no other file of the table has it.
 
     Raises:
-        UserError: no such column, or none of the table's files.
+        UserError: no such column, none of the table's files, or two lines of one file that differ.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
@@ -76,8 +83,21 @@ def _of_file(path: Path, table: RowTable) -> dict[str, list[str]]:
         raise UserError(f"--table {path} cannot be read ({error}): expected a CSV file") from error
     names = list(lines[0]) if lines else []
     expect(FILE in names, f"--table {path} has the columns {names}: expected {FILE} and others")
-    by_name = {line[FILE]: line for line in lines}
+    by_name: dict[str, dict] = {}
+    for line in lines:
+        before = by_name.setdefault(line[FILE], line)
+        expect(before == line, f"--table {path} says two things of {line[FILE]}: expected one line for each file")
     files = table.files.tolist()
-    rows = [by_name.get(file) or by_name.get(os.path.basename(file)) or {} for file in files]
+    places = names_by_place(str(path), by_name)
+    shared = _shared_folder(files)
+    of_base = Counter(os.path.basename(file) for file in {*files})
+
+    def line_of(file: str) -> dict:
+        place = os.path.abspath(file)
+        base, below = os.path.basename(file), os.path.relpath(place, shared)
+        names = (file, places.get(place, ""), below, base if of_base[base] == 1 else "")
+        return next((by_name[name] for name in names if name in by_name), {})
+
+    rows = list(map(line_of, files))
     expect(any(rows), f"--table {path} names none of the {len(files)} files, such as {files[0]}")
     return {name: [row.get(name) or "" for row in rows] for name in names if name != FILE}

@@ -84,6 +84,7 @@ def find_groups(images: Hashed, rule: Rule, leaking: np.ndarray, output: Path) -
         largest = max(Counter(grouping.groups.tolist()).values())
         copies = f"{total - different:,} copies of the same bytes, {different - count:,} near-duplicates"
         report = [f"{total:,} images show {count:,} things: {copies}; the largest group has {largest:,} images"]
+    (output / "pairs.png").unlink(missing_ok=True)
     if len(grouping.alike.places) or len(grouping.others.places):
         draw_pairs(output / "pairs.png", images.table, grouping, rule)
         report.append(
@@ -101,6 +102,7 @@ def find_leaks(images: Hashed, test: Hashed, rule: Rule, output: Path) -> tuple[
     lines = zip(*names, leaked.pairs.differing.tolist(), leaked.pairs.cosines.round(4).tolist(), strict=True)
     write_whole(output / "leaks.csv", csv_table(("test", "training", "bits", "cosine"), lines))
     total = len(test.table.rows)
+    (output / "leaks.png").unlink(missing_ok=True)  # of another threshold
     if not len(places):
         return leaked, f"no leaks: none of {total:,} test images nearly equals a training image"
     draw_leaks(output / "leaks.png", images.table, test.table, leaked.pairs)

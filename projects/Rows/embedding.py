@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset
 from projects.Rows.embedders import Embedder, Sample, embedder_again
 from projects.Rows.regions import Places
 from projects.Rows.row_table import TABLE, RowTable, load_table, save_table
+from revisit.boxes.coco_files import folder_of
 from revisit.data.images.deep_images import format_flags, format_keys, format_of
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import require_record
@@ -80,6 +82,7 @@ def embed(
     records = [each.record for each in places]
     with runner.alone(output):
         of_places = {"images": fingerprint(records, labels=False), "boxes": _digest(places)}
+        of_places["folder"] = os.path.realpath(folder_of(records))  # the table names its files
         Record(output, embedder.about | of_places).claim()
     if (output / TABLE).is_file():
         print(f"{output / TABLE} is there already", flush=True)

@@ -9,7 +9,7 @@ import numpy as np
 from revisit.arrays import read_arrays
 from revisit.data.images.deep_images import format_of
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.errors import UserError, expect, translated
+from revisit.errors import UserError, expect, translated, without_secrets
 from revisit.files import is_url, written_whole
 from revisit.jobs.parts import save_arrays
 from revisit.keys import short_repr
@@ -51,7 +51,7 @@ class RowTable(NamedTuple):
 
 def save_table(path: Path, table: RowTable) -> None:
     """Write a table, whole or not at all, in numpy's format."""
-    arrays = table._asdict() | {"about": np.array(json.dumps(table.about))}
+    arrays = table._asdict() | {"about": np.array(without_secrets(json.dumps(table.about)))}
     save_arrays(path, arrays)
 
 

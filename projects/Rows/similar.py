@@ -12,7 +12,7 @@ from projects.Rows.embedding import rows_of
 from projects.Rows.regions import Places
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import cut, square, thumbnails
-from revisit.data.images.reader import picture_of
+from revisit.data.images.reader import picture_of, read_size
 from revisit.errors import expect
 from revisit.evaluation.nearest import nearest
 
@@ -36,11 +36,24 @@ def similar_to(table: RowTable, query: Path, box: list[float] | None, count: int
     """
     of = table.about["of"]
     expect((of == "box") == (box is not None), f"the table has a row for each {of}: expected {_asked(of)}")
+    if box is not None:
+        _check_box(box, query)
     boxes = None if box is None else np.array([box], np.float32)
     row = rows_of([Places({"file_name": str(query)}, boxes, [""])], embedder_of_table(table.about, named))
     own = _own_row(table, query, box)
     places, cosines = nearest(row, table.rows, count, without=([True], own))
     return Similar(places[0].numpy(), cosines[0].numpy())
+
+
+def _check_box(box: list[float], query: Path) -> None:
+    """Raises UserError for one without area in the image."""
+    x0, y0, x1, y1 = box
+    size = read_size(query)
+    across, down = min(x1, size["width"]) - max(x0, 0), min(y1, size["height"]) - max(y0, 0)
+    problem = f"--boxes {' '.join(f'{side:g}' for side in box)} has no area"
+    place = f"in an image of {size['width']} x {size['height']} px"
+    expected = "expected X0 Y0 X1 Y1, its left upper and its right lower corner"
+    expect(across > 0 and down > 0, f"{problem} {place}: {expected}")
 
 
 def _asked(of: str) -> str:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from revisit.engine.run_length import LENGTH_OF_RUN
 from revisit.keys import (
     COUNT,
     DETECTORS,
@@ -67,7 +68,7 @@ _teacher(
     "the run.",
     integer(-1, unit="iterations"),
     resolve=burn_in,
-    after="SOLVER.MAX_ITER",
+    after=LENGTH_OF_RUN,
 )
 _teacher(
     "TEACHER.MOMENTUM",
@@ -76,7 +77,7 @@ _teacher(
     "iterations (0.9996).",
     number(0, 0.999999),
     resolve=momentum,
-    after="SOLVER.MAX_ITER",
+    after=LENGTH_OF_RUN,
 )
 _teacher(
     "TEACHER.THRESHOLD",

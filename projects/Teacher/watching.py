@@ -47,7 +47,8 @@ class FollowTeacher(HookBase):
 
     def before_train(self) -> None:
         length, burn_in = self.trainer.max_iter, self._model.burn_in
-        expect(burn_in < length, f"TEACHER.BURN_IN {burn_in} of a run of {length}: expected less; -1 is a fifth of it")
+        problem = f"TEACHER.BURN_IN {burn_in} of a run of {length}: expected less; -1 is a fifth of it"
+        expect(0 <= burn_in < length, problem)
 
     def state_dict(self) -> dict:
         return {
@@ -75,17 +76,14 @@ class FollowTeacher(HookBase):
     def after_step(self) -> None:
         iteration = self.trainer.iter
         self._model.follow(iteration)
-        table, count = self._model.tally.take()
-        self._table = self._table + table
-        self._count += count
+        for table, count in comm.all_gather(self._model.tally.take()):  # a checkpoint has those of all processes
+            self._table = self._table + table
+            self._count += count
         if (iteration + 1) % Writers.PERIOD == 0:
             self._log(iteration)
 
     def _log(self, iteration: int) -> None:
-        """On all processes: the numbers of all of them."""
-        tallies = comm.all_gather((self._table, self._count))
-        table = sum(table for table, _ in tallies)
-        count = sum(count for _, count in tallies)
+        table, count = self._table, self._count
         self._table, self._count = torch.zeros_like(self._table), 0
         of_classes = zip(self._names, self._model.thresholds.tolist(), strict=True)
         thresholds = {f"teacher/threshold-{name}": value for name, value in of_classes}

@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from revisit.boxes.boxes import Boxes
+from revisit.data.sources.records import PARTS, Records, changes, fingerprint
 from revisit.errors import expect
 from revisit.files import is_url, read_json
 
@@ -39,10 +40,28 @@ def read_predictions(path: Path) -> tuple[list[tuple[str, Boxes]], list[str]]:
     return list(zip(files.values(), read_results(path, files, names), strict=True)), list(names.values())
 
 
-def evaluated_set(run: Path) -> tuple[str, dict[int, str]]:
-    """The data set of a run's PREDICTIONS, and the names of its classes by their ids in the network's order. Raises
-    UserError for a data set at a URL; others as ``read_results``."""
-    about = read_json(run / OF_PREDICTIONS)
+class EvaluatedSet(NamedTuple):
+    """What an evaluation says of the data set that it has scored."""
+
+    name: str
+    classes: dict[int, str]  # names by ids, in the network's order
+    images: list[dict]  # their ``fingerprint``; [] of an earlier version, which wrote none
+
+    def changed_labels(self, records: Records) -> bool:
+        """Whether the labels are others than those that were scored against.
+
+        Raises UserError where the images are others, so that ids may mean others of them.
+        """
+        changed = changes(self.images, fingerprint(records), times=False) if self.images else []
+        others = [part for part in changed if part != PARTS["labels"]]
+        expect(not others, f"the data set has other images by now, by {', '.join(others)}: evaluate again")
+        return bool(changed)
+
+
+def evaluated_set(file: Path) -> EvaluatedSet:
+    """What an OF_PREDICTIONS says. Raises UserError for a data set at a URL; others as ``read_results``."""
+    about = read_json(file)
     name = about["data_set"]
     expect(not is_url(name), f"they are of {name}, and nothing is fetched for a file: expected a copy on this machine")
-    return name, {int(identity): label for identity, label in about["classes"].items()}
+    classes = {int(identity): label for identity, label in about["classes"].items()}
+    return EvaluatedSet(name, classes, about.get("images", []))

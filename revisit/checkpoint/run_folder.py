@@ -2,8 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, takewhile
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,8 @@ RESULTS = "evaluation.json"  # scores of the final network, or of the one that -
 RUN_IDS = "tracked_runs.json"  # by service, the run that a resumed training continues
 VIEWS, NEIGHBOURS = "views.png", "neighbours_*.png"
 # What a run writes and continues, as patterns of names; settings and log apart.
-OF_RUN = ("model_*.pth", BEST_RECORD, "metrics.json", RESULTS, "events.out.tfevents.*", RUN_IDS, VIEWS, NEIGHBOURS)
+METRICS, SETTINGS = "metrics.json", ("config.yaml", "environment.json")
+OF_RUN = ("model_*.pth", BEST_RECORD, METRICS, RESULTS, "events.out.tfevents.*", RUN_IDS, VIEWS, NEIGHBOURS)
 _BEYOND = 2**62  # any iteration
 _PERIODIC = re.compile(r"model_(\d{7,})\.pth")
 
@@ -124,22 +125,37 @@ def tidy_up(folder: Path) -> None:
     """Remove checkpoints that a killed process was writing, and end the line of metrics that it was."""
     for path in folder.glob(f"*.pth{UNFINISHED}"):
         path.unlink(missing_ok=True)
-    metrics = folder / "metrics.json"
+    metrics = folder / METRICS
     if metrics.is_file() and metrics.read_bytes()[-1:] not in (b"\n", b""):
         with open(metrics, "a") as file:
             file.write("\n")
 
 
+def holds_run(folder: Path) -> bool:
+    """Whether a run has written a checkpoint there, or has ended before its first one."""
+    return bool(checkpoints_of_run(folder)) or (folder / METRICS).is_file()
+
+
 def set_aside_earlier_run(folder: Path) -> Path | None:
-    """Move what an earlier run has written into earlier_run_1 or the next that is free; None without a checkpoint."""
-    if not checkpoints_of_run(folder):
+    """Move what an earlier run has written into earlier_run_1 or the next that is free; None where there is none."""
+    if not holds_run(folder):
         return None
-    aside = next(path for n in count(1) if not (path := folder / f"earlier_run_{n}").exists())
+    aside = next(path for path in _set_aside(folder) if not path.exists())
     aside.mkdir()
-    for pattern in OF_RUN:
+    for pattern in (*OF_RUN, *SETTINGS):
         for path in folder.glob(pattern):
             path.rename(aside / path.name)
     return aside
+
+
+def last_set_aside(folder: Path) -> Path | None:
+    """Where the latest of the runs is that were set aside."""
+    *_, last = [None, *takewhile(Path.exists, _set_aside(folder))]
+    return last
+
+
+def _set_aside(folder: Path) -> Iterator[Path]:
+    return (folder / f"earlier_run_{n}" for n in count(1))
 
 
 class Trained(NamedTuple):

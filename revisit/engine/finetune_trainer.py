@@ -58,13 +58,18 @@ class FinetuneTrainer(RevisitTrainer):
         ]
 
     def _precise_bn(self) -> FreshPreciseBN | None:
-        """TEST.PRECISE_BN of what is evaluated, on batches of a loader of its own, whose workers only take memory."""
-        cfg = with_values(self.cfg, {"DATALOADER.NUM_WORKERS": 0})
-        network = network_of(cfg).evaluated(unwrap(self.model))
+        taken = self.statistics_of(self.cfg, self.model)
+        return FreshPreciseBN(*taken, self.cfg.TEST.PRECISE_BN.NUM_ITER) if taken else None
+
+    @classmethod
+    def statistics_of(cls, cfg: CfgNode, model: nn.Module) -> tuple[nn.Module, FinetuneLoader] | None:
+        """For TEST.PRECISE_BN the network that is evaluated, and batches from a loader of its own, whose workers would
+        only take memory; None where there is nothing to take."""
+        cfg = with_values(cfg, {"DATALOADER.NUM_WORKERS": 0})
+        network = network_of(cfg).evaluated(unwrap(model))
         if not cfg.TEST.PRECISE_BN.ENABLED or not get_bn_modules(network):
             return None
-        loader = self.build_train_loader(cfg)
-        return FreshPreciseBN(network, loader, cfg.TEST.PRECISE_BN.NUM_ITER)
+        return network, cls.build_train_loader(cfg)
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> FinetuneLoader:

@@ -109,13 +109,14 @@ def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
     return in_iterations(cfg, facts, cfg.TEST.EVAL_EPOCHS) if period == 0 < cfg.TEST.EVAL_EPOCHS else None
 
 
+LENGTH_OF_RUN = ("SOLVER.MAX_ITER", "SOLVER.MINUTES")  # after which what goes by it is resolved
 of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT, resolve=fit_batch)
 of_detectron2("SOLVER.MAX_ITER", resolve=length, after="SOLVER.IMS_PER_BATCH")
 of_detectron2("SOLVER.CHECKPOINT_PERIOD", resolve=checkpoint_period, after="SOLVER.MAX_ITER")
 of_detectron2(
     "TEST.EVAL_PERIOD",
     resolve=evaluation_period,
-    after=("TEST.EVAL_EPOCHS", "SOLVER.MAX_ITER", "SOLVER.MINUTES"),
+    after=("TEST.EVAL_EPOCHS", *LENGTH_OF_RUN),
 )
 declare(
     "SOLVER.EPOCHS",

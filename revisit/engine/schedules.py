@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 
 from revisit.compat.private_names import schedule_of
-from revisit.engine.run_length import iterations_per_epoch
+from revisit.engine.run_length import LENGTH_OF_RUN, iterations_per_epoch
 from revisit.keys import (
     COUNT,
     POSITIVE,
@@ -138,21 +138,20 @@ def rate_of_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
     return Decision(batch, why, {"SOLVER.BASE_LR": rate * batch / reference})
 
 
-_LENGTH_OF_RUN = ("SOLVER.MAX_ITER", "SOLVER.MINUTES")
 of_detectron2(
     "SOLVER.STEPS",
     rule=Rule(f"{_STEPS.expected}; or {_SHARES.expected}", lambda v: _STEPS.holds(v) or _SHARES.holds(v)),
     may_change=True,
     decides="steps",
     resolve=steps,
-    after=_LENGTH_OF_RUN,
+    after=LENGTH_OF_RUN,
 )
 of_detectron2(
     "SOLVER.WARMUP_ITERS",
     rule=integer(-1, unit="(-1: a tenth of the run)"),
     may_change=True,
     resolve=warmup,
-    after=_LENGTH_OF_RUN,
+    after=LENGTH_OF_RUN,
 )
 declare(
     "SOLVER.STEP_EPOCHS",

@@ -5,11 +5,11 @@
 
 import argparse
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +17,9 @@ from revisit.checkpoint.run_folder import (
     UNTRAINED,
     Trained,
     checkpoints_of_run,
+    holds_run,
     iterations_of_run,
+    last_set_aside,
     set_aside_earlier_run,
     settings_of_run,
     tidy_up,
@@ -176,12 +178,20 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
     with translated("checking the config"):
         if resume:
             folder = Path(cfg.OUTPUT_DIR)
-            facts = replace(facts, before=settings_of_run(folder), done=iterations_of_run(folder))
+            done, before = iterations_of_run(folder), settings_of_run(folder)
+            facts = replace(facts, before=before if done or _may_continue(cfg, before) else {}, done=done)
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes)
         if facts.for_here:
             check_precision(cfg)
     return facts
+
+
+def _may_continue(cfg: CfgNode, before: Mapping[str, Any]) -> bool:
+    """Whether a training that was killed before its first checkpoint, with these settings, may have been of ``cfg``: it
+    keeps what that has drawn and measured. Not what an evaluation has written, or a training on other data."""
+    trains = before.get("SOLVER.MAX_ITER", 1) > 0
+    return trains and list(before.get("DATASETS.TRAIN", cfg.DATASETS.TRAIN)) == list(cfg.DATASETS.TRAIN)
 
 
 def _merged(stated: Stated, *, resume: bool, trained: bool) -> tuple[CfgNode, Trained]:
@@ -233,12 +243,15 @@ def _record(cfg: CfgNode, folder: Path, *, again: bool) -> None:
 def _prepare_folder(cfg: CfgNode, folder: Path, resume: bool) -> None:
     """Before a training writes to OUTPUT_DIR: a resumed run tidies it up, a new one makes room."""
     tidy_up(folder)
-    if resume or not checkpoints_of_run(folder):
+    starts_there = bool(cfg.MODEL.WEIGHTS) and Path(cfg.MODEL.WEIGHTS).resolve().parent == folder.resolve()
+    if resume and (starts_there or checkpoints_of_run(folder)):
         return
-    if cfg.MODEL.WEIGHTS and Path(cfg.MODEL.WEIGHTS).resolve().parent == folder.resolve():
+    if starts_there and holds_run(folder):
         raise UserError(
             f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one by "
             "--resume, or start a new one in another OUTPUT_DIR"
         )
-    aside = set_aside_earlier_run(folder)
-    print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)
+    if aside := set_aside_earlier_run(folder):
+        print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)
+    elif resume and (aside := last_set_aside(folder)):
+        logger.warning(f"{folder} has no checkpoint, so the run starts at the beginning: an earlier one is in {aside}")

@@ -211,8 +211,6 @@ class RevisitTrainer(DefaultTrainer):
         check_tensors(self.model)
         if self.start_iter:
             logger.info(f"resuming at iteration {self.start_iter}")
-            if comm.is_main_process():
-                write_whole(self.folder / "config.yaml", config_text(self.cfg))
         self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> None:
@@ -220,7 +218,9 @@ class RevisitTrainer(DefaultTrainer):
             why = self.ending or f"the run has finished its {self.max_iter} iterations"
             logger.info(f"nothing to do: {why} (--eval-only evaluates it again)")
             return
-        if comm.is_main_process():  # opened here: a run that is refused or has nothing to do leaves no open file
+        if comm.is_main_process():  # here: a run that is refused or has nothing to do changes and opens no file
+            if self.start_iter:
+                write_whole(self.folder / "config.yaml", config_text(self.cfg))
             self.register_hooks([Writers(self.build_writers())])
         try:
             with self.signals:

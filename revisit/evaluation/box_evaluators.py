@@ -14,7 +14,9 @@ from pycocotools.cocoeval import COCOeval
 
 from revisit.boxes.predictions_file import OF_PREDICTIONS
 from revisit.compat import has_compiled_operators
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_truth import read_coco, scored_coco
+from revisit.data.sources.records import fingerprint
 from revisit.data.sources.voc_boxes import classes_scored
 from revisit.errors import without_secrets
 from revisit.evaluation.fast_coco import FastMatching, has_fast_coco
@@ -75,7 +77,8 @@ class BoxEvaluator(COCOEvaluator):
         logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
 
     def _eval_predictions(self, *predictions: object, **options: object) -> None:
-        about = {"data_set": self._name, "classes": self._classes_by_id()}
+        images = fingerprint(get_records(self._name))
+        about = {"data_set": self._name, "classes": self._classes_by_id(), "images": images}
         write_whole(self._about, without_secrets(json.dumps(about)))
         ours = patch.multiple(coco_evaluation, COCOeval=_Evaluation, COCOevalMaxDets=_OfMany)
         with ours, contextlib.redirect_stdout(io.StringIO()):  # they print what the log has, and -1 for no score
@@ -121,9 +124,8 @@ def _indexed(content: dict) -> COCO:
 
 @EVALUATOR_REGISTRY.register()
 class VOCEvaluator(PascalVOCDetectionEvaluator):
-    """Detectron2's, which reads the truth in the files of VOC's layout; of the classes that the split shows, as COCO's.
-
-    Detectron2 gives a class without truth an AP of 0, or NaN, which its mean then has.
+    """Detectron2's, which reads the truth in the files of VOC's layout. A class that the split does not show counts as
+    AP 0, as Detectron2 has it, also where that would have NaN: with a year from 2010 on, if the class is found.
     """
 
     TYPES = ("pascal_voc",)
@@ -138,14 +140,18 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
 
     def evaluate(self) -> dict | None:
         names, found = self._class_names, self._predictions
-        if lacking := len(names) - len(self._scored):
-            logger.warning(f"{self._dataset_name} shows {lacking} of {len(names)} classes nowhere: AP is of the others")
         self._class_names = [names[number] for number in self._scored]
         self._predictions = {place: found[number] for place, number in enumerate(self._scored) if number in found}
         try:
-            return super().evaluate()
+            results = super().evaluate()
         finally:
             self._class_names, self._predictions = names, found
+        if not results or len(self._scored) == len(names):
+            return results
+        of_shown = results["bbox"]
+        lacking = f"{self._dataset_name} shows {len(names) - len(self._scored)} of {len(names)} classes nowhere"
+        logger.warning(f"{lacking}, and each counts as AP 0: AP of the others is {of_shown['AP']:.2f}")
+        return {"bbox": {name: score * len(self._scored) / len(names) for name, score in of_shown.items()}}
 
 
 def tasks_of(cfg: CfgNode) -> list[str]:

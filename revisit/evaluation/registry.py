@@ -100,3 +100,11 @@ def evaluations_on(cfg: CfgNode) -> list[type[PretrainingEvaluation]]:
     if not method_of(cfg):
         return []
     return [evaluation for _, evaluation in PRETRAINING_EVALUATION_REGISTRY if evaluation.is_on(cfg)]
+
+
+def scored_by(cfg: CfgNode) -> dict[str, object]:
+    """Plain values that the scores of a run depend on: those of a resumed run are compared with earlier ones while
+    these stay the same."""
+    if not method_of(cfg):
+        return {"test": list(cfg.DATASETS.TEST)}
+    return {evaluation.__name__: evaluation.options(cfg) for evaluation in evaluations_on(cfg) if evaluation.SCORES}

@@ -133,6 +133,11 @@ def test_a_new_start_sets_an_earlier_run_aside_with_its_pictures_and_its_ids_at_
     assert run_folder.set_aside_earlier_run(output) is None
     (output / "model_0000003.pth").write_bytes((whole / "model_0000003.pth").read_bytes())
     assert run_folder.set_aside_earlier_run(output) == output / "earlier_run_2"
+    assert run_folder.last_set_aside(output) == output / "earlier_run_2" and run_folder.last_set_aside(whole) is None
+    for name in ("metrics.json", "config.yaml"):  # of a run that ended before its first checkpoint
+        (output / name).write_text("")
+    assert run_folder.set_aside_earlier_run(output) == output / "earlier_run_3"
+    assert sorted(path.name for path in (output / "earlier_run_3").iterdir()) == ["config.yaml", "metrics.json"]
 
 
 def test_the_settings_of_a_run_are_in_its_checkpoints_and_else_in_its_config(whole, tmp_path):

@@ -253,6 +253,16 @@ def test_a_foreign_best_checkpoint_is_warned_of(toy_datasets, chosen, tmp_path, 
     assert record(output)["iteration"] == load(output / "model_best.pth")["iteration"] == LAST
 
 
+def test_a_best_network_by_another_evaluation_is_forgotten(toy_datasets, chosen, tmp_path, scores, caplog):
+    output = shutil.copytree(chosen, tmp_path / "run")
+    for name in ("model_final", f"model_{LAST:07d}"):
+        (output / f"{name}.pth").unlink()
+    with caplog.at_level(logging.WARNING):
+        train(output, *KEEPING, "KNN_EVAL.NUM_NEIGHBORS", 3, resume=True)
+    assert "the evaluation is another than before: the best is chosen among those from here on" in caplog.text
+    assert record(output)["iteration"] == load(output / "model_best.pth")["iteration"] == LAST
+
+
 def test_a_best_network_has_the_score_on_record(toy_datasets, tmp_path):
     options = (
         f"OUTPUT_DIR {tmp_path} SEED 5 SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 3 TEST.EVAL_PERIOD 1 "

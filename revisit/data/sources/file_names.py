@@ -2,7 +2,9 @@
 
 import os
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from urllib.parse import unquote
 
 from revisit.data.images.image_bytes import WINDOW
@@ -44,3 +46,14 @@ def real_paths(paths: list[str]) -> list[str]:
     real = cache(os.path.realpath)
     of_folders = [os.path.join(real(os.path.dirname(path)), os.path.basename(path)) for path in paths]
     return [real(path) if os.path.islink(path) else path for path in of_folders]
+
+
+def names_by_place(path: str, names: Iterable[str]) -> dict[str, str]:
+    """By absolute paths the names of a file at ``path``: from its folder, else from the working directory."""
+    folder = Path(path).parent
+    places = {}
+    for name in names:
+        places.setdefault(os.path.abspath(name), name)
+    for name in names:
+        places[os.path.abspath(folder / name)] = name
+    return places

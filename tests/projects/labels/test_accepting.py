@@ -4,9 +4,10 @@ import copy
 import csv
 import json
 
+import numpy as np
 import pytest
 from pycocotools.coco import COCO
-from trees import blank_image, write
+from trees import blank_image, refused, write
 
 from projects.Labels.accepting import accept
 from projects.Labels.labels import Labels, read_labels_of
@@ -65,6 +66,48 @@ def test_what_is_accepted_changes_its_entries_and_all_else_of_the_file_stays(con
     new = {"id": 51, "image_id": 700, "iscrowd": 0, "category_id": 9, "bbox": [1, 2, 20, 10], "area": 200}
     expected["annotations"] = [empty, moved, swapped, new]
     assert corrected == expected and list(corrected) == list(content) and removed["id"] == 50
+
+
+@pytest.mark.parametrize(
+    ("kinds", "suggested"), [(("odd", "swapped"), ("remove", "cat")), (("odd", "odd"), ("5 5 9 9",) * 2)]
+)
+def test_two_rows_on_one_label_that_say_two_things_are_refused(content, tmp_path, kinds, suggested):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    labels = read_labels_of(name)
+    suspects = [of_label(labels, kind, 1, 0.9, text) for kind, text in zip(kinds, suggested, strict=True)]
+    write_suspects(tmp_path, suspects, name)
+    refused(
+        "line 3 and .*line 2 change the same label of .*: expected one row", accept, tmp_path / "suspects.csv", tmp_path
+    )
+
+
+def test_a_class_and_a_box_of_one_label_are_both_accepted_and_one_new_object_once(content, tmp_path):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    labels = read_labels_of(name)
+    suspects = [of_label(labels, "swapped", 1, 0.9, "dog"), of_label(labels, "loose", 1, 0.9, "10 5 30 20")]
+    write_suspects(tmp_path, [*suspects, of_place(labels, 0, labels.boxes[0], 0.9, "cat")], name)
+    count, path = accept(tmp_path / "suspects.csv", tmp_path)
+    changed = [each for each in json.loads(path.read_text())["annotations"] if each["bbox"] == [10, 5, 20, 15]]
+    assert count == 3 and [each["category_id"] for each in changed] == [5]
+    header, *rows = (tmp_path / "suspects.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "twice.csv").write_text("".join([header, *rows, rows[-1]]))
+    refused("change the same label of .*: expected one row", accept, tmp_path / "twice.csv", tmp_path)
+
+
+def test_an_image_in_which_an_object_was_accepted_is_one_that_somebody_has_looked_at(tmp_path):
+    write(tmp_path / "labels/classes.txt", ["cat", "dog"])
+    for name in "abc":
+        blank_image(tmp_path / f"photos/{name}.png")
+    for name in "ac":
+        write(tmp_path / f"labels/{name}.txt", ["0 0.2 0.5 0.2 0.4"])
+    name = f"yolo:{tmp_path}/photos:{tmp_path}/labels"
+    write_suspects(tmp_path, [of_place(read_labels_of(name), 1, np.array([10.0, 5, 30, 20]), 0.9, "dog")], name)
+    accept(tmp_path / "suspects.csv", tmp_path)
+    images = json.loads((tmp_path / "corrected.json").read_text())["images"]
+    (b,) = [each for each in images if each["file_name"].endswith("b.png")]
+    assert "without_labels" not in b
 
 
 def test_a_label_after_an_image_that_could_not_be_read_is_accepted(content, tmp_path):

@@ -292,6 +292,15 @@ def test_a_run_that_spoils_its_start_gives_it_back(start, toy_datasets, tmp_path
     assert train(output, *longer, resume=True).start_iter == 10
 
 
+def test_a_run_that_resumes_with_another_evaluation_is_compared_with_no_start(start, toy_datasets, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "projects.Objectives.against_start")
+    options = options_of(start, "ContinuedSimCLR", *KNN)
+    train(tmp_path / "run", *options, "SOLVER.MAX_ITER", 2)
+    train(tmp_path / "run", *options, "SOLVER.MAX_ITER", 3, "KNN_EVAL.TEMPERATURE", 9.0, resume=True)
+    assert "nobody can say: the start was evaluated otherwise" in caplog.messages[-1]
+    assert not (tmp_path / f"run/{TRAINED}.pth").exists()
+
+
 def test_without_labels_nothing_is_compared(start, toy_datasets, tmp_path, caplog):
     caplog.set_level(logging.INFO, "projects.Objectives.against_start")
     train(tmp_path / "run", *options_of(start, "ContinuedSimCLR", "SOLVER.MAX_ITER", 1))

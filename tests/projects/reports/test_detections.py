@@ -21,6 +21,8 @@ from projects.Reports.matching import IGNORED, NOTHING, JudgedImage, best_thresh
 from projects.Tiles import window_files
 from revisit.boxes.boxes import Boxes
 from revisit.data.images import image_bytes
+from revisit.data.sources.catalog import drop_records, get_records
+from revisit.data.sources.records import fingerprint
 
 from detectron2.structures import BoxMode
 
@@ -231,8 +233,24 @@ def test_data_that_are_gone_or_others_are_a_line_of_the_page(run_of_detector, tm
     results = [{"image_id": 99, "category_id": 7, "bbox": [0, 0, 5, 5], "score": 0.5}]
     (run_of_detector / "inference/coco_instances_results.json").write_text(json.dumps(results))
     assert "the data set has other images by now: 1 of" in review_of(run, tmp_path).problem
+    about["images"] = fingerprint(get_records(about["data_set"])[1:])
+    (run_of_detector / "inference/data_set.json").write_text(json.dumps(about))
+    assert "the data set has other images by now, by number: evaluate again" in review_of(run, tmp_path).problem
     (run_of_detector / "inference/data_set.json").unlink()
     assert review_of(run, tmp_path) is None
+
+
+def test_labels_that_have_changed_since_are_said(run_of_detector, tmp_path):
+    about = json.loads((run_of_detector / "inference/data_set.json").read_text())
+    about["images"] = fingerprint(get_records(about["data_set"], list(about["classes"].values())))
+    (run_of_detector / "inference/data_set.json").write_text(json.dumps(about))
+    (run,), _ = collect([run_of_detector])
+    assert "labels have changed" not in review_of(run, tmp_path).data_set
+    coco = json.loads((tmp_path / "boxes.json").read_text())
+    coco["annotations"].pop()
+    (tmp_path / "boxes.json").write_text(json.dumps(coco))
+    drop_records()
+    assert "whose labels have changed since the run was evaluated" in review_of(run, tmp_path).data_set
 
 
 def test_the_command_knows_the_data_sets_of_toy_scenes(run_of_detector, toy_root, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from browser import seen_in_browser
 from commands import one_line_error, run
 from PIL import Image
+from trees import touch, write
 
 from projects.Rows import atlas, similar
 from projects.Rows.atlas import pairs_of, write_atlas
@@ -135,6 +136,25 @@ def test_columns_of_a_file_are_found_by_name(table, tmp_path):
     (tmp_path / "more.csv").write_text("file_name,split\nother.png,train\n")
     with pytest.raises(UserError, match="names none of the 30 files"):
         columns_of(table, tmp_path / "more.csv")
+
+
+@pytest.mark.parametrize("name", ["{folder}/000.png", "photos/a/000.png", "a/000.png"])
+def test_files_of_another_spelling_are_found_and_namesakes_are_told_apart(name, tmp_path, monkeypatch):
+    files = [tmp_path / "photos/a/000.png", tmp_path / "photos/b/000.png"]
+    for file in files:
+        touch(file)
+    monkeypatch.chdir(tmp_path)
+    names = np.array([str(file.relative_to(tmp_path)) for file in files])
+    table = RowTable(np.eye(2, dtype=np.float32), names, np.zeros((2, 4)), np.array(["", ""]), {"of": "image"})
+    write(tmp_path / "tables/more.csv", ["file_name,split", name.format(folder=files[0].parent) + ",train"])
+    (split,) = [each for each in columns_of(table, tmp_path / "tables/more.csv") if each.name == "split"]
+    assert [split.values[code] for code in split.codes] == ["train", ""]
+    write(tmp_path / "tables/more.csv", ["file_name,split", "000.png,train"])
+    with pytest.raises(UserError, match="names none of the 2 files"):
+        columns_of(table, tmp_path / "tables/more.csv")
+    write(tmp_path / "tables/more.csv", ["file_name,split", "photos/a/000.png,train", "photos/a/000.png,test"])
+    with pytest.raises(UserError, match="says two things of photos/a/000.png"):
+        columns_of(table, tmp_path / "tables/more.csv")
 
 
 def test_the_command_writes_a_page_or_says_what_is_missing(table, tmp_path):

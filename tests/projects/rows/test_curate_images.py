@@ -299,6 +299,9 @@ def test_no_duplicates_and_no_leaks_are_plain_statements(weights, write_pictures
     text = run(f"python tools/curate.py {words}", tmp_path)
     assert "no duplicates: no two of 4 images" in text and "no leaks: none of 1 test images" in text
     assert len((tmp_path / "out/unique.txt").read_text().splitlines()) == 4
+    (tmp_path / "out/leaks.png").write_bytes(b"of another threshold")
+    run(f"python tools/curate.py {words}", tmp_path)
+    assert not (tmp_path / "out/leaks.png").exists()
 
 
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):

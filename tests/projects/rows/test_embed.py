@@ -3,6 +3,7 @@
 import csv
 import json
 import pickle
+import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -133,6 +134,16 @@ def test_a_box_of_the_table_is_most_similar_to_others_than_itself(weights, boxes
     assert sorted(similar.places.tolist()) == [1, 2]
     cosines = table.rows[similar.places] @ table.rows[0]
     assert similar.cosines == pytest.approx(cosines, abs=1e-5) and cosines[0] >= cosines[1]
+    for box in ([40, 60, 10, 20], [20, 20, 20, 20], [5000, 5000, 5050, 5050]):
+        refused(
+            "has no area in an image of .*: expected X0 Y0 X1 Y1",
+            similar_to,
+            table,
+            Path(table.files[0]),
+            box,
+            5,
+            Named(weights),
+        )
 
 
 def test_an_interrupted_command_continues_with_the_same_bytes(weights, write_pictures, tmp_path, monkeypatch):
@@ -170,6 +181,9 @@ def test_the_commands_write_a_table_and_a_sheet(weights, write_pictures, tmp_pat
     command = f"python tools/embed.py {words} --format npz csv --output {tmp_path}/rows"
     assert f"4 rows of 64 numbers, of 4 images: {tmp_path}/rows" in run(command, tmp_path)
     assert "is there already" in run(command, tmp_path)
+    shutil.copytree(tmp_path / "photos", tmp_path / "other/photos", copy_function=shutil.copy2)
+    other = command.replace(f"folder:{tmp_path}/photos", f"folder:{tmp_path}/other/photos")
+    assert "other settings (folder)" in run(other, tmp_path, expect=2)  # whose files are called and sized alike
     table = load_table(tmp_path / "rows")
     broken = tmp_path / "broken.npz"
     for size in (0, 1000):

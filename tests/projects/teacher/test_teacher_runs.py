@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +18,7 @@ from runs import assert_resumes, load, run
 from torch import Tensor
 from trees import logged, refusal, refused
 
+from projects.Planning import measuring
 from projects.Predict.file_predictions import FilePredictor, find_sources
 from projects.Predict.predictions import finetuned_config
 from projects.Teacher.samples import WithUnlabelled
@@ -255,6 +257,31 @@ def test_lengths_follow_the_run(toy_datasets, tmp_path):
     cfg = teacher_config(tmp_path, more=long)
     assert (cfg.TEACHER.BURN_IN, cfg.TEACHER.MOMENTUM) == (266, pytest.approx(1 - 20 / 1330, abs=1e-6))
     assert teacher_config(tmp_path, more=f"{long}00").TEACHER.MOMENTUM == 0.9996
+
+
+def test_lengths_follow_a_run_of_minutes_whose_batch_norm_is_measured_as_it_runs(toy_datasets, tmp_path, monkeypatch):
+    """A step and an evaluation are really taken, with precise batch norm."""
+    monkeypatch.setattr(measuring, "_BEGAN", time.perf_counter())
+    options = "TEACHER.BURN_IN -1 TEACHER.MOMENTUM 0.0 SOLVER.MAX_ITER 0 SOLVER.MINUTES 600"
+    cfg = teacher_config(tmp_path, more=f"{options} TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.NUM_ITER 2")
+    resolve_auto_values(cfg, Facts(images=60, stated=[{"SOLVER.MINUTES"}], launched=True))
+    length, teacher = cfg.SOLVER.MAX_ITER, cfg.TEACHER
+    horizon = min(max(2, length / 20), 2500)
+    assert length > 20 and teacher.BURN_IN == round(length / 5)
+    assert teacher.MOMENTUM == pytest.approx(1 - 1 / horizon, abs=1e-6)
+
+
+def test_a_checkpoint_has_the_counts_of_all_processes(toy_datasets, tmp_path, monkeypatch):
+    cfg = teacher_config(tmp_path)
+    model = build_model(cfg)
+    hook = FollowTeacher(model, cfg)
+    hook.trainer = Trainer()
+    model.follow = lambda iteration: None
+    of_each = [(torch.full((6, 10), float(rank)), 4) for rank in (1, 2)]
+    monkeypatch.setattr(comm, "all_gather", lambda of_this_one: of_each)
+    hook.after_step()
+    state = hook.state_dict()
+    assert state["table"].tolist() == [[3.0] * 10] * 6 and state["count"] == 8
 
 
 class Trainer:
