@@ -96,10 +96,8 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     with translated(source, content=True):
         for key in ("id", "name"):
             _expect_different([category[key] for category in categories], f"categories have the same {key}")
-        for part, entries in {"categories": categories, "images": pictures}.items():
-            texts = [isinstance(entry["id"], str) for entry in entries]
-            if any(texts) and not all(texts):
-                raise ValueError(f"ids of {part} are numbers and texts: expected the one or the other")
+        _expect_ids_of_one_kind("categories", categories)
+        _expect_ids_of_one_kind("images", pictures)
         _complete(pictures, folder)
     truth = {**content, "categories": categories, "images": pictures}
     if "annotations" not in content:
@@ -147,6 +145,13 @@ def _expect_different(values: list, what: str) -> None:
         [(value, count)] = Counter(values).most_common(1)
         same = f"{count} {what}, {value!r}"
         raise ValueError(f"{same}: expected one of its own for each; rename or remove the others")
+
+
+def _expect_ids_of_one_kind(part: str, entries: list[dict]) -> None:
+    """Raise ValueError where some ids are texts, and others numbers, which have no common order."""
+    texts = [isinstance(entry["id"], str) for entry in entries]
+    if any(texts) and not all(texts):
+        raise ValueError(f"ids of {part} are numbers and texts: expected the one or the other")
 
 
 def _name(category: dict) -> str:
