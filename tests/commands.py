@@ -81,6 +81,13 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def rarely_collect() -> None:
+    """Let collections of garbage leave out what is there, such as all of torch, and come when much is new. They took a
+    tenth of the suite's time, and in a fork copied the memory that it shares with its parent."""
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 50)
+
+
 def launch_forks(main: Callable[..., object], processes: int, *args: object) -> list:
     """``launch`` on the CPU, with this process's environment; what ``main`` returns in each process."""
     import torch
@@ -116,7 +123,7 @@ def _be_process(
 
     from detectron2.utils import comm
 
-    gc.freeze()  # what it shares with its parent: collections would look through it, and copy its memory
+    rarely_collect()
     os.environ.update(environment)
     os.chdir(ROOT)
     torch.set_num_threads(threads)  # those of the server are of whoever started it
@@ -263,7 +270,7 @@ def _be_script(
     import cv2
 
     cv2.setNumThreads(0)  # what this forks would wait for threads that only this process has
-    gc.freeze()
+    rarely_collect()
     weakref.finalize._registry.clear()  # of torch's operators, which would be unregistered one by one at the end
     _forget({"huggingface_hub"})  # which reads its environment when it is imported
     if new_session:

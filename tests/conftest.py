@@ -8,7 +8,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from commands import ROOT, TINY, run, share_forks
+from commands import ROOT, TINY, rarely_collect, run, share_forks
 from fields import make_chain
 from filelock import FileLock
 from hypothesis import settings
@@ -157,6 +157,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = ROOT / "tests"
     next_ones = {tests / "engine", tests / "projects"}
     items.sort(key=lambda item: 0 if item.path.parent == tests else 1 if next_ones & {*item.path.parents} else 2)
+
+
+def pytest_collection_finish() -> None:
+    rarely_collect()
 
 
 def pytest_sessionfinish() -> None:

@@ -5,7 +5,7 @@
 
 import argparse
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +179,7 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
         if resume:
             folder = Path(cfg.OUTPUT_DIR)
             done, before = iterations_of_run(folder), settings_of_run(folder)
-            facts = replace(facts, before=before if done or _may_continue(cfg, before) else {}, done=done)
+            facts = replace(facts, before=before if done or _may_continue(cfg, facts.typed, before) else {}, done=done)
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes)
         if facts.for_here:
@@ -187,11 +187,11 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
     return facts
 
 
-def _may_continue(cfg: CfgNode, before: Mapping[str, Any]) -> bool:
-    """Whether a training that was killed before its first checkpoint, with these settings, may have been of ``cfg``: it
-    keeps what that has drawn and measured. Not what an evaluation has written, or a training on other data."""
-    trains = before.get("SOLVER.MAX_ITER", 1) > 0
-    return trains and list(before.get("DATASETS.TRAIN", cfg.DATASETS.TRAIN)) == list(cfg.DATASETS.TRAIN)
+def _may_continue(cfg: CfgNode, typed: Collection[str], before: Mapping[str, Any]) -> bool:
+    """Whether a training that was killed before its first checkpoint, with these settings, may have been of ``cfg``,
+    which keeps what that has drawn and measured: not one on other data than are typed."""
+    names, earlier = list(cfg.DATASETS.TRAIN), list(before.get("DATASETS.TRAIN", ()))
+    return "DATASETS.TRAIN" not in typed or names == earlier
 
 
 def _merged(stated: Stated, *, resume: bool, trained: bool) -> tuple[CfgNode, Trained]:

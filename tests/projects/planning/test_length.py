@@ -43,6 +43,13 @@ def test_iterations_fill_what_is_left_of_the_time_and_the_schedule_follows(
     assert chosen["TEST.EVAL_PERIOD"] == pytest.approx(period, abs=1)
 
 
+def test_a_folder_that_an_evaluation_has_written_to_says_no_length(toy_datasets, measured):
+    cfg = make_config(RECIPE, [*TINY, "SOLVER.MINUTES", 5.0])
+    before = {"SOLVER.MINUTES": 0.0, "SOLVER.MAX_ITER": 0}
+    resolve_auto_values(cfg, Facts(images=60, stated=[{"SOLVER.MINUTES"}], launched=True, before=before))
+    assert cfg.SOLVER.MAX_ITER > 0
+
+
 def test_periods_and_warm_ups_that_are_stated_are_kept(toy_datasets, measured):
     """An evaluation of 4 s after every 50 iterations of 0.25 s, and two more: (294 - 100 - 8) / (0.25 + 0.08)."""
     stated = {"TEST.EVAL_PERIOD": 50, "SOLVER.CHECKPOINT_EPOCHS": 2, "SOLVER.WARMUP_ITERS": 400}

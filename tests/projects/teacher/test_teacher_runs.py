@@ -19,6 +19,7 @@ from torch import Tensor
 from trees import logged, refusal, refused
 
 from projects.Planning import measuring
+from projects.Planning.evaluation_cost import seconds_of_evaluation
 from projects.Predict.file_predictions import FilePredictor, find_sources
 from projects.Predict.predictions import finetuned_config
 from projects.Teacher.samples import WithUnlabelled
@@ -259,16 +260,21 @@ def test_lengths_follow_the_run(toy_datasets, tmp_path):
     assert teacher_config(tmp_path, more=f"{long}00").TEACHER.MOMENTUM == 0.9996
 
 
-def test_lengths_follow_a_run_of_minutes_whose_batch_norm_is_measured_as_it_runs(toy_datasets, tmp_path, monkeypatch):
-    """A step and an evaluation are really taken, with precise batch norm."""
+def test_lengths_follow_a_run_of_minutes(toy_datasets, tmp_path, monkeypatch):
+    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
     monkeypatch.setattr(measuring, "_BEGAN", time.perf_counter())
     options = "TEACHER.BURN_IN -1 TEACHER.MOMENTUM 0.0 SOLVER.MAX_ITER 0 SOLVER.MINUTES 600"
-    cfg = teacher_config(tmp_path, more=f"{options} TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.NUM_ITER 2")
+    cfg = teacher_config(tmp_path, more=options)
     resolve_auto_values(cfg, Facts(images=60, stated=[{"SOLVER.MINUTES"}], launched=True))
-    length, teacher = cfg.SOLVER.MAX_ITER, cfg.TEACHER
-    horizon = min(max(2, length / 20), 2500)
-    assert length > 20 and teacher.BURN_IN == round(length / 5)
-    assert teacher.MOMENTUM == pytest.approx(1 - 1 / horizon, abs=1e-6)
+    length, horizon = cfg.SOLVER.MAX_ITER, 2500
+    assert length > 20 * horizon
+    assert cfg.TEACHER.BURN_IN == round(length / 5) and cfg.TEACHER.MOMENTUM == 1 - 1 / horizon
+
+
+def test_the_batch_norm_of_an_evaluation_is_timed_on_the_teacher_alone(toy_datasets, tmp_path):
+    """Of student and teacher together it is refused: they share layers."""
+    cfg = teacher_config(tmp_path, more="TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.NUM_ITER 1 DATASETS.TEST ()")
+    assert seconds_of_evaluation(cfg, build_model(cfg).train()) > 0
 
 
 def test_a_checkpoint_has_the_counts_of_all_processes(toy_datasets, tmp_path, monkeypatch):
