@@ -52,6 +52,12 @@ def trees() -> dict[Path, ast.Module]:
     }
 
 
+@cache
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All of a tree, which most tests of the code ask for."""
+    return tuple(ast.walk(tree))
+
+
 def room_of(path: Path) -> str:
     """The room of a source file: a folder or file right below revisit/ or projects/, or another ring."""
     return path.parts[1].removesuffix(".py") if path.parts[0] in ("revisit", "projects") else path.parts[0]
@@ -65,14 +71,14 @@ def room_of_module(name: str) -> str:
 
 def words_of(tree: ast.Module) -> Iterator[str]:
     """All identifiers and strings of a syntax tree, docstrings too."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         for field in ("id", "attr", "arg", "name", "asname", "module", "value"):
             if isinstance(getattr(node, field, None), str):
                 yield getattr(node, field)
 
 
 def imports_of(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom):
             yield node.module or ""
         elif isinstance(node, ast.Import):
@@ -140,7 +146,7 @@ def test_every_citation_leads_to_a_heading():
 
 def test_every_dataclass_is_frozen():
     """A sampler or a crop is what it was made as, so that its draws depend on their counters alone."""
-    nodes = (node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    nodes = (node for tree in trees().values() for node in nodes_of(tree) if isinstance(node, ast.ClassDef))
     made = [(node.name, ast.unparse(each)) for node in nodes for each in node.decorator_list]
     made = [(name, how) for name, how in made if how.startswith("dataclass")]
     assert made and [name for name, how in made if how != "dataclass(frozen=True)"] == []
@@ -151,7 +157,7 @@ def test_yaml_that_anybody_may_have_written_is_read_in_one_place():
     calls = [
         f"{path}: {ast.unparse(node)}"
         for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Attribute) and node.attr in loaders
     ]
     by_yaml = [call for call in calls if "yaml" in call.partition(": ")[2] or "merge_from_file" in call]
@@ -166,7 +172,7 @@ def test_arrays_that_anybody_may_have_written_are_read_in_one_place():
     calls = [
         f"{path}: {ast.unparse(node)}"
         for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Attribute) and node.attr in readers
     ]
     assert [call for call in calls if re.search(r": (np|numpy|npy)\b", call)] == ["revisit/arrays.py: npy.read_array"]
@@ -181,7 +187,7 @@ def test_private_names_of_libraries_stand_in_compat_alone():
     for path, tree in trees().items():
         if room_of(path) == "compat" or path == Path("projects/Planning/simulation.py"):
             continue
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, ast.Attribute) and is_private(node.attr) and ast.unparse(node.value) not in own:
                 used.append(f"{path}: {ast.unparse(node)}")
         used += [f"{path}: {name}" for name in imported_names(tree) if any(map(is_private, name.split(".")))]
@@ -195,6 +201,6 @@ def is_private(name: str) -> bool:
 def imported_names(tree: ast.Module) -> Iterator[str]:
     """Names in full: ``from a.b import c`` has ``a.b.c``."""
     yield from imports_of(tree)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

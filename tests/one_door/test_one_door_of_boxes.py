@@ -2,8 +2,9 @@
 
 import ast
 import re
+from functools import cache
 
-from test_house import imported_names, trees
+from test_house import imported_names, nodes_of, trees
 
 
 def product() -> dict[str, ast.Module]:
@@ -11,9 +12,15 @@ def product() -> dict[str, ast.Module]:
     return {str(path): tree for path, tree in trees().items() if path.parts[0] in ("revisit", "projects")}
 
 
+@cache
+def code() -> dict[str, str]:
+    """Of core and projects, by file, without comments."""
+    return {path: ast.unparse(tree) for path, tree in product().items()}
+
+
 def files_that_say(pattern: str) -> set[str]:
-    """Whose code, without comments, has a regular expression."""
-    return {path for path, tree in product().items() if re.search(pattern, ast.unparse(tree))}
+    """Whose code has a regular expression."""
+    return {path for path, text in code().items() if re.search(pattern, text)}
 
 
 def test_boxes_of_an_image_have_one_class():
@@ -21,7 +28,7 @@ def test_boxes_of_an_image_have_one_class():
     classes = [
         f"{path}: {node.name}"
         for path, tree in product().items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ClassDef) and are_boxes_with_scores(node)
     ]
     known = ["projects/Tiles/merging.py: Found", "revisit/api.py: Prediction", "revisit/boxes/boxes.py: Boxes"]

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from test_house import trees
+from test_house import nodes_of, trees
 
 from revisit.keys.architectures import Architecture, with_answers
 
@@ -21,7 +21,7 @@ def test_what_a_meta_architecture_answers_has_its_default_in_the_base_class():
     answers = {name for name in vars(Architecture) if not name.startswith("_")}
     assert {"around", "also_reads", "unread", "continues", "training_only", "evaluated"} <= answers
     asked = [
-        f"{path}: {name}" for path, tree in trees().items() for node in ast.walk(tree) for name in names_of_text(node)
+        f"{path}: {name}" for path, tree in trees().items() for node in nodes_of(tree) for name in names_of_text(node)
     ]
     assert asked and [line for line in asked if line.partition(": ")[2] in answers] == []
 
@@ -41,7 +41,7 @@ def test_what_plugs_in_is_an_entry_of_a_registry():
         assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
         literals = [node for node in assigned if isinstance(node.value, ast.List | ast.Dict | ast.Set)]
         own = {ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0]) for node in literals}
-        for door in ast.walk(tree):
+        for door in nodes_of(tree):
             if isinstance(door, ast.FunctionDef) and door.name.startswith("register"):
                 doors += 1
                 named = {node.id for node in ast.walk(door) if isinstance(node, ast.Name)}
@@ -70,7 +70,7 @@ def test_what_follows_from_the_number_of_images_is_decided_in_one_place():
     callers = {
         str(path)
         for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "inspect_training"
     }
     assert callers == {"revisit/engine/data_checks.py"}

@@ -2,7 +2,7 @@
 
 import ast
 
-from test_house import trees
+from test_house import nodes_of, trees
 
 IMAGES = {
     "revisit/data/sources/records.py",  # fingerprint; the contents of images, for equal ones
@@ -32,6 +32,6 @@ def test_who_makes_digests_is_known():
         str(path)
         for path, tree in trees().items()
         if path.parts[0] in ("revisit", "projects", "tools")
-        if any(isinstance(node, ast.Import) and node.names[0].name == "hashlib" for node in ast.walk(tree))
+        if any(isinstance(node, ast.Import) and node.names[0].name == "hashlib" for node in nodes_of(tree))
     }
     assert imports == IMAGES | OTHERS

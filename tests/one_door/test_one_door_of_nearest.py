@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from test_house import imported_names, trees
+from test_house import imported_names, nodes_of, trees
 
 
 def product() -> Iterator[tuple[str, ast.Module]]:
@@ -23,8 +23,8 @@ def test_nearest_neighbours_have_one_place():
     }
     chosen, named = set(), set()
     for path, tree in product():
-        attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        attributes = {node.attr for node in nodes_of(tree) if isinstance(node, ast.Attribute)}
+        functions = {node.name for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)}
         if attributes & {"topk", "argpartition", "kneighbors", "kthvalue"}:
             chosen.add(path)
         if functions & {"nearest", "neighbours", "neighbors", "nearest_others", "most_similar"}:

@@ -5,14 +5,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from test_house import trees
+from test_house import nodes_of, trees
 
 
 def nodes(kind: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
     """Of the core and of projects, with their files."""
     for path, tree in trees().items():
         if path.parts[0] in ("revisit", "projects"):
-            yield from ((path, node) for node in ast.walk(tree) if isinstance(node, kind))
+            yield from ((path, node) for node in nodes_of(tree) if isinstance(node, kind))
 
 
 def test_pixels_are_normalised_by_the_network_alone():

@@ -2,7 +2,7 @@
 
 import ast
 
-from test_house import trees
+from test_house import nodes_of, trees
 
 
 def test_words_key_value_end_a_command_in_one_way():
@@ -19,7 +19,7 @@ def test_words_key_value_are_paired_in_one_place():
     pairing = {
         str(path)
         for path, tree in trees().items()
-        for call in ast.walk(tree)
+        for call in nodes_of(tree)
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("zip") and "1::2]" in ast.unparse(call)
     }
     assert pairing - others == {"revisit/engine/command.py"}

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from test_house import trees
+from test_house import nodes_of, trees
 
 MEANINGS = {"bit_depth", "bits", "channels", "range", "nodata"}
 OF_VALUES = {"projects/Pixels/grey_levels.py: to_grey_levels(bits)"}  # where the format becomes grey levels
@@ -26,7 +26,7 @@ DECODING = {
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
     for path, tree in trees().items():
         if path.parts[0] in ("revisit", "projects", "tools"):
-            yield from ((str(path), node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+            yield from ((str(path), node) for node in nodes_of(tree) if isinstance(node, ast.FunctionDef))
 
 
 def test_no_reader_takes_what_samples_mean_beside_the_pixel_format():
