@@ -69,6 +69,8 @@ def test_data_are_drawn_without_a_model(task, draw, tmp_path):
     assert sheets == [tmp_path / "new" / f"{load(task).DATASETS.TEST[0]}_{page:02d}.png" for page in (1, 2)]
     first, second = map(pixels, sheets)
     assert first.shape[0] > 1.4 * second.shape[0]
+    fewer = draw(task, "--how", "truth", "--output", tmp_path / "new", "--count", 2, "--rule", "rows=2")
+    assert sorted((tmp_path / "new").iterdir()) == fewer == sheets[:1]
 
 
 @pytest.mark.parametrize("task", ["detection", "segmentation_nyud", "depth"])

@@ -60,8 +60,11 @@ def main() -> None:
     make_folder(args.output, "--output")
     # The ends of all paths: a test set may differ from its training set in its folder of images alone.
     name = "_".join(Path(part).stem for part in dataset.split(":")[1:]) or dataset
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
+    for earlier in args.output.glob(f"{stem}_[0-9][0-9].png"):  # of more rows, perhaps by other weights
+        earlier.unlink()
     for page, start in enumerate(range(0, len(rows), on_sheet), start=1):
-        path = args.output / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}_{page:02d}.png"
+        path = args.output / f"{stem}_{page:02d}.png"
         save_sheet(path, rows[start : start + on_sheet], headers, title=dataset, subtitle=subtitle)
         print(path)
 
