@@ -1,3 +1,4 @@
+import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -161,6 +162,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     rarely_collect()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """What a file leaves, such as loaders whose workers it has killed, is no matter of the next one."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
 
 
 def pytest_sessionfinish() -> None:

@@ -75,10 +75,10 @@ def test_a_job_whose_time_is_up_is_queued_again_and_resumes_when_it_is_submitted
     stopped = re.search(r"stopped by SIGUSR1 after iteration (\d+)", log)
     assert stopped and list((tmp_path / "run").glob("model_*.pth")), log[-3000:]
     assert "2 gloo processes" in log
-    again = f"{command} {int(stopped[1]) + 5}".replace("nodes 2", "nodes 1")
+    again = f"{command} {int(stopped[1]) + 5}".replace("--num-machines 2", "--num-machines 1")
     assert f"Submitted batch job {FIRST + 1}\n" in run(again, toy_root)
     log = wait(cluster)
-    assert f"resuming at iteration {int(stopped[1]) + 1}" in log, log[-3000:]
+    assert f"resuming at iteration {int(stopped[1]) + 1}" in log and "one process" in log, log[-3000:]
     assert (tmp_path / "run/model_final.pth").exists()
 
 
