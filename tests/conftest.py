@@ -170,6 +170,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     yield
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
+        gc.freeze()  # what stays is not looked through again
 
 
 def pytest_sessionfinish() -> None:
