@@ -82,8 +82,8 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def rarely_collect() -> None:
-    """Let collections of garbage leave out what is there, such as all of torch, and come when much is new. They took a
-    tenth of the suite's time, and in a fork copied the memory that it shares with its parent."""
+    """Let collections of garbage leave out what is imported, such as all of torch, and come when much is new: they take
+    long, and in a fork copy the memory that it shares with its parent."""
     gc.freeze()
     gc.set_threshold(20_000, 50, 50)
 

@@ -73,8 +73,8 @@ def self_labelled(
         detected = [each | {"category_id": each["category_id"] + 1} for each in found.objects]
         before = [_in_coco(box, has_masks) for box in record.get("annotations", [])]
         size = {"height": found.height, "width": found.width}
-        known = {key: value for key, value in record.items() if key != WITHOUT_LABELS or not detected}
-        labelled.append({**known, **size, "objects": merged(before, detected)})
+        kept = {key: value for key, value in record.items() if key != WITHOUT_LABELS or not detected}
+        labelled.append({**kept, **size, "objects": merged(before, detected)})
     return labelled
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from revisit.boxes.boxes import corners_of, sides_of
 from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set
-from revisit.data.sources.records import changes, fingerprint
 from revisit.errors import expect, first_few, translated
 from revisit.files import read_json
 
@@ -47,8 +46,8 @@ def _warn_of_others(path: str, records: list[dict]) -> None:
         return
     with translated(f"reading {about}", content=True):
         scored = evaluated_set(about)
-    if changed := changes(scored.images, fingerprint(records, labels=False), times=False) if scored.images else []:
-        differ = f"the images of {scored.name}, which had other {', '.join(changed)} when they were evaluated"
+    if changed := scored.changes(records, labels=False):
+        differ = f"the images of {scored.name}, which differed in {', '.join(changed)} when they were evaluated"
         logger.warning(f"OBJECTS.PROPOSALS {path} are of {differ}: expected the same image_id for the same image")
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projects.Rows.row_table import RowTable
+from revisit.boxes.coco_files import folder_of
 from revisit.data.sources.file_names import names_by_place
 from revisit.errors import UserError, expect
 from revisit.markdown import CsvDicts
@@ -61,12 +62,8 @@ def _clusters(rows: np.ndarray) -> list[str]:
 def _folders(table: RowTable) -> list[str]:
     """Of each file, below the folder that all share."""
     files = table.files.tolist()
-    shared = _shared_folder(files)
+    shared = folder_of([{"file_name": file} for file in files])
     return [os.path.relpath(os.path.dirname(os.path.abspath(file)), shared) for file in files]
-
-
-def _shared_folder(files: list[str]) -> str:
-    return os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files])
 
 
 def _of_file(path: Path, table: RowTable) -> dict[str, list[str]]:
@@ -89,7 +86,7 @@ def _of_file(path: Path, table: RowTable) -> dict[str, list[str]]:
         expect(before == line, f"--table {path} says two things of {line[FILE]}: expected one line for each file")
     files = table.files.tolist()
     places = names_by_place(str(path), by_name)
-    shared = _shared_folder(files)
+    shared = folder_of([{"file_name": file} for file in files])
     of_base = Counter(os.path.basename(file) for file in {*files})
 
     def line_of(file: str) -> dict:

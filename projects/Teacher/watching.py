@@ -47,7 +47,7 @@ class FollowTeacher(HookBase):
 
     def before_train(self) -> None:
         length, burn_in = self.trainer.max_iter, self._model.burn_in
-        problem = f"TEACHER.BURN_IN {burn_in} of a run of {length}: expected less; -1 is a fifth of it"
+        problem = f"TEACHER.BURN_IN {burn_in} of a run of {length}: expected less; -1 is a fifth"
         expect(0 <= burn_in < length, problem)
 
     def state_dict(self) -> dict:

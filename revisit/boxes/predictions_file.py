@@ -47,12 +47,16 @@ class EvaluatedSet(NamedTuple):
     classes: dict[int, str]  # names by ids, in the network's order
     images: list[dict]  # their ``fingerprint``; [] of an earlier version, which wrote none
 
+    def changes(self, records: Records, *, labels: bool = True) -> list[str]:
+        """What differs in records of the data set from those that were scored."""
+        return changes(self.images, fingerprint(records, labels=labels), times=False) if self.images else []
+
     def changed_labels(self, records: Records) -> bool:
         """Whether the labels are others than those that were scored against.
 
         Raises UserError where the images are others, so that ids may mean others of them.
         """
-        changed = changes(self.images, fingerprint(records), times=False) if self.images else []
+        changed = self.changes(records)
         others = [part for part in changed if part != PARTS["labels"]]
         expect(not others, f"the data set has other images by now, by {', '.join(others)}: evaluate again")
         return bool(changed)

@@ -26,8 +26,8 @@ BEST_RECORD = "best.json"
 RESULTS = "evaluation.json"  # scores of the final network, or of the one that --eval-only was given
 RUN_IDS = "tracked_runs.json"  # by service, the run that a resumed training continues
 VIEWS, NEIGHBOURS = "views.png", "neighbours_*.png"
-# What a run writes and continues, as patterns of names; settings and log apart.
 METRICS, SETTINGS = "metrics.json", ("config.yaml", "environment.json")
+# What a run writes and continues, as patterns of names; settings and log apart.
 OF_RUN = ("model_*.pth", BEST_RECORD, METRICS, RESULTS, "events.out.tfevents.*", RUN_IDS, VIEWS, NEIGHBOURS)
 _BEYOND = 2**62  # any iteration
 _PERIODIC = re.compile(r"model_(\d{7,})\.pth")

@@ -6,6 +6,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,7 +18,7 @@ from revisit.compat import has_compiled_operators
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_truth import read_coco, scored_coco
 from revisit.data.sources.records import fingerprint
-from revisit.data.sources.voc_boxes import classes_scored
+from revisit.data.sources.split_files import read_split
 from revisit.errors import without_secrets
 from revisit.evaluation.fast_coco import FastMatching, has_fast_coco
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
@@ -27,7 +28,12 @@ from revisit.keys import DETECTORS, architecture_of
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.coco import convert_to_coco_dict
-from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator, coco_evaluation
+from detectron2.evaluation import (
+    COCOEvaluator,
+    PascalVOCDetectionEvaluator,
+    coco_evaluation,
+    pascal_voc_evaluation,
+)
 from detectron2.utils.file_io import PathManager
 
 STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
@@ -134,24 +140,30 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
 
     def __init__(self, dataset_name: str, cfg: CfgNode):
         super().__init__(dataset_name)
-        place = MetadataCatalog.get(dataset_name)
-        scored = classes_scored(Path(place.dirname), place.split)
-        self._scored = [number for number, name in enumerate(self._class_names) if name in scored]
 
     def evaluate(self) -> dict | None:
-        names, found = self._class_names, self._predictions
-        self._class_names = [names[number] for number in self._scored]
-        self._predictions = {place: found[number] for place, number in enumerate(self._scored) if number in found}
+        names, predictions = self._class_names, self._predictions
+        shown = self._shown()
+        self._class_names = [names[number] for number in shown]
+        self._predictions = {place: predictions[number] for place, number in enumerate(shown) if number in predictions}
         try:
             results = super().evaluate()
         finally:
-            self._class_names, self._predictions = names, found
-        if not results or len(self._scored) == len(names):
+            self._class_names, self._predictions = names, predictions
+        if not results or len(shown) == len(names):
             return results
         of_shown = results["bbox"]
-        lacking = f"{self._dataset_name} shows {len(names) - len(self._scored)} of {len(names)} classes nowhere"
+        lacking = f"{self._dataset_name} shows {len(names) - len(shown)} of {len(names)} classes nowhere"
         logger.warning(f"{lacking}, and each counts as AP 0: AP of the others is {of_shown['AP']:.2f}")
-        return {"bbox": {name: score * len(self._scored) / len(names) for name, score in of_shown.items()}}
+        return {"bbox": {name: score * len(shown) / len(names) for name, score in of_shown.items()}}
+
+    def _shown(self) -> list[int]:
+        """Numbers of the classes that the split has objects of; difficult ones are not counted. Each file is read once,
+        as Detectron2 keeps what it has read."""
+        files = map(self._anno_file_template.format, read_split(Path(self._image_set_path)))
+        objects = chain.from_iterable(map(pascal_voc_evaluation.parse_rec, files))
+        labels = {thing["name"] for thing in objects if not thing["difficult"]}
+        return [number for number, name in enumerate(self._class_names) if name in labels]
 
 
 def tasks_of(cfg: CfgNode) -> list[str]:

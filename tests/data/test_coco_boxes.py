@@ -397,8 +397,8 @@ def test_keypoints_are_scored_whose_file_does_not_count_them(coco):
     name = coco(of_all("annotations", keypoints=[4, 4, 2] + [0, 0, 0] * 16))
     truth = scored_coco(json.loads(Path(name.rpartition(":")[2]).read_text()), Path(name.split(":")[1]), "boxes")
     assert [each["num_keypoints"] for each in truth["annotations"]] == [1, 1, 1]
-    found = {**truth, "annotations": [{**each, "score": 0.9} for each in truth["annotations"]]}
-    assert evaluated(truth, found, "keypoints").stats[0] == 1
+    results = {**truth, "annotations": [annotation | {"score": 0.9} for annotation in truth["annotations"]]}
+    assert evaluated(truth, results, "keypoints").stats[0] == 1
 
 
 def test_masks_of_images_too_large_to_be_decoded_are_read_and_never_drawn(coco):

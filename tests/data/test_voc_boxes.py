@@ -66,10 +66,10 @@ def test_the_year_of_a_voc_tree_says_how_ap_is_taken(voc, tmp_path, place, writt
 def ap50(evaluator: DatasetEvaluator, record: dict, classes: list[int]) -> float:
     """AP50 of one box of each class, all of them around the first dog."""
     box, count = torch.tensor([[0.0, 10, 60, 40]]), len(classes)
-    found = Instances((50, 100), pred_boxes=Boxes(box.repeat(count, 1)), scores=torch.ones(count))
-    found.pred_classes = torch.tensor(classes)
+    predicted = Instances((50, 100), pred_boxes=Boxes(box.repeat(count, 1)), scores=torch.ones(count))
+    predicted.pred_classes = torch.tensor(classes)
     evaluator.reset()
-    evaluator.process([record], [{"instances": found}])
+    evaluator.process([record], [{"instances": predicted}])
     return evaluator.evaluate()["bbox"]["AP50"]
 
 
@@ -91,8 +91,8 @@ def test_half_of_the_dogs_without_a_mistake_score_by_the_year(voc, tmp_path, yea
     number = record["annotations"][0]["category_id"]
     # One of 20 classes; the others have no truth, and AP 0. An aeroplane is found where none is.
     assert ap50(PascalVOCDetectionEvaluator(name), record, [number]) == pytest.approx(ap / 20, rel=1e-6)
-    for found in ([number], [number, 0]):
-        assert ap50(VOCEvaluator(name, cfg), record, found) == pytest.approx(ap / 20, rel=1e-6)
+    for classes in ([number], [number, 0]):
+        assert ap50(VOCEvaluator(name, cfg), record, classes) == pytest.approx(ap / 20, rel=1e-6)
     assert f"shows 19 of 20 classes nowhere, and each counts as AP 0: AP of the others is {ap:.2f}" in caplog.text
     write(tmp_path / "Annotations/000001.xml", things.replace("<name>dog", "<name> dog", 1))
     pascal_voc_evaluation.parse_rec.cache_clear()

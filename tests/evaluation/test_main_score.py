@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import refused
 
-from projects.Reports.main_score import find_score, is_better
+from projects.Reports.main_score import direction, find_score, is_better
 from revisit.engine.setup import make_config
 
 
@@ -14,6 +14,10 @@ def test_the_main_score_is_the_first_sets():
     cfg = make_config("configs/toy/detection.yaml", ["DATASETS.TEST", "('a','b')"])
     assert find_score(cfg, {"b/bbox/AP": 1.0, "a/bbox/AP": 2.0}) == 2
     refused("no bbox/AP in the evaluation of a: .* b/bbox/AP", find_score, cfg, {"b/bbox/AP": 1.0})
+
+
+def test_a_score_has_its_direction_after_the_name_of_one_of_several_test_sets():
+    assert (direction("depth/rmse"), direction("nyu/depth/rmse"), direction("coco:/a:/a.json/bbox/AP")) == (-1, -1, 1)
 
 
 @given(st.floats(), st.floats())

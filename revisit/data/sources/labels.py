@@ -127,8 +127,7 @@ def _kept_ids(file_name: str, time: int) -> np.ndarray:
 
 def _ids_of_tiff(file_name: PathLike, window: Window) -> np.ndarray:
     with translated(f"reading label map {file_name}", content=True):
-        with open(file_name, "rb") as file:
-            problem = _uncertain_grey(tags_of(file))
+        problem = _problem_of_tiff(os.fspath(file_name), os.stat(file_name).st_mtime_ns)
         if problem:
             raise ValueError(f"{problem}: expected 8 or 16 bits, and black as 0")
         data = read_bytes({"file_name": os.fspath(file_name), WINDOW: window, AS_STORED: True})
@@ -136,6 +135,13 @@ def _ids_of_tiff(file_name: PathLike, window: Window) -> np.ndarray:
         if values.dtype.kind not in "iu" or values.shape[2] != 1:
             raise ValueError(f"{values.shape[2]} samples of {values.dtype} a pixel: expected one id, in 8 or 16 bits")
     return values[..., 0]
+
+
+@lru_cache(maxsize=64)
+def _problem_of_tiff(file_name: str, time: int) -> str:
+    """Asked for each window, and read once."""
+    with open(file_name, "rb") as file:
+        return _uncertain_grey(tags_of(file))
 
 
 def _all_ids(file_name: PathLike) -> np.ndarray:

@@ -70,13 +70,6 @@ def year_of_voc(path: Path, split: str) -> int | None:
     return years.pop() if len(years) == 1 else None
 
 
-def classes_scored(path: Path, split: str) -> set[str]:
-    """The classes that a split of a tree has objects of, but difficult ones, which are not counted."""
-    names = read_split(path / "ImageSets" / "Main" / f"{split}.txt")
-    read = (read_voc_annotation(path / "Annotations" / f"{name}.xml", path / name)[1] for name in names)
-    return {thing.label for objects in read for thing in objects if not thing.is_difficult}
-
-
 class VOCObject(NamedTuple):
     """An object of an annotation."""
 

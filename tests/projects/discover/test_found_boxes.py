@@ -13,7 +13,7 @@ from labels import exact
 from trees import blank_image, refusal, refused
 
 from projects.Discover.scores import class_agnostic_scores
-from projects.Discover.self_labels import merged, without_labelled
+from projects.Discover.self_labels import Detected, merged, self_labelled, without_labelled
 from revisit import model_zoo
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.sources.catalog import get_records
@@ -264,6 +264,14 @@ def test_images_that_somebody_labelled_can_be_left_out(detector, tmp_path):
     content = json.loads((tmp_path / "out/data_set.json").read_text())
     assert [Path(image["file_name"]).name for image in content["images"]] == ["c.png"]
     assert all(box["area"] > 0 for box in content["annotations"])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_image_in_which_objects_are_found_is_no_longer_without_labels(count):
+    record = {"file_name": "a.png", "annotations": [], "without_labels": True}
+    box = {"bbox": [1, 2, 3, 4], "category_id": 0, "score": 0.9}
+    (image,) = self_labelled([record], lambda _: Detected(10, 10, [box] * count), has_masks=False)
+    assert ("without_labels" in image) == (count == 0)
 
 
 def test_images_of_another_folder_cannot_be_left_out_nor_all():

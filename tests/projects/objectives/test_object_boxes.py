@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import OBJECTS, tiny_config
-from trees import refused
+from trees import refused, touch
 
 from projects.Objectives.object_boxes import ObjectBoxes, proposed_boxes
 from projects.Objectives.proposals import with_proposals
@@ -16,6 +16,7 @@ from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import Picture
 from revisit.data.loading.loader import ViewDataset
+from revisit.data.sources.records import fingerprint
 from revisit.data.views.annotation import DrawnImage
 from revisit.data.views.looks import AutoAugmentLook, Look, StandardLook
 from revisit.data.views.mapper import ViewMapper
@@ -202,6 +203,18 @@ def test_a_proposal_of_which_half_is_shown_is_cut_and_one_of_which_less_is_shown
 def test_proposals_that_are_no_boxes_of_these_images_are_refused(entries, message, tmp_path):
     path = str(tmp_path / "none.json") if entries is None else proposals_file(tmp_path / "boxes.json", *entries)
     refused(message, with_proposals, path, RECORDS)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_proposals_of_an_evaluation_on_other_images_are_warned_of(more, tmp_path, caplog):
+    files = [tmp_path / f"{number}.jpg" for number in range(2 + more)]
+    touch(*files)
+    records = [{"file_name": str(file), "image_id": number} for number, file in enumerate(files)]
+    path = proposals_file(tmp_path / "coco_instances_results.json", (0, [1, 2, 3, 4]), (1, [1, 2, 3, 4]))
+    about = {"data_set": "yolo:photos", "classes": {"1": "cat"}, "images": fingerprint(records[:2])}
+    (tmp_path / "data_set.json").write_text(json.dumps(about))
+    with_proposals(path, records)
+    assert ("which differed in number when they were evaluated" in caplog.text) == bool(more)
 
 
 def test_proposals_are_of_the_image_whose_name_they_have(tmp_path):

@@ -10,7 +10,7 @@ from trees import refused
 
 from projects.Reports.charts import best_before, is_score
 from projects.Reports.collect import collect
-from projects.Reports.text_tables import as_text, environments, from_csv, from_json, settings
+from projects.Reports.text_tables import as_text, environments, from_csv, from_json, of_evaluation, settings
 
 
 def only(folder):
@@ -198,3 +198,5 @@ def test_what_a_run_of_others_has_written_ends_no_report(tmp_path, name):
     with (tmp_path / "wide.csv").open("w") as file:
         file.write("a\n" + "x" * 200_000)
     refused("reading .*wide.csv: .*field larger", from_csv, tmp_path / "wide.csv")
+    ((why,),) = of_evaluation(None, [tmp_path / "wide.csv"])[0].rows  # and the page has all else
+    assert "field larger" in why

@@ -93,6 +93,11 @@ def test_the_first_tables_show_each_kind_of_run_with_what_it_is_about(tmp_path):
     assert "d_svm linear SVM, C 0.5 random mAP 54.25" in kinds[3]
 
 
+def test_a_config_of_others_with_something_else_in_the_place_of_data_sets_is_shown(tmp_path):
+    run = make_run(tmp_path / "run", config="MODEL: {META_ARCHITECTURE: KNNMoCo}\nDATASETS: {TRAIN: 5}\n")
+    assert "KNNMoCo, 5" in text(page.render(*collect([run])))
+
+
 LOOK = """<pre id="seen"></pre><script>
 const edge = (element) => element.getBoundingClientRect().right;
 window.addEventListener("load", () => {

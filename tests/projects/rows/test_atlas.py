@@ -157,6 +157,13 @@ def test_files_of_another_spelling_are_found_and_namesakes_are_told_apart(name, 
         columns_of(table, tmp_path / "tables/more.csv")
 
 
+def test_a_table_has_the_place_of_its_weights_without_what_opens_it(table, tmp_path):
+    options = {"weights": "https://me:secret@host/b.pth?token=secret"}
+    save_table(tmp_path / "embeddings.npz", table._replace(about=table.about | {"options": options}))
+    with np.load(tmp_path / "embeddings.npz") as arrays:
+        assert "https://host/b.pth" in str(arrays["about"]) and "secret" not in str(arrays["about"])
+
+
 def test_the_command_writes_a_page_or_says_what_is_missing(table, tmp_path):
     save_table(tmp_path / "embeddings.npz", table)
     command = f"python tools/atlas.py --embeddings {tmp_path} --how pca --output"

@@ -122,5 +122,5 @@ def test_images_with_a_file_for_each_channel_are_refused_where_one_would_be_writ
     for name in "RN":
         tifffile.imwrite(tmp_path / f"in/x_{name}.tif", np.ones((60, 70), np.uint8))
     options = f"--data files:folder:{tmp_path}/in:{{}}_R.tif,{{}}_N.tif --output {tmp_path}/out"
-    said = run(f"python tools/tiles.py {command} {options}", tmp_path, expect=2)
-    assert "each channel has a file of its own, of which the first alone would be read" in said
+    text = run(f"python tools/tiles.py {command} {options}", tmp_path, expect=2)
+    assert "each channel has a file of its own, of which the first alone would be read" in text
