@@ -43,10 +43,12 @@ from revisit.network.network import Network
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
+from .labelled_sets import of_length_one
+
 MAP_SHARE = 0.5  # of the map's colour in the overlay
 
 declare("CAM.CLASSIFIER", "", "classifier.pth of projects/FrozenEvaluations, made with the same --weights.")
-declare("CAM.OTHER_WEIGHTS", "", "Of a second network of the same architecture, for a comparison side by side.")
+declare("CAM.OTHER_WEIGHTS", "", "Of a second network of the same architecture, to compare with; random: drawn.")
 declare("CAM.OTHER_CLASSIFIER", "", "And its classifier.")
 declare("CAM.NUM_IMAGES", 10, "Rows of cams.png, spread over the data set.", COUNT)
 
@@ -61,6 +63,13 @@ class Classifier(NamedTuple):
     transform: str  # how the classifier sees an image, a key of TRANSFORMS
     image_size: int  # px
     classes: list[str] = []  # by row, where the data that it was trained on have names
+    unit: bool = False  # whether features have a length of about 1 first
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(classes,) float32 of the (C, h, w) map of an image."""
+        rows = features.mean(dim=(1, 2))[None].numpy()
+        pooled = of_length_one(rows) if self.unit else rows
+        return self.weight @ torch.from_numpy(pooled[0]) + self.bias
 
 
 def main(cfg: CfgNode) -> None:
@@ -96,7 +105,7 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Classifier]:
         expect(all(pairs[1]), "a comparison needs both CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER")
     networks = []
     for weights, path in pairs:
-        own.MODEL.WEIGHTS = weights
+        own.MODEL.WEIGHTS = "" if weights == RANDOM else weights
         backbone = Network.of_config(own)
         with translated(f"reading CAM.CLASSIFIER {path!r}, a classifier.pth of projects/FrozenEvaluations"):
             content = torch.load(path, map_location="cpu", weights_only=True)
@@ -128,8 +137,7 @@ def draw(record: dict, pixels: PixelFormat, networks: list[Classifier], names: l
     for network in networks:
         view = TRANSFORMS[network.transform](image, network.image_size)
         features = network.backbone.map_of(view).cpu()
-        logits = network.weight @ features.mean(dim=(1, 2)) + network.bias
-        taken.append(name_of(int(logits.argmax())))
+        taken.append(name_of(int(network.logits(features).argmax())))
         captions.append(f"classified as {taken[-1]}")
         cam = activation_map(features, network.weight[label]).numpy()
         shown = image if network.transform == "square" else view

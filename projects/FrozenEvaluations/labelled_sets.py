@@ -20,7 +20,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import PRESENT, Records, files_of_record
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
-from revisit.files import file_digest, local_copy, make_folder, output_path, write_whole
+from revisit.files import make_folder, one_at_a_time, output_path, write_whole
 from revisit.jobs.record import left_by_earlier_call
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
@@ -87,30 +87,38 @@ def image_loader(cfg: CfgNode, records: Records, view: Callable[..., np.ndarray]
 def cached_features(cfg: CfgNode, backbone: Network, data: LabelledSet) -> Labelled:
     """Average-pooled features of every image, (N, C) float32, and the targets.
 
-    They are read from LINEAR.CACHE, as far as the same weights, network, images and transform have left them there.
+    They are read from LINEAR.CACHE, as far as the same weights, network, images and transform have left them there. Of
+    processes that want the same, one computes them and the others wait.
     """
     folder = output_path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features", "LINEAR.CACHE")
     make_folder(folder, "LINEAR.CACHE")
     stem = "".join(letter if letter.isalnum() else "_" for letter in data.name)
     path = folder / f"{stem}-{_features_key(cfg, backbone, data)}"
-    kept = _KeptRows(path, (len(data.records), backbone.shape.channels))
-    if kept.done:
-        logger.info(f"{kept.done} features of {data.name} read from {kept.rows_file}")
-    if not kept.is_complete:
-        _compute_missing(kept, cfg, backbone, data)
+    with one_at_a_time(f"{path}.lock"):
+        kept = _KeptRows(path, (len(data.records), backbone.shape.channels))
+        if kept.done:
+            logger.info(f"{kept.done} features of {data.name} read from {kept.rows_file}")
+        if not kept.is_complete:
+            _compute_missing(kept, cfg, backbone, data)
     return np.asarray(kept.rows), data.targets
+
+
+def of_length_one(rows: np.ndarray) -> np.ndarray:
+    """(N, C) features at a length of about 1, as the machines of an SVM see them; a row of zeros stays one."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / (lengths + 1e-5)
 
 
 def _features_key(cfg: CfgNode, backbone: Network, data: LabelledSet) -> str:
     """A digest of all that decides the features of a data set."""
-    family, model = describe(backbone), cfg.MODEL
+    family = describe(backbone)
     flags = family.FLAG_KEYS if family else ()
     nodes = {flag.rpartition(".")[0] for flag in flags}
     settings = [value_of(cfg, node).dump() for node in sorted(nodes)]
     seen = pixel_format(cfg)
-    pixels = (model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, seen.bits if seen.is_of_photographs else seen)
-    network = (model.BACKBONE.NAME, *settings, *pixels)
-    causes = (weights_key(cfg), network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
+    pixels = (cfg.INPUT.FORMAT, seen.bits if seen.is_of_photographs else seen)
+    network = (backbone.digest(pixels=True), cfg.MODEL.BACKBONE.NAME, *settings, *pixels)
+    causes = (network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
     return hashlib.sha256(repr(causes).encode()).hexdigest()[:12]
 
 
@@ -157,14 +165,6 @@ def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: Network, data: Lab
             bar.update(len(batch))
             if number % BATCHES_PER_SAVE == 0 or kept.is_complete:
                 kept.save()
-
-
-def weights_key(cfg: CfgNode) -> str:
-    """What determines the tensors of a config's network: a digest of the file, and the seed where some are drawn."""
-    drawn = f"SEED {cfg.SEED}" if not cfg.MODEL.WEIGHTS or cfg.MODEL.ALLOW_PARTIAL_BACKBONE else ""
-    if not cfg.MODEL.WEIGHTS:
-        return drawn
-    return f"{file_digest(local_copy(cfg.MODEL.WEIGHTS, 'MODEL.WEIGHTS'))} {drawn}".strip()
 
 
 def images_key(records: Records) -> str:

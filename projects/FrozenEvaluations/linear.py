@@ -17,7 +17,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from projects.FrozenEvaluations.labelled_sets import (
     LabelledSet,
     cached_features,
     check_classes,
+    of_length_one,
     read_set,
     transform_of,
 )
@@ -60,8 +61,9 @@ logger = logging.getLogger("projects.FrozenEvaluations")
 
 
 def main(cfg: CfgNode) -> None:
-    low, high, _ = cfg.LINEAR.LAMBDAS
-    expect(low <= high, f"LINEAR.LAMBDAS {cfg.LINEAR.LAMBDAS}: expected 0 < lowest <= highest, and how many")
+    low, high, count = cfg.LINEAR.LAMBDAS
+    counts = count >= 1 and count == int(count)
+    expect(low <= high and counts, f"LINEAR.LAMBDAS {cfg.LINEAR.LAMBDAS}: expected 0 < lowest <= highest, and how many")
     method, epochs = cfg.LINEAR.METHOD, cfg.SOLVER.EPOCHS
     expect(method != "sgd" or epochs > 0, f"SOLVER.EPOCHS is {epochs}: LINEAR.METHOD sgd expects at least 1")
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
@@ -127,7 +129,7 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
         logger.warning(f"the final fit did not converge in {iterations} iterations: raise LINEAR.MAX_ITER")
     score = "top1" if targets.ndim == 1 else "mAP"
     plot_path(path, score, Path(cfg.OUTPUT_DIR) / "path.png")
-    save_classifier(cfg, *final.weights())
+    save_classifier(cfg, *final.weights(), final.labels())
     tested = cached_features(cfg, backbone, test)
     return {
         score: round(final.score(*tested), 2),
@@ -157,11 +159,12 @@ class Classifier:
     def __init__(self, options: CfgNode):
         self._max_iter, self._difficult_is_absent = options.MAX_ITER, options.DIFFICULT_IS_ABSENT
         self._models: list[LogisticRegression] = []
+        self._several = False
 
     def fit(self, rows: np.ndarray, targets: np.ndarray, strength: float) -> tuple[int, bool]:
         """Fit to (N, C) features; how many iterations it took, and whether it converged."""
-        several = targets.ndim > 1
-        problems = list(columns(rows, targets, self._difficult_is_absent)) if several else [(rows, targets)]
+        self._several = targets.ndim > 1
+        problems = list(columns(rows, targets, self._difficult_is_absent)) if self._several else [(rows, targets)]
         if not self._models:
             self._models = [LogisticRegression(max_iter=self._max_iter, warm_start=True) for _ in problems]
         with warnings.catch_warnings(record=True) as raised:
@@ -184,10 +187,14 @@ class Classifier:
             scores.append(eleven_point_ap(margins, present))
         return float(np.mean(scores))
 
+    def labels(self) -> list[int]:
+        """The class of each row of ``weights``: without those that no image of ``fit`` shows."""
+        return list(range(len(self._models))) if self._several else self._models[0].classes_.tolist()
+
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Weight (classes, C) and bias (classes,)."""
         weight, bias = stacked_weights(self._models)
-        if len(self._models) == 1 and len(weight) == 1:  # two classes: scikit-learn has the second against the first
+        if not self._several and len(weight) == 1:  # two classes: scikit-learn has the second against the first
             weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
         return torch.from_numpy(weight), torch.from_numpy(bias)
 
@@ -245,7 +252,7 @@ def svm(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) 
     """VOC07 SVM, the VOC column of the paper's ablations: a support-vector machine for each class."""
     pairs = (cached_features(cfg, backbone, data) for data in (train, test))
     scores, weight, bias = svm_ap(*pairs, cfg.LINEAR)
-    save_classifier(cfg, torch.from_numpy(weight), torch.from_numpy(bias))
+    save_classifier(cfg, torch.from_numpy(weight), torch.from_numpy(bias), range(len(weight)), unit=True)
     return {"mAP": round(float(np.mean(scores)), 2), "AP": [round(score, 2) for score in scores]}
 
 
@@ -255,7 +262,7 @@ def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[floa
     (N, C) features are scaled to a length of about 1; ``options`` is LINEAR.
     """
     fitted, scored = (
-        columns(_of_length_one(rows), labels, options.DIFFICULT_IS_ABSENT) for rows, labels in (train, test)
+        columns(of_length_one(rows), labels, options.DIFFICULT_IS_ABSENT) for rows, labels in (train, test)
     )
     num_classes = train[1].shape[1]
     scores, machines = [], []
@@ -267,12 +274,6 @@ def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[floa
         scores.append(envelope_ap(margins, present))
         machines.append(machine)
     return scores, *stacked_weights(machines)
-
-
-def _of_length_one(rows: np.ndarray) -> np.ndarray:
-    """About; a row of zeros stays one."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / (lengths + 1e-5)
 
 
 def columns(
@@ -324,14 +325,24 @@ def sgd(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) 
     training = LinearTraining(cfg, backbone, train, test)
     history = training.run(Path(cfg.OUTPUT_DIR))
     plot_history(history, Path(cfg.OUTPUT_DIR) / "curves.png")
-    save_classifier(cfg, training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu())
+    weight, bias = training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu()
+    save_classifier(cfg, weight, bias, range(len(weight)))
     return {"top1": history[-1]["top1"], "top5": history[-1]["top5"], "history": history}
 
 
-def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """classifier.pth: weight (classes, C) and bias (classes,), float32, names, and how it sees an image."""
-    content = {"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}
-    content["classes"] = MetadataCatalog.get(only_dataset(cfg, "TRAIN")).get("thing_classes", [])
+def save_classifier(
+    cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor, labels: Sequence[int], *, unit: bool = False
+) -> None:
+    """classifier.pth: weight (classes, C) and bias (classes,), float32, names, and how it sees an image.
+
+    ``labels`` are the classes of the rows that are given. Another class has weights of 0 and a bias of minus infinity:
+    nothing is taken for it. ``unit``: features have a length of about 1 first.
+    """
+    names = MetadataCatalog.get(only_dataset(cfg, "TRAIN")).get("thing_classes", [])
+    count, rows = max(len(names), 1 + max(labels)), list(labels)
+    weights, biases = torch.zeros(count, weight.shape[1]), torch.full((count,), -torch.inf)
+    weights[rows], biases[rows] = weight.float(), bias.float()
+    content = {"weight": weights, "bias": biases, "classes": names, "unit": unit}
     content |= {"transform": transform_of(cfg), "image_size": cfg.LINEAR.IMAGE_SIZE}
     with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary, open(temporary, "wb") as file:
         torch.save(content, file)

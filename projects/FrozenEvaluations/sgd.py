@@ -23,7 +23,7 @@ from revisit.progress import progress
 
 from detectron2.config import CfgNode
 
-from .labelled_sets import LabelledSet, image_loader, images_key, weights_key
+from .labelled_sets import LabelledSet, image_loader, images_key
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class LinearTraining:
 
     def __init__(self, cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet):
         self._cfg, self._backbone, self._train, self._test = cfg, backbone, train, test
+        self._frozen = backbone.digest(pixels=True)
         self.layer = nn.Linear(backbone.shape.channels, int(train.targets.max()) + 1).to(cfg.MODEL.DEVICE)
         generator = torch.Generator().manual_seed(cfg.SEED)
         drawn = torch.randn(self.layer.weight.shape, generator=generator)
@@ -51,6 +52,8 @@ class LinearTraining:
         self._resume(state_file)
         for epoch in range(len(self.history), self._cfg.SOLVER.EPOCHS):
             loss = self._train_epoch(epoch)
+            if self._backbone.digest(pixels=True) != self._frozen:
+                raise RuntimeError("the frozen backbone has changed in an epoch of its classifier")
             self.history.append({"loss": round(loss, 4), **self.evaluate()})
             logger.info(f"epoch {epoch + 1} of {self._cfg.SOLVER.EPOCHS}: {json.dumps(self.history[-1])}")
             content = {name: part.state_dict() for name, part in self._parts.items()}
@@ -119,7 +122,7 @@ class LinearTraining:
         kept.OUTPUT_DIR = ""
         kept.DATALOADER.NUM_WORKERS = 0
         images = " ".join(images_key(records) for _, records, _ in (self._train, self._test))
-        return f"{kept.dump()}\nweights {weights_key(self._cfg)}\nimages {images}"
+        return f"{kept.dump()}\nweights {self._frozen}\nimages {images}"
 
 
 def plot_history(history: list[dict], output: Path) -> None:

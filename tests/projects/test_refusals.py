@@ -17,6 +17,7 @@ REFUSED = {
         (f"LINEAR.METHOD knn {SEVERAL}", "LINEAR.METHOD knn"),
         ("LINEAR.METHOD sgd SOLVER.EPOCHS 0", "SOLVER.EPOCHS"),
         ("LINEAR.LAMBDAS (2.0,1.0,3)", "LINEAR.LAMBDAS"),
+        ("LINEAR.LAMBDAS (1.0,2.0,0.5)", "LINEAR.LAMBDAS"),
         ("INPUT.FORMAT BGR", "INPUT.FORMAT"),
         ("MODEL.RESNETS.OUT_FEATURES \"['res4','res5']\"", "OUT_FEATURES"),
         ("DATASETS.TRAIN \"('toy_scenes_train',)\"", "toy_scenes_train"),

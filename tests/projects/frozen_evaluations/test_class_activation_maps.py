@@ -8,7 +8,7 @@ import torch
 from tiny import tiny_config
 from trees import refused
 
-from projects.FrozenEvaluations.cams import Classifier, activation_map, class_of, in_order, overlay
+from projects.FrozenEvaluations.cams import Classifier, activation_map, class_of, in_order, load_networks, overlay
 from projects.Pictures import tiles
 from projects.Pictures.label_maps import enlarge_map
 from projects.Pictures.tiles import fit
@@ -69,6 +69,23 @@ def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_
             shown = enlarge_map(cam / span if span else 0 * cam, (64, 64), 32, pixels.shape[:2])
             assert np.array_equal(panel, fit(overlay(pixels, shown)))
     assert cv2.imread(str(output / "cams.png")).shape[1] > 3 * 420
+
+
+def test_machines_see_features_at_a_length_of_about_one():
+    generator = torch.Generator().manual_seed(0)
+    features, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((5, 3, 4), (2, 5), (2,)))
+    pooled = features.double().mean(dim=(1, 2))
+    for unit, rows in ((False, pooled), (True, pooled / (pooled.norm() + 1e-5))):
+        network = Classifier("one", None, weight, bias, "square", 64, unit=unit)
+        assert torch.allclose(network.logits(features).double(), weight.double() @ rows + bias, atol=1e-6)
+
+
+def test_a_drawn_network_is_one_to_compare_with(tmp_path, pretrained):
+    plain = str(save(tmp_path / "plain.pth", torch.eye(64)[:10], torch.zeros(10)))
+    compared = ("CAM.CLASSIFIER", plain, "CAM.OTHER_WEIGHTS", "random", "CAM.OTHER_CLASSIFIER", plain)
+    cfg = tiny_config("MODEL.WEIGHTS", str(pretrained / "backbone.pth"), *compared)
+    first, second = load_networks(cfg, 10)
+    assert second.name == "random" and first.backbone.digest() != second.backbone.digest()
 
 
 def test_images_of_several_classes_show_their_first():

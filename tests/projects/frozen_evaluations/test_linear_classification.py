@@ -151,6 +151,34 @@ def test_two_classes_have_two_rows():
     np.testing.assert_allclose(shares, model.predict_proba(rows), atol=1e-4)
 
 
+def test_a_class_without_an_image_has_a_row_that_nothing_is_taken_for(tmp_path):
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(60, 3)), rng.choice([0, 2, 5], 60)
+    classifier = linear.Classifier(linear_options())
+    classifier.fit(rows, targets, 1.0)
+    cfg = tiny_config("DATASETS.TRAIN", ("toy_classification_train",), "OUTPUT_DIR", str(tmp_path))
+    linear.save_classifier(cfg, *classifier.weights(), classifier.labels())
+    saved = torch.load(tmp_path / "classifier.pth", weights_only=True)
+    logits = rows @ saved["weight"].numpy().T + saved["bias"].numpy()
+    assert logits.shape == (60, 10) and len(saved["classes"]) == 10
+    assert 100 * np.mean(logits.argmax(axis=1) == targets) == classifier.score(rows, targets)
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_several_labels_have_a_row_for_each(several):
+    rng = np.random.default_rng(0)
+    classifier = linear.Classifier(linear_options())
+    classifier.fit(rng.normal(size=(40, 3)), rng.choice([-1, 1], (40, several)), 1.0)
+    assert classifier.weights()[0].shape == (several, 3) and classifier.labels() == list(range(several))
+
+
+def test_a_backbone_that_changes_under_its_layer_ends_the_training(train_layer, tmp_path):
+    training = train_layer()
+    next(training._backbone.network.parameters()).data.mul_(2)
+    with pytest.raises(RuntimeError, match="frozen backbone has changed"):
+        training.run(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("sizes", "share", "held_out"),
     [((50, 20, 5), 0.2, [10, 4, 1]), ((2, 3, 1), 0.1, [1, 1, 0]), ((2, 3, 1), 0.9, [1, 2, 0])],
