@@ -152,10 +152,14 @@ class GroupedKNNMoCo(KNNMoCo):
 
     @torch.no_grad()
     def _counted_purity(self, encoded: Encoded, labels: Tensor) -> Tensor:
-        """Percent of the neighbours that count which have the class of their image; 0 where none counts."""
-        rows, ring = self.mining_space(encoded.positives[:, :1], encoded.positives_g[:, :1])
+        """Percent of the neighbours that count which have the class of their image, given labels (B,); 0 where none
+        counts."""
+        large = encoded.positives[:, :1]
+        rows, ring = self.mining_space(large, encoded.positives_g[:, :1])
         neighbors, counts = self._mined_for(rows, ring, self.groups_of(rows))
-        is_same = counts & (self.queue.labels[neighbors] == labels[:, None])
+        counts = counts & large.any(dim=2)  # rows of objects that are left out are 0
+        of_rows = labels.repeat_interleave(len(rows) // len(labels))  # an image's for each of its objects
+        is_same = counts & (self.queue.labels[neighbors] == of_rows[:, None])
         return 100 * is_same.sum() / counts.sum().clamp(min=1)
 
 

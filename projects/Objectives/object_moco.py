@@ -74,7 +74,7 @@ class ObjectMoCo(KNNMoCo):
             self.image_head = ProjectionHead(self.feature_dim, self.embedding_dim)
             self.momentum_image_head = momentum_copy(self.image_head)
             rings = {"keys": self.embedding_dim, "features": self.feature_dim}
-            self.image_queue = AlignedQueue(self.queue.length, self.queue.keys.dtype, **rings)
+            self.image_queue = AlignedQueue(_images_in_queue(cfg), self.queue.keys.dtype, **rings)
 
     def build_before_head(self, cfg: CfgNode) -> int:
         """Build a detector's RoI heads without their predictor, which no loss would reach."""
@@ -95,6 +95,9 @@ class ObjectMoCo(KNNMoCo):
         expect(views.MAX_IOU == 1, f"VIEWS.MAX_IOU {views.MAX_IOU}: expected 1, as objects lie in what views share")
         both = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT
         expect(not both, "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it")
+        if cfg.OBJECTS.IMAGE_WEIGHT:
+            k, rows = cfg.NEIGHBORS.NUM_NEIGHBORS, _images_in_queue(cfg)
+            expect(k <= rows, f"NEIGHBORS.NUM_NEIGHBORS {k}: with OBJECTS.IMAGE_WEIGHT the queue holds {rows} images")
         share_drawn = cfg.OBJECTS.DRAWN_SHARE
         all_drawn = f"OBJECTS.DRAWN_SHARE {share_drawn}: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn"
         expect(cfg.OBJECTS.PROPOSALS or not share_drawn, all_drawn)
@@ -214,6 +217,11 @@ class ObjectMoCo(KNNMoCo):
             keys, features = rows.pop("image_keys").split(widths, dim=1)
             self.image_queue.enqueue(keys=keys, features=features)
         super().enqueue(rows)
+
+
+def _images_in_queue(cfg: CfgNode) -> int:
+    """How many images the objects in the queue are of: as many have keys of their own."""
+    return cfg.MOCO.QUEUE_SIZE // ObjectMoCo.keys_of_image(cfg)
 
 
 def pooled_regions(pooler: ROIPooler, levels: list[Tensor], boxes: Tensor) -> Tensor:

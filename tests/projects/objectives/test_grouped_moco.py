@@ -157,6 +157,29 @@ def test_objects_have_the_groups_of_their_images():
     assert "OBJECTS.IMAGE_WEIGHT 1.0: groups are of one queue: expected 0.0" in refusal(network_of(cfg).check, cfg, 4)
 
 
+def test_the_purity_of_objects_is_by_the_class_of_their_image():
+    options = (*OBJECTS, "MODEL.META_ARCHITECTURE", "GroupedObjectMoCo", "NEIGHBORS.GROUPS", "self")
+    model = freeze_batch_norm(tiny_model(*options).double().train())
+    labels = {"label": torch.arange(4) % 2, "group": torch.arange(4) + 7}
+    for n in range(3):
+        views = random_views(4, large=64, small=32, num_small=2, seed=n) | random_objects(4, seed=n) | labels
+        _, storage = step(model, views)
+        queue, groups = {name: ring.clone() for name, ring in model.queue.named_buffers()}, model.group_of_row.clone()
+        model.enqueue_pending_keys()
+    encoded, is_right, num_left_out = model.encode_positives(views), [], 0
+    for n, row in enumerate(encoded.positives_g[:, 0]):
+        image = n // 5
+        others = [m for m in range(50) if groups[m] != labels["group"][image]]
+        nearest = sorted(others, key=lambda m: -(queue["features"][m] @ row).item())[:5]
+        if encoded.positives[n].any():
+            is_right += [(queue["labels"][m] == labels["label"][image]).item() for m in nearest]
+        else:
+            num_left_out += 1
+    expected = 100 * sum(is_right) / len(is_right)
+    assert num_left_out and 0 < expected < 100
+    assert storage.history("counted_purity").latest() == pytest.approx(expected)
+
+
 def write_groups(path, dataset: str = "toy_scenes_train") -> str:
     names = [record["file_name"] for record in get_records(dataset)]
     write(path, ["file_name,group", *(f"{name},plate {n % 4}" for n, name in enumerate(names))])

@@ -166,6 +166,7 @@ def test_losses_of_images_are_those_of_knn_moco_beside_the_objects():
         key = model.momentum_image_head(model.pooled(momentum, views["anchor"]))
     rows = (normalize(each, dim=-1).double().numpy() for each in (h, key, torch.stack(g, dim=1)))
     p, a, p_g = rows
+    assert model.image_queue.length == model.queue.length // 5  # of as many images as the objects are of
     rings = model.image_queue.keys.double().numpy(), model.image_queue.features.double().numpy()
     inst, nearest = direct_losses(p, a, rings[0], p_g, rings[1], k=5)
     assert losses["image_loss_inst"].item() == pytest.approx(0.5 * inst, rel=1e-5)
@@ -210,6 +211,7 @@ def test_a_dry_run_counts_a_step_without_boxes_that_have_values():
         (("VIEWS.MAX_IOU", 0.2), "MAX_IOU 0.2: expected 1, as objects lie in what views share"),
         (("OBJECTS.DRAWN_SHARE", 0.5), "DRAWN_SHARE 0.5: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn"),
         (("MOCO.QUEUE_SIZE", 39), "QUEUE_SIZE 39 is smaller than the global batch of 40"),
+        (("MOCO.QUEUE_SIZE", 44, "NEIGHBORS.NUM_NEIGHBORS", 9, "OBJECTS.IMAGE_WEIGHT", 1.0), "the queue holds 8 images"),
     ],
 )
 def test_what_objects_cannot_be_learned_with_is_refused(options, message):
