@@ -28,7 +28,8 @@ from detectron2.structures import Instances
 from detectron2.utils.events import EventStorage, get_event_storage
 
 STUDENT = "student."
-LEARNT = ("loss_rpn_cls", "loss_cls")  # from the teacher's boxes: what is an object, and of which class; not where
+# From the teacher's boxes: what is an object, and of which class; not where. A cascade has a loss of each stage.
+LEARNT = ("loss_rpn_cls", "loss_cls")
 _OTHER_HEADS = ("mask_on", "keypoint_on")  # switches of Detectron2's region heads
 
 
@@ -54,8 +55,8 @@ class TeacherDetector(nn.Module, Architecture):
     student too, under ``student.``. The teacher is evaluated.
 
     In training ``forward`` takes Detectron2's list of dicts, each with ``unlabelled`` too (``TwoLooks``), and returns
-    the student's losses by name: on labels as ever, and after the burn-in ``..._unlabelled``, lambda times those of
-    LEARNT with the teacher's boxes on ``image`` as labels of ``strong``.
+    the student's losses by name: on labels as ever, and after the burn-in ``..._unlabelled``, lambda times those that
+    begin as one of LEARNT with the teacher's boxes on ``image`` as labels of ``strong``.
     """
 
     around = "TEACHER.DETECTOR"
@@ -138,7 +139,8 @@ class TeacherDetector(nn.Module, Architecture):
         # Detectron2's monitors of a step are those of the labels, and so is what it divides losses by.
         with EventStorage(get_event_storage().iter), unmoved_numbers(self.student), boxes_alone(self.student):
             losses = self.student(samples)
-        return {f"{name}_unlabelled": self.weight * losses[name] for name in LEARNT if name in losses}
+        learnt = {name: loss for name, loss in losses.items() if name.startswith(LEARNT)}
+        return {f"{name}_unlabelled": self.weight * loss for name, loss in learnt.items()}
 
     @torch.no_grad()
     def follow(self, iteration: int) -> None:

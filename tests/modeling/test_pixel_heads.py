@@ -228,6 +228,26 @@ def test_where_a_foreign_backbone_does_not_say_its_input_the_size_is_the_targets
 
 
 @torch.no_grad()
+def test_what_a_foreign_backbone_learns_lies_where_it_is_evaluated():
+    head, features = fcn_head(), {"res5": torch.randn(2, 4, 3, 3)}
+    whole = head.predict(features)
+    assert whole.shape == (2, 3, 48, 48) and torch.equal(head.predict(features, (40, 33)), whole[:, :, :40, :33])
+    assert head.predict(features, (50, 33)).shape == (2, 3, 50, 33)  # of a backbone that leaves the last pixels out
+
+
+def test_depth_is_learnt_over_a_foreign_backbone_from_crops_of_any_size(monkeypatch):
+    model = build_model(config(*DEPTH, depth=18)).eval()
+    sample = {"image": image_of((40, 33)), "depth": torch.rand(40, 33) + 1}
+    maps = model.backbone(model._normalized(sample["image"])[None])
+    del maps[INPUT]
+    monkeypatch.setattr(model.backbone, "forward", lambda images: maps)
+    (answer,) = model([sample])
+    model.training = True
+    expected = (answer["depth"] - sample["depth"]).square().mean()
+    assert model([sample])["loss_depth"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@torch.no_grad()
 def test_depth_comes_in_the_size_that_is_asked_for():
     model, image = build_model(config(*DEPTH, depth=18)).eval(), image_of((32, 48))
     assert model([{"image": image}])[0]["depth"].shape == (32, 48)

@@ -51,7 +51,7 @@ class DepthEstimator(nn.Module):
             {"loss_depth": scalar} in training, else {"depth": float32 (height, width) metres} for each.
         """
         images = ImageList.from_tensors([self._normalized(x["image"]) for x in batched_inputs])
-        predicted = self.head.predict(self.backbone(images.tensor))[:, 0]
+        predicted = self.head.predict(self.backbone(images.tensor), images.tensor.shape[-2:])[:, 0]
         if self.training:
             depths = ImageList.from_tensors([x["depth"].to(self.device) for x in batched_inputs]).tensor
             return {"loss_depth": self.head.loss_weight * depth_loss(predicted, depths, self.loss)}

@@ -54,14 +54,18 @@ class PixelHead(nn.Module):
     def predict(self, features: dict[str, Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Logits (N, classes, H, W) in float32, bilinearly enlarged to the size of the backbone's input.
 
-        Revisit's backbones give that size. With others it is ``size``, or the map's size times the stride.
+        Revisit's backbones give that size. With others it is the map's size times the stride, cut to ``size`` (height,
+        width) px, as Detectron2 cuts what it evaluates.
         """
         maps = features[self.in_feature]
         if INPUT in features:
-            size = features[INPUT].shape[-2:]
-        elif size is None:
-            size = [self.stride * side for side in maps.shape[-2:]]
-        return F.interpolate(self.layers(maps).float(), size=size, mode="bilinear", align_corners=False)
+            whole = size = features[INPUT].shape[-2:]
+        else:
+            covered = [self.stride * side for side in maps.shape[-2:]]
+            size = size or covered
+            whole = [max(pair) for pair in zip(covered, size, strict=True)]
+        logits = F.interpolate(self.layers(maps).float(), size=whole, mode="bilinear", align_corners=False)
+        return logits[:, :, : size[0], : size[1]]
 
     def forward(
         self, features: dict[str, Tensor], targets: Tensor | None = None

@@ -184,6 +184,15 @@ def test_photographs_leave_the_losses_on_labels_as_they_are(options, found):
         assert all(torch.equal(loss, losses[1][name]) for name, loss in losses[0].items())
 
 
+def test_each_stage_of_a_cascade_learns_its_classes():
+    cascade = ("MODEL.ROI_HEADS.NAME", "CascadeROIHeads", "MODEL.ROI_BOX_HEAD.CLS_AGNOSTIC_BBOX_REG", True)
+    model = small_teacher(*TWO_STAGES, *cascade)
+    with EventStorage(0):
+        losses = model.unlabelled_losses(photographs(), FOUND)
+    stages = {f"loss_cls_stage{n}_unlabelled" for n in range(3)}
+    assert losses.keys() == {"loss_rpn_cls_unlabelled"} | stages
+
+
 def test_in_photographs_where_nothing_is_found_all_is_background():
     model = small_teacher(*TWO_STAGES)
     with EventStorage(0):
