@@ -14,11 +14,12 @@ from torch import nn
 from revisit.checkpoint.backbone_file import load_backbone
 from revisit.checkpoint.convert import BackboneWeights, for_images
 from revisit.checkpoint.detector_parts import PYRAMID
-from revisit.checkpoint.flags import flags_to_config
+from revisit.checkpoint.flags import flags_to_config, read_flags
 from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import read_checkpoint, tensors_of
 from revisit.data.views.resampling import resize
 from revisit.errors import UserError, expect, translated
+from revisit.files import is_url
 from revisit.keys import with_values
 from revisit.modeling.backbone.description import Flags, Tensors
 from revisit.modeling.backbone.fpn import fpn_over
@@ -88,24 +89,28 @@ def _backbone(weights: str | Path, backbone: BackboneWeights, levels: list[int])
 
 def _pyramid_of(weights: str | Path) -> Callable[[BackboneWeights, list[int]], Built]:
     """What makes the FPN in a file. Raises UserError where there is none."""
-    learned = PYRAMID.of(tensors_of(read_checkpoint(weights_file(str(weights), "checkpoint"))))
+    path = weights_file(str(weights), "checkpoint")
+    content = read_checkpoint(path)
+    learned = PYRAMID.of(tensors_of(content))
     laterals = sorted(key for key in learned if LATERAL.fullmatch(key))
     none = f"{weights} has no pyramid (FPN): leave --features pyramid out, for maps of its backbone"
     expect(laterals, none)
-    return partial(_pyramid, weights, learned, laterals)
+    flags = content.get("flags") or read_flags(weights if is_url(str(weights)) else path)[0] or {}
+    fuse = str(flags.get("MODEL.FPN.FUSE_TYPE", "sum"))
+    return partial(_pyramid, weights, learned, laterals, fuse)
 
 
 def _pyramid(
-    weights: str | Path, learned: Tensors, laterals: list[str], backbone: BackboneWeights, levels: list[int]
+    weights: str | Path, learned: Tensors, laterals: list[str], fuse: str, backbone: BackboneWeights, levels: list[int]
 ) -> Built:
-    """An FPN whose maps are summed, of the levels, the channels and the norm that its tensors show."""
+    """An FPN of the levels, the channels and the norm that its tensors show; ``fuse``: as its flags say."""
     has = [int(LATERAL.fullmatch(key)[1]) for key in laterals]
     expect(levels[0] in has, f"{weights} has maps of the strides {[2**level for level in has]} in its pyramid")
     maps = [f"res{level}" for level in has]
     norm = ""
     if f"fpn_output{has[0]}.norm.weight" in learned:
         norm = "BN" if f"fpn_output{has[0]}.norm.running_mean" in learned else "GN"
-    form = {"IN_FEATURES": maps, "OUT_CHANNELS": len(learned[laterals[0]]), "NORM": norm}
+    form = {"IN_FEATURES": maps, "OUT_CHANNELS": len(learned[laterals[0]]), "NORM": norm, "FUSE_TYPE": fuse}
     cfg = with_values(_config(backbone, maps), {f"MODEL.FPN.{key}": value for key, value in form.items()})
     network = fpn_over(build_backbone(cfg), cfg)
     below = {f"bottom_up.{key}": value for key, value in backbone.tensors.items()}

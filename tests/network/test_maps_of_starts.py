@@ -40,13 +40,14 @@ def test_a_resnet_has_a_map_of_the_stride_and_of_the_next(file_of, make_picture)
     assert shapes(DenseFeatures(weights, 32, short_side=64)(image)) == [(2, 3, 64)]
 
 
+@pytest.mark.parametrize("fuse", ["sum", "avg"])
 @pytest.mark.parametrize("converted", [True, False])
-def test_the_pyramid_of_objects_is_that_of_their_network(file_of, make_picture, tmp_path, converted):
-    run = tmp_path / "run.pth"
-    torch.save(run_checkpoint(*OBJECTS), run)
+def test_the_pyramid_of_objects_is_that_of_their_network(file_of, make_picture, tmp_path, converted, fuse):
+    run, options = tmp_path / "run.pth", (*OBJECTS, "MODEL.FPN.FUSE_TYPE", fuse)
+    torch.save(run_checkpoint(*options), run)
     image = make_picture(64, 96)
-    found = DenseFeatures(file_of(*OBJECTS) if converted else run, 8, short_side=64, pyramid=True)(image)
-    model = tiny_model(*OBJECTS).eval()
+    found = DenseFeatures(file_of(*options) if converted else run, 8, short_side=64, pyramid=True)(image)
+    model = tiny_model(*options).eval()
     pixels = torch.from_numpy(image).permute(2, 0, 1)[None]
     flags = run_checkpoint(*OBJECTS)["flags"]
     mean, std = (torch.tensor(flags[f"MODEL.PIXEL_{name}"]).view(3, 1, 1) for name in ("MEAN", "STD"))
