@@ -29,6 +29,7 @@ from detectron2.config import CfgNode
 from detectron2.modeling import build_backbone
 
 LATERAL = re.compile(r"fpn_lateral(\d)\.weight")
+LONGEST = 8  # short sides, of a long side: that of a strip of a few px would take all memory
 MULTIPLE = 32  # px: both sides of an image, so that every map covers it whole
 
 Built = tuple[nn.Module, Tensors, list[str]]  # a network, the tensors that it has to have, its maps, the finer first
@@ -65,10 +66,11 @@ def network_maps(
 
 
 def resized(image: np.ndarray, short_side: int, stride: int) -> np.ndarray:
-    """(H, W, C) uint8 with about ``short_side`` px, and sides that are multiples of 32 px, or else of ``stride``, that
-    of the finest map."""
+    """(H, W, C) uint8 with about ``short_side`` px, of which the long side has LONGEST times as many at most, and sides
+    that are multiples of 32 px, or else of ``stride``, that of the finest map."""
     multiple = stride if MULTIPLE % stride else MULTIPLE
-    scale = short_side / min(image.shape[:2])
+    short, long = sorted(image.shape[:2])
+    scale = min(short_side / short, LONGEST * short_side / long)
     height, width = (max(1, round(side * scale / multiple)) * multiple for side in image.shape[:2])
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     return resize(image, (width, height), method)

@@ -12,7 +12,7 @@ from revisit.errors import UserError
 from revisit.network.dense_features import DenseFeatures
 from revisit.network.frozen_network import SameNetwork, load_frozen
 from revisit.network.network import Network, load_network
-from revisit.network.network_maps import network_maps
+from revisit.network.network_maps import network_maps, resized
 
 VIT = ("MODEL.BACKBONE.NAME", "build_timm_backbone", "MODEL.TIMM.NAME", "vit_small_patch14_dinov2")
 SMALL = ("MODEL.TIMM.OPTIONS", ["img_size", 28, "embed_dim", 32, "depth", 2, "num_heads", 2])
@@ -38,6 +38,13 @@ def test_a_resnet_has_a_map_of_the_stride_and_of_the_next(file_of, make_picture)
     weights, image = file_of(), make_picture(50, 75)
     assert shapes(DenseFeatures(weights, 4, short_side=64)(image)) == [(16, 24, 8), (8, 12, 16)]
     assert shapes(DenseFeatures(weights, 32, short_side=64)(image)) == [(2, 3, 64)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "seen"), [((60, 90), (64, 96)), ((90, 10), (512, 64)), ((2, 4000), (32, 512)), ((4000, 20), (512, 32))]
+)
+def test_a_strip_is_seen_at_the_short_side_as_far_as_its_long_side_lets_it(shape, seen):
+    assert resized(np.zeros((*shape, 3), np.uint8), 64, 8).shape == (*seen, 3)
 
 
 @pytest.mark.parametrize("fuse", ["sum", "avg"])
