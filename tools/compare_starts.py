@@ -65,8 +65,8 @@ def parse_args() -> argparse.Namespace:
     add(group, "how", choices=("finetune", "probe", "until-flat", "frozen"), default="finetune", help=ways)
     add(group, "time", help="such as 60m or 8h: probe, then finetune by successive halving until the time is used")
     group = parser.add_argument_group("With --how until-flat: when a score no longer rises, and what a start cost")
-    held = "share of the labelled images to choose by, or a data set (default: %(default)s)"
-    add(group, "held-out", default="0.2", help=held)
+    held = "share of the labelled images to choose by, or a data set (default: 0.2)"
+    add(group, "held-out", help=held)
     rule = (
         "tolerance=SCORE, a rise on them that counts (default: 1, of scores that are no percentages 0.01); "
         "patience=N, lengths without a rise that end it (1); longest=N, no training is longer than N recipes (100)"
@@ -94,6 +94,10 @@ def parse_args() -> argparse.Namespace:
     expect(not (args.labelled and args.by_class), "--labels N/class draws the images: expected no --labelled")
     drawn = "--how until-flat draws the images to choose by: expected no --labelled, and --labels N"
     expect(args.how != "until-flat" or not (args.labelled or args.by_class), drawn)
+    of_flat = {"--held-out": args.held_out, "--rule": args.rule, "--spent": args.spent, "--reference": args.reference}
+    given = [option for option, value in of_flat.items() if value]
+    expect(args.how == "until-flat" or not given, f"{', '.join(given)}: expected with --how until-flat alone")
+    args.held_out = args.held_out or "0.2"
     return args
 
 
@@ -107,7 +111,7 @@ def main() -> None:
     from projects.CompareStarts.task import read_task, with_pick
     from projects.CompareStarts.unlabelled import with_teachers
     from projects.CompareStarts.until_flat_command import compare_until_flat
-    from projects.CompareStarts.write_comparison import write_comparison
+    from projects.CompareStarts.write_comparison import tables_in, write_comparison
     from revisit.jobs.commands import with_needs
 
     task = read_task(args.config_file, args.opts, frozen=args.how == "frozen", score=args.score)
@@ -140,10 +144,9 @@ def main() -> None:
     if args.dry_run:
         show_jobs(jobs, {})
         return
-    folder = root / "comparison"
+    folder = tables_in(root, args.how)
 
     def write() -> None:
-        folder.mkdir(exist_ok=True)
         print(f"\n{write_comparison(task, cells, args.seeds, folder)}\n\nwritten to {folder}")
 
     do_jobs(jobs, root, args, parallel=parallel, write=write, result_of=lambda job: result_of(job, task))

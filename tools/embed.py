@@ -49,8 +49,12 @@ def main() -> None:
     from projects.Rows.embedders import embedder_of
     from projects.Rows.embedding import embed
     from projects.Rows.regions import boxes_of, whole_images
-    from projects.Rows.row_table import save_csv, save_parquet
+    from projects.Rows.row_table import NEEDS_PYARROW, save_csv, save_parquet
     from revisit.engine.freed_memory import keep_freed_memory
+    from revisit.plugins import require_package
+
+    if "parquet" in args.format:
+        require_package("pyarrow", NEEDS_PYARROW)
 
     runner = runner_of(args)
     places = boxes_of(args.boxes, args.data) if args.boxes else whole_images(args.data)

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from projects.CompareStarts.by_class import images_for
 from projects.CompareStarts.starts import OnTheseImages, Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
-from projects.FrozenEvaluations.labelled_sets import check_classes, read_set
+from projects.FrozenEvaluations.labelled_sets import LabelledSet, check_classes, read_set
 from projects.Paper.cells import Cell, JobBuilder
 from revisit.checkpoint.flags import check_flags, flags_of
 from revisit.engine.data_checks import inspect_evaluation
@@ -49,6 +51,7 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
             cfg = task.load(task.options_for(count, seed))
             train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
             check_classes(train.targets, test.targets, (train.name, test.name))
+            _check_lambda(cfg, train)
             continue
         cfg = task.resolved(count, seed)
         in_time = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g} is another length for every start"
@@ -61,6 +64,13 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
         lengths = f"{most:,} labelled images {many.MAX_ITER:,} iterations, {fewest:,} only {few.MAX_ITER:,}"
         remedy = f"to train all alike, add SOLVER.MAX_ITER {many.MAX_ITER}{steps} to --opts"
         print(f"warning: the length of training is in epochs, which gives {lengths}; {remedy}", file=sys.stderr)
+
+
+def _check_lambda(cfg: CfgNode, train: LabelledSet) -> None:
+    """Raises UserError where no labelled image is left to choose lambda on."""
+    once = train.targets.ndim == 1 and len(np.unique(train.targets)) == len(train.targets)
+    problem = f"--how frozen chooses lambda on some labelled images, and {len(train.targets)} show each class once"
+    expect(cfg.LINEAR.METHOD != "logistic" or not once, f"{problem}: expected --labels 2/class or more")
 
 
 def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) -> None:

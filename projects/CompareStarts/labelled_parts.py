@@ -42,10 +42,12 @@ LABEL_LAYOUT_REGISTRY.register(LabelLayout(HELD_OUT, ":".join(TEXTS), load_held_
 
 
 class HeldOut(NamedTuple):
-    """What rates and lengths are chosen by: a share of the labelled images, or with a ``name`` this data set."""
+    """What rates and lengths are chosen by: a share of the labelled images, or with a ``name`` this data set, with
+    ``facts`` of it."""
 
     share: float = SHARE
     name: str = ""
+    facts: tuple[str, ...] = ()
 
     def count(self, labels: int) -> int:
         """How many of so many labelled images are held out; 0 where a data set is named."""

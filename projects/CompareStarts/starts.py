@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from projects.CompareStarts.task import facts_of
 from projects.Paper.cells import JobBuilder
 from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, fact_of_file, without_seed
 from projects.Reports.collect import short_names
@@ -15,6 +16,7 @@ from revisit.checkpoint.flags import without_pixels_of_photographs
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.run_folder import FINAL
 from revisit.checkpoint.start import start
+from revisit.data.sources.catalog import get_records
 from revisit.errors import expect
 from revisit.plugins import find_config
 
@@ -27,9 +29,11 @@ KINDS = ("run", "zoo", "pretrain", "continue")
 @dataclass(frozen=True)
 class OnTheseImages(PretrainingRun):
     """A pretraining on the images that the recipe learns from, without their labels: from random weights, or from
-    ``start``, a converted backbone that a recipe such as own_images/continue.yaml continues."""
+    ``start``, a converted backbone that a recipe such as own_images/continue.yaml continues; ``images`` are facts of
+    them."""
 
     start: str = ""
+    images: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -38,7 +42,8 @@ class OnTheseImages(PretrainingRun):
 
     @property
     def facts(self) -> tuple[str, ...]:
-        return (fact_of_file(Path(self.start)),) if self.start else ()
+        of_start = (fact_of_file(Path(self.start)),) if self.start else ()
+        return (*of_start, *self.images)
 
 
 @dataclass(frozen=True)
@@ -126,10 +131,12 @@ def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
     if kind == "named":
         return Start(PublishedWeights(str(file)))
     if kind in ("pretrain", "continue"):
-        images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))
+        names = tuple(cfg.DATASETS.TRAIN)
+        options = ("DATASETS.TRAIN", str(names))
+        images = tuple(fact for name in names for fact in facts_of(name, get_records(name), labels=False))
         if kind == "pretrain":
-            return Start(OnTheseImages(str(file), images))
-        return Start(OnTheseImages(continuing, (*_weights(file, cfg), *images), start=str(file)))
+            return Start(OnTheseImages(str(file), options, images=images))
+        return Start(OnTheseImages(continuing, (*_weights(file, cfg), *options), start=str(file), images=images))
     return Start(GivenBackbone(str(file)), zoo_options(file, cfg) if kind == "zoo" else ())
 
 

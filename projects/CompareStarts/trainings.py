@@ -93,7 +93,8 @@ class Trainings:
         trial = Trial(self.task, start, self.starts[start], learned, seed)
         suffix = f"{held}_{times}x_rate_{rate}"
         job = trial.job(self.root, self._gpus, length=(*length, *pairs), suffix=suffix)
-        return replace(job, name=f"{job.name}, {times}x, learning rate {rate}")
+        facts = (*job.facts, *self.held_out.facts)
+        return replace(job, name=f"{job.name}, {times}x, learning rate {rate}", facts=facts)
 
     def has_ended(self, training: Training) -> bool:
         """Whether there is nothing more to run: it has its scores, or it has diverged."""

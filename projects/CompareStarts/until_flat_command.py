@@ -11,15 +11,17 @@ from projects.CompareStarts.labelled_parts import HeldOut, read_held_out
 from projects.CompareStarts.probe_and_budget import result_of, run_claimed
 from projects.CompareStarts.start_costs import read_spent, seconds_before
 from projects.CompareStarts.starts import Start
-from projects.CompareStarts.task import Task
+from projects.CompareStarts.task import Task, facts_of
 from projects.CompareStarts.trainings import Trainings
 from projects.CompareStarts.until_flat import UntilFlat
+from projects.CompareStarts.write_comparison import tables_in
 from projects.CompareStarts.write_until_flat import FlatReport
 from projects.Reports.main_score import scores_of
 from projects.Tiles.tiled_names import tiling_in
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import shared_pairs, such_as
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.errors import expect
-from revisit.files import make_folder
 from revisit.jobs.command_options import show_jobs
 from revisit.jobs.commands import Job, with_needs
 
@@ -40,6 +42,8 @@ def compare_until_flat(
     held_out, reference = read_held_out(args.held_out), _reference(args.reference, starts)
     given = read_spent(args.spent, list(starts))
     _check(task, labels, args.seeds, held_out, slurm=args.on == "slurm")
+    if held_out.name:
+        held_out = held_out._replace(facts=tuple(facts_of(held_out.name, get_records(held_out.name))))
     trainings = Trainings(task, starts, labels, held_out, root, gpus=args.num_gpus)
     rule = Rule(**{"tolerance": _tolerance(task)} | dict(args.rule))
 
@@ -51,14 +55,14 @@ def compare_until_flat(
                   for name, start in starts.items()}  # fmt: skip
         unknown = [name for name, seconds in before.items() if math.isnan(seconds)]
         before.update(dict.fromkeys(unknown, 0.0))
-        text = FlatReport(comparison, before, unknown, reference).write(root / "comparison")
-        print(f"\n{text}\n\nwritten to {root / 'comparison'}", flush=True)
+        text = FlatReport(comparison, before, unknown, reference).write(folder)
+        print(f"\n{text}\n\nwritten to {folder}", flush=True)
 
     comparison = UntilFlat(trainings, labels, args.seeds, rule, run=run, report=report, parallel=parallel)
     if args.dry_run:
         show_jobs(with_needs(map(trainings.job, comparison.next_round())), {})
         return
-    make_folder(root, "--output")
+    folder = tables_in(root, args.how)
     comparison.claim()
     report()
     try:
@@ -76,15 +80,22 @@ def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: He
         labels[0] > 1 or held_out.name,
         "--how until-flat holds out labelled images: expected 2 or more, or --held-out NAME",
     )
-    tests = task.load(task.options).DATASETS.TEST
-    both = f"--held-out {held_out.name} is in DATASETS.TEST, too, and would choose on it"
-    expect(held_out.name not in tests, f"{both}: expected other images")
+    if held_out.name:
+        _check_others(held_out.name, (task.data, *task.load(task.options).DATASETS.TEST))
     windows = f"--how until-flat holds out some windows of {task.data}, which have no score on whole images"
     expect(held_out.name or not tiling_in(task.data), f"{windows}: expected --held-out NAME, windows of other images")
     check_labels(task, sorted({count - held_out.count(count) for count in labels}), seeds)
     for count in labels:
         name = held_out.data_set(task.data, count, seeds[0])
         inspect_evaluation(task.load((*task.options, "DATASETS.TEST", str((name,)))))
+
+
+def _check_others(held_out: str, names: Sequence[str]) -> None:
+    """Raises UserError where images that choose are learned from, or tested on."""
+    for name in names:
+        shared = shared_pairs(get_records(name), get_records(held_out))
+        both = f"--held-out {held_out}: {len(shared)} of its images are in {name}, too, and would choose on it"
+        expect(not shared, f"{both}: expected other images{such_as(shared)}")
 
 
 def _reference(name: str, starts: Mapping[str, Start]) -> str:

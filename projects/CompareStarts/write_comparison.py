@@ -19,11 +19,30 @@ from projects.Paper.cells import Cell
 from projects.Paper.result_table import NONE, ours
 from projects.Pictures.curves import saved_plot
 from revisit.errors import without_secrets
-from revisit.files import strict_json, write_whole
+from revisit.files import make_folder, strict_json, write_whole
+from revisit.jobs.record import Record
 from revisit.markdown import csv_table, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+OF_SEEDS = (
+    "What differs is settled by a paired t-test over seeds, corrected for the numbers of labels: of equal starts, 5 in "
+    "100 comparisons name a difference. Bands are mean ± standard deviation over seeds. In brackets: where the two "
+    "bands begin and end to overlap."
+)
+OF_ONE_SEED = "Of one seed every difference is named."
+
+
+def tables_in(root: Path, how: str) -> Path:
+    """The folder of a comparison's tables, which is made. Raises UserError where another way of comparing has its own
+    there."""
+    make_folder(root, "--output")
+    Record(root, {"--how": how}, "how.json").claim()
+    folder = root / "comparison"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder: Path) -> str:
@@ -45,10 +64,8 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
     listed = "\n".join(f"- {each['start']}: {each['worth']}" for each in worths)
     protocol = _protocol(task, seeds)
     note = (
-        f"{protocol}. What differs is settled by a paired t-test over seeds, corrected for the numbers of labels: of "
-        "equal starts, 5 in 100 comparisons name a difference. Bands are mean ± standard deviation over seeds. In "
-        "brackets: where the two bands begin and end "
-        "to overlap. Between the measured numbers of labels, scores are interpolated over their logarithm."
+        f"{protocol}. {OF_SEEDS if len(seeds) > 1 else OF_ONE_SEED} Between the measured numbers of labels, scores are "
+        "interpolated over their logarithm."
     )
     note += "" if task.frozen else " Seconds are the mean over seeds, for each number of labels, without evaluation."
     table = _table(task, cells, 3 if lower else 1)

@@ -25,7 +25,7 @@ from revisit.data.images.deep_images import deep_images
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.rows import Rows
-from revisit.errors import UserError, expect, printable, translated
+from revisit.errors import UserError, expect, first_few, printable, translated
 from revisit.progress import progress
 from revisit.threads import thread_pool
 
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 NO_NAMES = np.array([], "U1")
+EXPECTED = f"files ending in {', '.join(sorted(SUFFIXES))}"
 
 
 class ShardIndex(NamedTuple):
@@ -57,7 +58,8 @@ class ShardIndex(NamedTuple):
 def index_shard(place: Place, name: str) -> np.ndarray:
     """(n, 3) int64: offset, size and label of every image in a tar file, in its order; -1 without ``KEY.cls``.
 
-    A link within the tar file is the image that it leads to. What is left out is counted in a warning.
+    A link within the tar file is the image that it leads to. What is left out is counted in a warning, and a tar file
+    without images named in one.
 
     Raises:
         UserError: no tar file, a truncated one, two images of one name, or a class that is no whole number.
@@ -75,11 +77,16 @@ def index_shard(place: Place, name: str) -> np.ndarray:
         end = tar.offset + tarfile.BLOCKSIZE  # a tar file that ends well ends with empty blocks
         is_whole = file.seek(0, os.SEEK_END) >= end
     expect(is_whole, f"{path} is truncated: copy or make it again")
-    expect(images, f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
+    if not images:
+        logger.warning(f"{path} has no image: expected {EXPECTED}")
     if left_out := [*keys.parts, *lost]:
         why = "further parts of a sample (KEY.PART.png), or links to no file of this tar file"
         logger.warning(f"{path}: left out {len(left_out)} images such as {printable(left_out[0])}: {why}")
-    return np.array([(*where, labels.get(key, NO_LABEL)) for key, where in images.items()], np.int64)
+    return _rows([(*where, labels.get(key, NO_LABEL)) for key, where in images.items()])
+
+
+def _rows(images: Sequence[Sequence[int]]) -> np.ndarray:
+    return np.array(images, np.int64).reshape(-1, 3)
 
 
 class _Keys(NamedTuple):
@@ -162,11 +169,12 @@ def write_index(place: Place, names: list[str], short_side: int = 0, classes: Se
     Many files of a store are read at a time; what is indexed is noted there, so that an interrupted call continues.
 
     Raises:
-        UserError: see index_shard; some images have a class and others none.
+        UserError: see index_shard; no image; some images have a class and others none.
     """
     sizes = place.sizes()
     entries, parts = _indexed(place, {name: sizes.get(name, 0) for name in names})
     rows = np.concatenate(entries)
+    expect(len(rows), f"{place} has no image in {first_few(names)}: expected {EXPECTED}")
     numbers = np.arange(len(names), dtype=np.int64)
     shard = np.repeat(numbers, [len(images) for images in entries])
     unlabelled = rows[:, 2] == NO_LABEL
@@ -194,7 +202,7 @@ def _indexed(place: Place, sizes: dict[str, int]) -> tuple[list[np.ndarray], int
     read again, if it has its size."""
     noted = _noted(place)
     entries = chain.from_iterable(part.items() for part in noted)
-    done = {name: np.array(images) for name, (size, images) in entries if sizes.get(name) == size}
+    done = {name: _rows(images) for name, (size, images) in entries if sizes.get(name) == size}
     left = [name for name in sizes if name not in done]
     bar = progress("indexing", "shard", total=len(sizes), done=len(done))
     with bar, thread_pool(place.at_once) as pool:

@@ -9,13 +9,15 @@ import numpy as np
 from revisit.arrays import read_arrays
 from revisit.data.images.deep_images import format_of
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.errors import UserError, expect, translated, without_secrets
+from revisit.errors import UserError, expect, first_few, translated, without_secrets
 from revisit.files import is_url, written_whole
 from revisit.jobs.parts import save_arrays
 from revisit.keys import short_repr
 from revisit.markdown import write_csv
+from revisit.plugins import require_package
 
 TABLE = "embeddings.npz"
+NEEDS_PYARROW = "--format parquet needs pyarrow: pip install pyarrow, or take npz or csv"
 ABOUT = {"of": str, "network": str, "digest": str, "flags": dict, "options": dict}  # types of what it says
 COLUMNS = ("file_name", "x0", "y0", "x1", "y1", "class")
 
@@ -114,17 +116,17 @@ def save_csv(path: Path, table: RowTable) -> None:
 
 
 def save_parquet(path: Path, table: RowTable) -> None:
-    """Write COLUMNS and ``embedding``, a list of numbers; ``about`` is the file's metadata. Raises UserError without
-    pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError("--format parquet needs pyarrow: pip install pyarrow, or take npz or csv") from error
+    """Write COLUMNS and ``embedding``, a list of numbers; ``about`` is the file's metadata.
+
+    Raises UserError without pyarrow, or for a name of a file that is no text in UTF-8.
+    """
+    odd = [name for name in table.files.tolist() if name.encode(errors="ignore").decode() != name]
+    expect(not odd, f"parquet holds names in UTF-8, not {first_few(odd)}: rename the files, or take npz or csv")
+    pyarrow, parquet = (require_package(name, NEEDS_PYARROW) for name in ("pyarrow", "pyarrow.parquet"))
     sides = dict(zip(COLUMNS[1:5], table.boxes.T, strict=True))
     width = table.rows.shape[1]
     rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(table.rows.ravel()), width)
     columns = {"file_name": table.files, **sides, "class": table.classes, "embedding": rows}
-    content = pyarrow.table(columns).replace_schema_metadata({"about": json.dumps(table.about)})
+    content = pyarrow.table(columns).replace_schema_metadata({"about": without_secrets(json.dumps(table.about))})
     with written_whole(path) as temporary:
         parquet.write_table(content, temporary)

@@ -10,16 +10,18 @@ from dataclasses import replace
 import cv2
 import pytest
 from commands import ROOT, one_line_error, run
-from trees import refusal, refused
+from tiny import tiny_config
+from trees import refusal, refused, write
 
 from projects.CompareStarts import comparison
 from projects.CompareStarts.comparison import check_labels, make_cells, read_labels
 from projects.CompareStarts.starts import read_starts
 from projects.CompareStarts.task import read_task
-from projects.CompareStarts.write_comparison import write_comparison
-from projects.Paper.cells import Cell
+from projects.CompareStarts.write_comparison import tables_in, write_comparison
+from projects.Paper.cells import Cell, JobBuilder
 from projects.Reports.collect import collect
 from projects.Reports.kinds import STUDY, by_kind, study_of
+from revisit.data.sources.catalog import drop_records
 from revisit.errors import UserError
 from revisit.jobs.commands import Job
 
@@ -155,6 +157,21 @@ def test_a_start_may_be_what_a_recipe_first_makes_of_the_images_without_their_la
     )
 
 
+def test_a_pretraining_of_other_images_is_not_taken_for_this_one(tmp_path, write_pictures):
+    paths = [str(path) for path in write_pictures(tmp_path / "photos", 3)]
+    cfg = tiny_config("DATASETS.TRAIN", (f"list:{tmp_path}/list.txt",))
+
+    def job(*chosen: str) -> Job:
+        write(tmp_path / "list.txt", chosen)
+        drop_records()
+        (start,) = read_starts(["pretrain:configs/toy/pretrain.yaml"], cfg, "").values()
+        return JobBuilder("", tmp_path / "out").backbone(start.source, 1)
+
+    job(*paths).claim()
+    job(*paths).claim()
+    refused("from other data", job(*paths[:2]).claim)
+
+
 def test_frozen_features_choose_lambda_among_the_labelled_images_and_are_computed_once(pretrained, toy_root, tmp_path):
     small = "LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,3)' LINEAR.MAX_ITER 50"
     text = run(
@@ -186,6 +203,8 @@ def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
     finish(cells[3], 0.5)
     text = write_comparison(depth_task, cells, [1, 2], folder)
     assert "| random weights | 0.950 ± 0.071 | 0.450 ± 0.071 |" in text and "0.500 (1 of 2 seeds)" in text
+    assert "by a paired t-test over seeds" in text
+    assert "Of one seed every difference is named." in write_comparison(depth_task, cells, [1], folder)
     assert "With a 8 labelled images do what" not in text  # nothing lies between the one number that both have
     assert "With a 8 labelled images do more than 8 do with random weights, the most measured." in text
     finish(cells[3], 0.4, 0.5)
@@ -199,6 +218,19 @@ def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
     assert "With a 8 labelled images do more than 8 do" in text and "at 60" not in text
 
 
+def test_a_folder_has_the_tables_of_one_way_of_comparing(tmp_path):
+    for _ in range(2):
+        assert tables_in(tmp_path, "finetune").is_dir()
+    refused("made with other settings .--how.: give another --output", tables_in, tmp_path, "frozen")
+
+
+def test_one_image_of_each_class_leaves_none_to_choose_lambda_on(toy_datasets):
+    task = replace(read_task(FROZEN, ["LINEAR.IMAGE_SIZE", "32"], frozen=True), by_class=True)
+    labels = read_labels(["1/class"], task, [1])
+    problem = f"chooses lambda on some labelled images, and {labels[0]} show each class once: expected --labels 2/class"
+    refused(problem, check_labels, task, labels, [1])
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -206,6 +238,7 @@ def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
         ("--labels 3 8", "subset:3:1:toy_nyud_depth_train"),
         ("--labels 8 --opts MODEL.RESNETS.DEPTH 34", "MODEL.RESNETS.DEPTH is 34"),
         ("--labels 8 --opts SEED", "--opts"),
+        ("--labels 8 --held-out 0.3 --rule longest=3", "--held-out, --rule: expected with --how until-flat alone"),
     ],
 )
 def test_mistakes_are_one_line_before_any_job(words, named, pretrained, toy_root, tmp_path):

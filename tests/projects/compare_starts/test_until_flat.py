@@ -133,6 +133,17 @@ def test_all_trainings_of_a_seed_learn_from_and_choose_by_the_same_images(compar
     assert f"('{task.data}',)" in words and f"('others', '{task.data}')" in words
 
 
+def test_other_images_to_choose_by_make_other_trainings(compare, task):
+    starts, root = (getattr(compare(Machine(task)).trainings, name) for name in ("starts", "root"))
+    for facts, is_taken in (("boxes: 1",), True), (("boxes: 1",), True), (("boxes: 2",), False):
+        trainings = Trainings(task, starts, [16], HeldOut(name="others", facts=facts), root)
+        job = trainings.job(Training("a", 16, 2))
+        if is_taken:
+            job.claim()
+        else:
+            refused(r"from other data \(boxes\)", job.claim)
+
+
 @pytest.mark.parametrize("fails_at", [0, 5, 11, 13, 20, 26])
 def test_an_interrupted_comparison_repeats_nothing_and_ends_alike(compare, task, tmp_path, fails_at):
     machine = Machine(task, fails_at)
@@ -271,6 +282,7 @@ SHORT = (
         ("--held-out 0.7", "--held-out 0.7"),
         ("--held-out nothing", "'nothing'"),
         ("--held-out toy_nyud_depth_val", "would choose on it"),
+        ("--held-out toy_nyud_depth_train", "in toy_nyud_depth_train, too, and would choose on it"),
         ("--reference c", "--reference c"),
         ("--spent c=3", "--spent c=3"),
         ("--on slurm", "no --on slurm"),

@@ -280,6 +280,16 @@ def test_what_cannot_be_indexed_is_named(tmp_path, members, named):
     assert named in line and "a.tar" in line and len(line) < 300
 
 
+def test_a_tar_file_without_images_is_named_and_the_others_are_indexed(tmp_path, caplog):
+    """Such as a shard all of whose files were damaged."""
+    write_tar(tmp_path / "a.tar")
+    write_tar(tmp_path / "b.tar", ("1.png", b"one"), ("2.png", b"two!"))
+    index = write_index(Folder(tmp_path), ["a.tar", "b.tar"])
+    assert index.shard.tolist() == [1, 1] and index.size.tolist() == [3, 4]
+    assert "a.tar has no image" in caplog.text and "b.tar has" not in caplog.text
+    assert samples_of(tmp_path) == [b"one", b"two!"]
+
+
 def test_names_that_lead_out_of_the_folder_write_nothing(tmp_path):
     folder = tmp_path / "inner/shards"
     folder.mkdir(parents=True)

@@ -211,7 +211,7 @@ def test_a_dry_run_counts_a_step_without_boxes_that_have_values():
         (("VIEWS.MAX_IOU", 0.2), "MAX_IOU 0.2: expected 1, as objects lie in what views share"),
         (("OBJECTS.DRAWN_SHARE", 0.5), "DRAWN_SHARE 0.5: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn"),
         (("MOCO.QUEUE_SIZE", 39), "QUEUE_SIZE 39 is smaller than the global batch of 40"),
-        (("MOCO.QUEUE_SIZE", 44, "NEIGHBORS.NUM_NEIGHBORS", 9, "OBJECTS.IMAGE_WEIGHT", 1.0), "the queue holds 8 images"),
+        (("MOCO.QUEUE_SIZE", 44, "NEIGHBORS.NUM_NEIGHBORS", 9, "OBJECTS.IMAGE_WEIGHT", 1.0), "queue holds 8 images"),
     ],
 )
 def test_what_objects_cannot_be_learned_with_is_refused(options, message):

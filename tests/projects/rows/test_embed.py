@@ -3,15 +3,19 @@
 import csv
 import json
 import pickle
+import runpy
+import shlex
 import shutil
+import sys
 from argparse import Namespace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from checkpoints import finetuned_checkpoint
-from commands import one_line_error, run
+from commands import ROOT, one_line_error, run
 from torch.nn.functional import normalize
 from trees import refused
 
@@ -21,12 +25,13 @@ from projects.Rows.embedders import OPTIONS, BoxesOfMaps, Named, WholeImages, em
 from projects.Rows.embedding import embed
 from projects.Rows.own_features import of_maps, own_features
 from projects.Rows.regions import boxes_of, whole_images
-from projects.Rows.row_table import load_table
+from projects.Rows.row_table import RowTable, load_table, save_parquet
 from projects.Rows.similar import similar_to
 from revisit.api import embed as embed_in_python
 from revisit.api import load_backbone
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.images.reader import read_image
+from revisit.errors import UserError
 from revisit.evaluation.nearest import nearest, nearest_others
 from revisit.jobs import parts
 from revisit.network.network_maps import network_maps, resized
@@ -54,6 +59,32 @@ def boxes_file(write_pictures, tmp_path):
 def unit_rows(count, width, seed=0):
     rows = np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def table_of(*names: str) -> RowTable:
+    rows = unit_rows(len(names), 4)
+    about = {"of": "image", "weights": "https://host/b.pth?X-Amz-Signature=SECRET"}
+    return RowTable(rows, np.array(names), np.zeros((len(names), 4)), np.zeros(len(names), np.int64), about)
+
+
+def test_parquet_has_no_secret_and_no_name_that_is_no_text(tmp_path, monkeypatch):
+    arrow, parquet = Mock(), Mock()  # which most environments lack
+    parquet.write_table.side_effect = lambda content, path: Path(path).touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", arrow)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
+    save_parquet(tmp_path / "rows.parquet", table_of("a.jpg", "\u00e9.jpg"))
+    (metadata,) = arrow.table.return_value.replace_schema_metadata.call_args.args
+    assert json.loads(metadata["about"]) == {"of": "image", "weights": "https://host/b.pth"}
+    odd = table_of("a.jpg", "b\udcff.jpg")
+    refused("not b.udcff.jpg: rename the files, or take npz", save_parquet, tmp_path / "odd", odd)
+
+
+def test_parquet_without_its_package_is_refused_before_anything_is_embedded(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    words = shlex.split("embed.py --weights random --data x --format parquet --output o")
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(UserError, match="needs pyarrow"):
+        runpy.run_path(f"{ROOT}/tools/embed.py")["main"]()
 
 
 def test_neighbours_are_those_of_all_cosines():
