@@ -25,9 +25,13 @@ def score_in(file: Path, names: Sequence[str]) -> float:
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table without a line end after it."""
-    lines = [f"| {' | '.join(row)} |" for row in (headers, ["---"] * len(headers), *rows)]
+    """A Markdown table without a line end after it. A bar in a cell is text."""
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (headers, ["---"] * len(headers), *rows)]
     return "\n".join(map(on_one_line, lines))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def csv_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -42,6 +42,13 @@ def test_the_readme_is_short():
     assert [line for line in lines if len(line) > 100 and not line.startswith(("|", "    "))] == []
 
 
+@pytest.mark.parametrize("page", READMES)
+def test_files_that_a_table_lists_lie_next_to_their_page(page):
+    for cells in re.findall(r"^\| *((?:`[\w/]+\.py`(?:, )?)+) *\|", read(page), re.MULTILINE):
+        for name in re.findall(r"`(.+?)`", cells):
+            assert ((ROOT / page).parent / name).is_file() or (ROOT / name).is_file(), name
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_and_file_that_a_page_names_exists(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):

@@ -60,6 +60,7 @@ def test_a_class_with_control_characters_is_refused(tmp_path):
 @pytest.mark.parametrize("end", ENDS)
 def test_a_row_of_a_table_is_one_line(end):
     text = csv_table(("file_name", "group"), [(f"a{end}b,c", 1), ("ü\udcff", 2)])
+    assert markdown_table(("a", "b"), [("x|y", "z")]).splitlines()[-1] == r"| x\|y | z |"
     assert len(text.splitlines()) == 3 and len(markdown_table(("a",), [[f"a{end}b"]]).splitlines()) == 3
     name = f"a{end.encode('unicode_escape').decode()}b,c"
     assert list(csv.reader(io.StringIO(text)))[1:] == [[name, "1"], ["ü\udcff", "2"]]
