@@ -26,11 +26,11 @@ def score_in(file: Path, names: Sequence[str]) -> float:
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table without a line end after it. A bar in a cell is text."""
-    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (headers, ["---"] * len(headers), *rows)]
+    lines = [f"| {' | '.join(map(_bars_as_text, row))} |" for row in (headers, ["---"] * len(headers), *rows)]
     return "\n".join(map(on_one_line, lines))
 
 
-def _cell(text: str) -> str:
+def _bars_as_text(text: str) -> str:
     return text.replace("|", "\\|")
 
 
