@@ -16,7 +16,7 @@ def reference(keys: Iterable[Key]) -> str:
 
 
 def _row(key: Key) -> list[str]:
-    default, paper = (f"`{value!r}`".replace("|", "\\|") for value in (key.default, key.paper))
+    default, paper = (f"`{value!r}`" for value in (key.default, key.paper))
     change = " A resumed run may change it." if key.may_change else ""
     readers = f" Read by {', '.join(key.read_by)}." if key.read_by else ""
     expected = key.rule.expected if key.rule else f"of type {type(key.default).__name__}"
