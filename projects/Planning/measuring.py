@@ -125,6 +125,7 @@ declare(
     decides="length",
     off=0.0,
     resolve=length_in_time,
+    also_decides=LENGTH,
     after=("SOLVER.PRECISION", "SOLVER.MEASURE_PRECISION"),
 )
 

@@ -12,7 +12,7 @@ from revisit.engine.environment import record_environment
 from revisit.engine.freed_memory import keep_freed_memory
 from revisit.engine.run_log import open_log
 from revisit.engine.same_experiment import config_text
-from revisit.engine.setup import make_config
+from revisit.engine.setup import has_run, make_config
 from revisit.errors import expect, without_secrets
 from revisit.files import make_folder, strict_json, write_whole
 
@@ -32,6 +32,7 @@ def load_project(args: Namespace) -> CfgNode:
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
     make_folder(args.output, "--output")
+    expect(not has_run(args.output), f"--output {args.output} is the folder of a training: give another one")
     keep_freed_memory(cfg.MODEL.DEVICE)
     open_log(str(args.output))
     write_whole(args.output / "config.yaml", config_text(cfg))

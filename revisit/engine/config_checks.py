@@ -78,16 +78,16 @@ def _check_scores(cfg: CfgNode) -> None:
         logger.warning(f"{left_out}: AP counts all boxes of a ranking; expected 0.05 where a score is asked for")
 
 
-def check_start(cfg: CfgNode, typed: Collection[str]) -> None:
-    """Warn of weights on the command line that the rate of a recipe for random ones would spoil, and of a batch that
-    the rate does not follow."""
+def check_start(cfg: CfgNode, typed: Collection[str], *, begins: bool = True) -> None:
+    """Warn of weights on the command line that the rate of a recipe for random ones would spoil, where a run ``begins``
+    with them, and of a batch that the rate does not follow."""
     if "SOLVER.IMS_PER_BATCH" in typed and "SOLVER.BASE_LR" not in typed and not cfg.SOLVER.REFERENCE_BATCH:
         stays = f"SOLVER.BASE_LR stays {cfg.SOLVER.BASE_LR:g}, the recipe's for its own batch"
         way_out = f"with that as SOLVER.REFERENCE_BATCH it follows SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH}"
         logger.warning(f"{stays}: {way_out}")
     method, rate = method_of(cfg), cfg.SOLVER.BASE_LR
     is_given = bool(cfg.MODEL.WEIGHTS) and "MODEL.WEIGHTS" in typed and "SOLVER.BASE_LR" not in typed
-    if method and is_given and not (method.continues or method.iterations_before_learning(cfg)):
+    if begins and method and is_given and not (method.continues or method.iterations_before_learning(cfg)):
         spoils = f"SOLVER.BASE_LR {rate:g} of this recipe is for random weights, and can spoil those of MODEL.WEIGHTS"
         fitting = "own_images/continue.yaml keeps what they know (docs/choosing-a-start.md)"
         logger.warning(f"{spoils}: {fitting}; here take a tenth, SOLVER.BASE_LR {rate / 10:g}")

@@ -1,11 +1,9 @@
 """A run's evaluations, and what follows each of them before the checkpoint of the same step, which holds both."""
 
 import logging
-from datetime import timedelta
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import RESULTS, UNEVALUATED
-from revisit.compat.private_names import processes_wait
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
@@ -19,8 +17,6 @@ What follows each evaluation of a training, in this order, before its checkpoint
 which returns a ``HookBase``, or None. ``trainer.results`` are the scores. A hook that sets ``trainer.ending``, in
 words, ends the run after this step.
 """
-
-PATIENCE = timedelta(days=1)  # of the processes that wait while the main one computes a score
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +37,6 @@ class Evaluation(HookBase):
         if not self.trainer.is_evaluated:
             return
         self.trainer.gather_metrics()  # a loss that was not finite stops the run here
-        with processes_wait(PATIENCE):
-            self._evaluate()
-            comm.synchronize()  # what it took differs, and the next step should not be blamed
-
-    def _evaluate(self) -> None:
         try:
             results = self.trainer.test(self.trainer.cfg, self.trainer.model, self.trainer.evaluators)
         except Exception as error:

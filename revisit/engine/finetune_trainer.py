@@ -96,6 +96,6 @@ class FinetuneTrainer(RevisitTrainer):
         raise UserError(f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected one of {types}")
 
     @classmethod
-    def test(cls, cfg: CfgNode, model: nn.Module, evaluators: list[DatasetEvaluator] | None = None) -> dict:
+    def scores(cls, cfg: CfgNode, model: nn.Module, evaluators: list[DatasetEvaluator] | None) -> dict:
         share_state(model)
-        return super().test(cfg, model, evaluators)
+        return super(RevisitTrainer, cls).test(cfg, model, evaluators)

@@ -63,6 +63,9 @@ def find_processes(args: argparse.Namespace) -> Processes:
     """The processes of a command line with Detectron2's options, or those of torchrun where it started this process."""
     timeout = timedelta(minutes=args.timeout)
     if not dist.is_torchelastic_launched():
+        ranks = f"--machine-rank {args.machine_rank} of --num-machines {args.num_machines}"
+        is_one = 0 <= args.machine_rank < args.num_machines
+        expect(is_one, f"{ranks}: expected 0 to {args.num_machines - 1}, counted from 0")
         if args.num_machines == 1:
             _check_alone()
         return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)

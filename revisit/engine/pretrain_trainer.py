@@ -54,10 +54,9 @@ class PretrainTrainer(RevisitTrainer):
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)
 
     @classmethod
-    def test(
-        cls, cfg: CfgNode, model: nn.Module, evaluators: Sequence[PretrainingEvaluation] | None = None
+    def scores(
+        cls, cfg: CfgNode, model: nn.Module, evaluators: Sequence[PretrainingEvaluation] | None
     ) -> dict[str, float]:
-        """The scores of ``evaluators``, or of the evaluations that are on; {} on all but the main process."""
         model = unwrap(model)
         results = {}
         share_state(model.backbone)

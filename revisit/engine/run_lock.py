@@ -86,6 +86,11 @@ def _words(owner: dict) -> str:
     return f"process {owner.get('process')} on {owner.get('host')}, since {owner.get('since')}"
 
 
+def has_owner(folder: Path) -> bool:
+    """Whether a run has the folder, or has died in it."""
+    return (folder / FILE).is_file()
+
+
 def _read(path: Path) -> dict:
     """What the record says; nothing where none is there, or its writer died while it wrote."""
     try:

@@ -12,7 +12,7 @@ from revisit.checkpoint.run_folder import Trained
 from revisit.config import REMOVED
 from revisit.data.sources.records import PARTS, changes
 from revisit.errors import UserError, without_secrets
-from revisit.keys import NETWORK, declaration, dotted_keys, is_read, short_repr, with_values
+from revisit.keys import KEYS, NETWORK, declaration, dotted_keys, is_read, short_repr, with_values
 
 from detectron2.config import CfgNode
 
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 Value = None | bool | int | float | str | list
 DATA = "DATASETS.TRAIN"  # compared by its images
+START = "MODEL.WEIGHTS"  # which the first part of a run began with
 DECIDED_BY_OTHERS = ("INPUT.", "SOLVER.AMP.")  # by INPUT.TILES, and what the processor can
 SYNCHRONISED = {"BN", "SyncBN", "naiveSyncBN"}  # one thing on one process, on several GPUs, on a CPU (setup.py)
 
@@ -69,7 +70,9 @@ def check_same_experiment(
     if refused:
         logger.warning(f"resuming as another experiment, by --accept: {_listed(refused)}")
     others = [d for d in differences if d not in refused]
-    applied = [d for d in others if is_read(cfg, d.key)]
+    applied = [d for d in others if is_read(cfg, d.key) and d.key != START]
+    if any(d.key == START for d in others):
+        logger.warning(f"{START} {cfg.MODEL.WEIGHTS} has no effect: the run continues from its own checkpoint")
     if applied:
         logger.info(f"resuming with other values, which apply from here on: {_listed(applied)}")
 
@@ -77,14 +80,25 @@ def check_same_experiment(
 def check_stated(cfg: CfgNode, before: Mapping[str, Value], *, accepted: Collection[str] = ()) -> None:
     """``check_same_experiment`` of a config that is merged, but not resolved, and the config ``before``, by dotted key:
     of the architecture and of what else no other key, image or machine decides."""
+    _check_accepted(_stated_otherwise(cfg, before), accepted)
+
+
+def may_be_the_same(cfg: CfgNode, before: Mapping[str, Value]) -> bool:
+    """Whether a training that was killed before its first checkpoint, with the config ``before``, may have been of
+    ``cfg``, which keeps what that has drawn and measured: on the same data, and nothing is stated otherwise."""
+    names = plain_config(cfg)[DATA]
+    return plain_values(before).get(DATA, names) == names and not _stated_otherwise(cfg, before)
+
+
+def _stated_otherwise(cfg: CfgNode, before: Mapping[str, Value]) -> list[Difference]:
     differences = _differences(plain_values(before), plain_config(cfg), elsewhere=True)
-    fixed = [d for d in differences if not may_change(cfg, d.key) and _is_only_stated(d.key)]
-    _check_accepted(fixed, accepted)
+    return [d for d in differences if not may_change(cfg, d.key) and _is_only_stated(d.key)]
 
 
 def _is_only_stated(key: str) -> bool:
     declared = declaration(key)
-    is_open = declared.resolve or declared.scope == NETWORK or key.startswith(DECIDED_BY_OTHERS)
+    is_decided = declared.resolve or any(key in other.also_decides for other in KEYS.values())
+    is_open = is_decided or declared.scope == NETWORK or key.startswith(DECIDED_BY_OTHERS)
     return key == "MODEL.META_ARCHITECTURE" or not (is_open or key == DATA)
 
 

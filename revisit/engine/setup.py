@@ -5,11 +5,11 @@
 
 import argparse
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -38,9 +38,9 @@ from revisit.engine.machines_alike import check_machines
 from revisit.engine.merging import Stated, merged_config, read_stated
 from revisit.engine.precision import check_precision
 from revisit.engine.run_copies import copies_kept, prepare_copies
-from revisit.engine.run_lock import run_lock
+from revisit.engine.run_lock import has_owner, run_lock
 from revisit.engine.run_log import LogBeforeTheLog, open_log
-from revisit.engine.same_experiment import check_same_network, config_text, unused_overrides
+from revisit.engine.same_experiment import check_same_network, config_text, may_be_the_same, unused_overrides
 from revisit.errors import UserError, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
 from revisit.keys import Facts, architecture_of, assign, resolve_auto_values
@@ -86,7 +86,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
             if not args.eval_only:
                 facts = decide_by_images(cfg, facts, assume_missing=args.dry_run)
                 check_config(cfg, num_processes)  # again: now what follows from the images is known
-                check_start(cfg, stated.typed)
+                check_start(cfg, stated.typed, begins=not facts.done)
                 if cfg.SOLVER.MAX_ITER:
                     check_schedule(cfg, facts.images, num_processes)
             check_evaluation(cfg, eval_only=args.eval_only)
@@ -125,7 +125,7 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         _resolve_together(cfg, planned.facts)
         cfg.freeze()
         if comm.is_main_process():
-            _record(cfg, folder, again=args.eval_only or args.resume)
+            _record(cfg, folder, trains=trains, again=args.eval_only or args.resume)
         keep_freed_memory(cfg.MODEL.DEVICE)
         torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and trains
         seed_all_rng(cfg.SEED + comm.get_rank())
@@ -179,7 +179,7 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
         if resume:
             folder = Path(cfg.OUTPUT_DIR)
             done, before = iterations_of_run(folder), settings_of_run(folder)
-            facts = replace(facts, before=before if done or _may_continue(cfg, facts.typed, before) else {}, done=done)
+            facts = replace(facts, before=before if done or may_be_the_same(cfg, before) else {}, done=done)
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes)
         if facts.for_here:
@@ -187,18 +187,13 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
     return facts
 
 
-def _may_continue(cfg: CfgNode, typed: Collection[str], before: Mapping[str, Any]) -> bool:
-    """Whether a training that was killed before its first checkpoint, with these settings, may have been of ``cfg``,
-    which keeps what that has drawn and measured: not one on other data than are typed."""
-    names, earlier = list(cfg.DATASETS.TRAIN), list(before.get("DATASETS.TRAIN", ()))
-    return "DATASETS.TRAIN" not in typed or names == earlier
-
-
 def _merged(stated: Stated, *, resume: bool, trained: bool) -> tuple[CfgNode, Trained]:
     """The config that is stated, of a ``trained`` network with what its checkpoint says where nothing is."""
     cfg = merged_config(stated)
     if not trained:
         return cfg, UNTRAINED
+    if resume:
+        _check_resumed(cfg, stated.typed)
     network = trained_network(cfg, resume=resume)
     if not stated.file and not network.config:
         problem = f"{network.weights} holds no config" if network.weights else "no weights are given"
@@ -210,6 +205,14 @@ def _merged(stated: Stated, *, resume: bool, trained: bool) -> tuple[CfgNode, Tr
     assign(cfg, "MODEL.META_ARCHITECTURE", architecture_of(cfg))
     check_same_network(cfg, network)
     return cfg, network
+
+
+def _check_resumed(cfg: CfgNode, typed: Collection[str]) -> None:
+    """Raise UserError where OUTPUT_DIR has no checkpoint, of which the last is to be judged; warn of other weights."""
+    last = f"--resume stands for the last checkpoint in OUTPUT_DIR {cfg.OUTPUT_DIR}"
+    expect(checkpoints_of_run(Path(cfg.OUTPUT_DIR)), f"{last}, which has none: give a run's folder, or --weights FILE")
+    if "MODEL.WEIGHTS" in typed:
+        logger.warning(f"{last}: MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} has no effect")
 
 
 def _resolve_together(cfg: CfgNode, facts: Facts) -> None:
@@ -232,12 +235,18 @@ def _open_log(cfg: CfgNode, args: argparse.Namespace) -> None:
     log_processes(cfg.MODEL.DEVICE)
 
 
-def _record(cfg: CfgNode, folder: Path, *, again: bool) -> None:
+def _record(cfg: CfgNode, folder: Path, *, trains: bool, again: bool) -> None:
     """What a run was trained with stays on record when it is evaluated, and until it resumes (trainer.py)."""
     settings = folder / "config.yaml"
-    if not (again and checkpoints_of_run(folder) and settings.is_file()):
+    is_of_run = again and bool(checkpoints_of_run(folder)) if trains else has_run(folder)
+    if not (is_of_run and settings.is_file()):
         write_whole(settings, config_text(cfg))
     record_environment(folder, again=again)
+
+
+def has_run(folder: Path) -> bool:
+    """Whether a training has written there, or is about to."""
+    return holds_run(folder) or has_owner(folder)
 
 
 def _prepare_folder(cfg: CfgNode, folder: Path, resume: bool) -> None:

@@ -5,6 +5,7 @@ import warnings
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from revisit.checkpoint.run_folder import write_results
 from revisit.compat.private_names import processes_wait, schedule_of
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import UnreadableImageError
-from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY, PATIENCE
+from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, Checkpoints, EndOfRunError
 from revisit.engine.machines_alike import check_tensors
 from revisit.engine.same_experiment import check_same_experiment, config_text, plain_config
@@ -36,6 +37,8 @@ from detectron2.evaluation import verify_results
 from detectron2.modeling import build_model
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage, EventWriter
+
+PATIENCE = timedelta(days=1)  # of the processes that wait while the main one computes a score
 
 logger = logging.getLogger(__name__)
 
@@ -198,11 +201,24 @@ class RevisitTrainer(DefaultTrainer):
         model = cls.build_model(cfg)
         loaded = cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
         check_tensors(model)
-        with EventStorage(loaded.get("iteration", 0)), processes_wait(PATIENCE):
+        with EventStorage(loaded.get("iteration", 0)):
             results = cls.test(cfg, model)
         if comm.is_main_process():
             write_results(Path(cfg.OUTPUT_DIR), results)
         return results
+
+    @classmethod
+    def test(cls, cfg: CfgNode, model: nn.Module, evaluators: Sequence | None = None) -> dict:
+        """``scores``, for which processes wait longer than for a step."""
+        with processes_wait(PATIENCE):
+            results = cls.scores(cfg, model, evaluators)
+            comm.synchronize()  # what it took differs, and the next step should not be blamed
+        return results
+
+    @classmethod
+    def scores(cls, cfg: CfgNode, model: nn.Module, evaluators: Sequence | None) -> dict:
+        """Those of ``evaluators``, or of what the config asks for, on the main process; {} on the others."""
+        raise NotImplementedError
 
     def resume_or_load(self, resume: bool = True, accepted: Collection[str] = ()) -> None:
         """Detectron2's; ``accepted`` keys may differ from the checkpoint's (``check_same_experiment``)."""

@@ -45,6 +45,7 @@ class Key(NamedTuple):
     decides: str = ""
     off: object = None
     resolve: Resolve | None = None
+    also_decides: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     by_images: bool = False
     owner: str = "detectron2"  # module that declares it
@@ -76,6 +77,7 @@ def declare(
         decides: what several keys decide, such as "length". Where one of them is stated, the others are ``off``.
         off: the value that leaves the decision to the other keys; None: the value stays as it is.
         resolve: decides the value by other keys and the facts of the run (``revisit.keys.auto``).
+        also_decides: keys that ``resolve`` decides with this one, where they are not stated.
         after: keys that have to be decided before this one, by name or pattern.
         by_images: what 0 stands for, of a config and its number of training images; instead of ``resolve``.
     """

@@ -28,7 +28,6 @@ from revisit.checkpoint.run_folder import checkpoints_of_run
 from revisit.compat.private_names import process_timeout
 from revisit.engine.config_checks import check_evaluation
 from revisit.engine.data_checks import inspect_evaluation
-from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
@@ -364,19 +363,17 @@ def test_scores_below_the_start_are_warned_of(caplog, now, done, warnings, chang
     assert ("What helped small runs most" in caplog.text) == bool(change and warnings)
 
 
-def evaluate_on_main_alone() -> bool:
-    comm.synchronize()
-    distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), distributed.group.WORLD)
-
-    def test(*_: object) -> dict:
+class SlowOnMain(PretrainTrainer):
+    @classmethod
+    def scores(cls, *_: object) -> dict:
         time.sleep(2 * comm.is_main_process())
         return {}
 
-    storage = SimpleNamespace(put_scalars=lambda **_: None)
-    hook = Evaluation(Path())
-    parts = {"cfg": None, "model": None, "evaluators": None, "storage": storage, "gather_metrics": lambda: None}
-    hook.trainer = SimpleNamespace(is_evaluated=True, test=test, **parts)
-    hook.after_step()
+
+def evaluate_on_main_alone() -> bool:
+    comm.synchronize()
+    distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), distributed.group.WORLD)
+    SlowOnMain.test(None, None)  # as before the first step, after a step, at the end and when a run is timed
     return process_timeout() == timedelta(seconds=0.5)
 
 

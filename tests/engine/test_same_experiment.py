@@ -21,6 +21,7 @@ from trees import logged, refused
 
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import changes, equal_images, fingerprint
+from revisit.engine.config_checks import check_start
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.merging import merged_config, read_stated
 from revisit.engine.pretrain_trainer import PretrainTrainer
@@ -34,7 +35,7 @@ from revisit.engine.same_experiment import (
 from revisit.engine.setup import make_config, plan
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
-from revisit.keys import RUN, Facts, declaration, resolve_auto_values
+from revisit.keys import RUN, Facts, declaration, resolve_auto_values, with_values
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -83,6 +84,27 @@ def test_whatever_differs_is_refused_unless_every_key_of_the_experiment_is_accep
         assert str(caught.value).endswith(f"--accept {refused[0]}")
         assert all(f" {key} (" in str(caught.value) for key in refused)
     check_same_experiment(cfg, IMAGES, saved, accepted=refused)
+
+
+def test_other_weights_to_begin_with_have_no_effect_on_a_run_that_has_begun(caplog):
+    cfg = config("KNNMoCo")
+    saved = {"config": plain_config(cfg) | {"MODEL.WEIGHTS": "start.pth"}, "images": IMAGES}
+    with caplog.at_level(logging.INFO):
+        check_same_experiment(cfg, IMAGES, saved)
+    assert "MODEL.WEIGHTS  has no effect: the run continues from its own checkpoint" in caplog.text
+    assert "apply from here on" not in caplog.text
+    caplog.clear()
+    other = with_values(cfg, {"MODEL.WEIGHTS": "other.pth"})
+    check_start(other, ["MODEL.WEIGHTS"], begins=False)
+    assert not caplog.text
+    check_start(other, ["MODEL.WEIGHTS"])
+    assert "is for random weights, and can spoil those of MODEL.WEIGHTS" in caplog.text
+
+
+def test_a_length_in_time_decides_what_its_own_run_may_have_otherwise():
+    stated = read_stated("configs/toy/pretrain.yaml", ["SOLVER.MINUTES", "5"])
+    measured = plain_config(merged_config(stated)) | {"NEIGHBORS.WARMUP_EPOCHS": 0, "SOLVER.MAX_ITER": 7}
+    check_stated(merged_config(stated), measured)
 
 
 def test_a_checkpoint_with_a_removed_key_resumes_with_a_warning(caplog):

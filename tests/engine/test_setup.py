@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import yaml
-from commands import ROOT
+from commands import ROOT, TINY, one_line_error, run
 from hypothesis import given
 from hypothesis import strategies as st
 from trees import refusal, refused
@@ -313,6 +313,43 @@ def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(on_other_data))
     other = load("OUTPUT_DIR", tmp_path, "DATASETS.TRAIN", "('folder:mine',)", resume=True)
     assert other.SEED != first.SEED
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"DATASETS": {"TRAIN": ["folder:other"]}},
+        {"MODEL": {"META_ARCHITECTURE": "MoCo"}},
+        {"SOLVER": {"NESTEROV": True}},
+    ],
+    ids=str,
+)
+def test_without_a_checkpoint_nothing_is_kept_of_another_experiment(stated, tmp_path):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"SEED": 2147483646, **stated}))
+    assert load("OUTPUT_DIR", tmp_path, resume=True).SEED != 2147483646
+
+
+def test_the_last_checkpoint_is_judged_where_there_is_one_whatever_weights_are_typed(tmp_path):
+    judged = {"output": tmp_path, "eval_only": True, "resume": True}
+    refused("has none: give a run's folder, or --weights FILE", plan_of, "toy/pretrain", **judged)
+    torch.save({"iteration": 3, "trainer": {"config": {}}, "model": {}}, tmp_path / "model_0000003.pth")
+    log = plan_of("toy/pretrain", "MODEL.WEIGHTS", "other.pth", **judged).log
+    assert any("MODEL.WEIGHTS other.pth has no effect" in record.getMessage() for record in log)
+
+
+@pytest.mark.parametrize("left", ["metrics.json", "run.lock"])
+def test_an_evaluation_leaves_the_settings_of_a_training_as_they_are(left, toy_root, tmp_path):
+    (tmp_path / left).touch()
+    (tmp_path / "config.yaml").write_text("SEED: 3\n")
+    evaluate = "python tools/train_net.py --config-file configs/toy/pretrain.yaml --eval-only"
+    run(f"{evaluate} OUTPUT_DIR {tmp_path} {TINY}", toy_root)
+    assert (tmp_path / "config.yaml").read_text() == "SEED: 3\n"
+    study = (
+        "python projects/FrozenEvaluations/linear.py --config-file projects/FrozenEvaluations/configs/linear/toy.yaml"
+    )
+    line = one_line_error(f"{study} --weights random --output {tmp_path}", toy_root)
+    assert "is the folder of a training: give another one" in line
+    assert (tmp_path / "config.yaml").read_text() == "SEED: 3\n"
 
 
 @pytest.mark.parametrize(("processes", "norm"), [(1, "BN"), (2, "naiveSyncBN")])

@@ -248,6 +248,12 @@ def test_torchrun_and_other_numbers_do_not_go_together_which_one_process_says(mo
     assert capsys.readouterr().err.count(message) == 1 - rank
 
 
+@pytest.mark.parametrize(("machines", "rank"), [(1, 1), (2, 2)])
+def test_a_machine_that_a_run_does_not_have_is_refused_at_once(machines, rank):
+    options = argparse.Namespace(num_gpus=1, num_machines=machines, machine_rank=rank, dist_url="auto", timeout=30)
+    refused(f"--machine-rank {rank} of .* expected 0 to {machines - 1}, counted from 0", find_processes, options)
+
+
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"])
 def test_processes_that_another_launcher_has_started_do_not_train_alone_without_a_word(monkeypatch, capsys, name):
     options = argparse.Namespace(num_gpus=1, num_machines=1, machine_rank=0, dist_url="auto", timeout=30)
