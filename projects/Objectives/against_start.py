@@ -14,7 +14,7 @@ from revisit.engine.hooks import write_checkpoint
 from revisit.errors import expect
 from revisit.evaluation.classifiers import BankEvaluation, percent
 from revisit.evaluation.judged import why_not_judged
-from revisit.evaluation.registry import scored_by
+from revisit.evaluation.registry import is_scored_as, scored_by
 from revisit.keys import network_of
 from revisit.modeling.distributed import unwrap
 
@@ -83,8 +83,7 @@ class AgainstStart(HookBase):
         return {"start": self._start, "gave_back": self._gave_back, "scored_by": scored_by(self.trainer.cfg)}
 
     def load_state_dict(self, state: dict) -> None:
-        now = scored_by(self.trainer.cfg)
-        is_as_before = state.get("scored_by", now) == now  # earlier versions saved none
+        is_as_before = is_scored_as(self.trainer.cfg, state.get("scored_by"))
         self._start, self._gave_back = state["start"] if is_as_before else None, state["gave_back"]
 
     def before_train(self) -> None:

@@ -12,7 +12,7 @@ from revisit.checkpoint.run_folder import BEST, BEST_RECORD, read_iteration
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
 from revisit.engine.hooks import write_checkpoint
 from revisit.evaluation.judged import nothing_to_evaluate
-from revisit.evaluation.registry import scored_by
+from revisit.evaluation.registry import is_scored_as, scored_by
 from revisit.files import write_whole
 from revisit.keys import SWITCH, Decision, Facts, declare, integer
 
@@ -87,8 +87,7 @@ class BestCheckpoint(HookBase):
         """Forget a best one whose score is of another evaluation, or that model_best.pth is not: it is gone, or of
         steps that this run did not continue from."""
         best = Best(**state["best"]) if state["best"] else None
-        now = scored_by(self.trainer.cfg)
-        if best and state.get("scored_by", now) != now:  # earlier versions saved none
+        if best and not is_scored_as(self.trainer.cfg, state.get("scored_by")):
             logger.warning("the evaluation is another than before: the best is chosen among those from here on")
             return
         if best and read_iteration(self._folder / f"{BEST}.pth") != best.iteration:

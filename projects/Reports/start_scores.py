@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from projects.Reports.main_score import is_better
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
-from revisit.evaluation.registry import PretrainingEvaluation, Score, scored_by
+from revisit.evaluation.registry import PretrainingEvaluation, Score, is_scored_as, scored_by
 
 from detectron2.engine import DefaultTrainer, HookBase
 
@@ -48,15 +48,15 @@ class StartScores(HookBase):
 
     def __init__(self, evaluations: Sequence[PretrainingEvaluation], period: int):
         self._scores = [score for evaluation in evaluations for score in evaluation.SCORES]
-        self._options = scored_by(evaluations[0].cfg)
+        self._cfg = evaluations[0].cfg
         self._period = period
         self._start: dict[str, float] = {}
 
     def state_dict(self) -> dict:
-        return {"options": self._options, "start": self._start}
+        return {"options": scored_by(self._cfg), "start": self._start}
 
     def load_state_dict(self, state: dict) -> None:
-        if state["options"] == self._options:
+        if is_scored_as(self._cfg, state["options"]):
             self._start = state["start"]
         else:
             logger.info("the evaluation is another than at the first step: no score is compared")

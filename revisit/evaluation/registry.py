@@ -7,6 +7,7 @@ from torch import nn
 
 from revisit.data.sources.records import Records
 from revisit.evaluation.features import Features
+from revisit.keys import dotted_keys, is_among, is_read
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -22,6 +23,9 @@ class Score(NamedTuple):
     better: Literal["higher", "lower", ""] = "higher"  # "": neither
     unit: str = "%"
 
+
+# How a finetuned network is tested, as patterns of keys.
+OF_TESTS = ("*_TEST", "TEST.DETECTIONS_PER_IMAGE", "TEST.KEYPOINT_OKS_SIGMAS", "TEST.RESIZE_BACK")
 
 EVALUATOR_REGISTRY = Registry("EVALUATOR")
 EVALUATOR_REGISTRY.__doc__ = """
@@ -103,8 +107,17 @@ def evaluations_on(cfg: CfgNode) -> list[type[PretrainingEvaluation]]:
 
 
 def scored_by(cfg: CfgNode) -> dict[str, object]:
-    """Plain values that the scores of a run depend on: those of a resumed run are compared with earlier ones while
-    these stay the same."""
-    if not method_of(cfg):
-        return {"test": list(cfg.DATASETS.TEST)}
-    return {evaluation.__name__: evaluation.options(cfg) for evaluation in evaluations_on(cfg) if evaluation.SCORES}
+    """Plain values, by name, that the scores of a run depend on."""
+    if method_of(cfg):
+        return {evaluation.__name__: evaluation.options(cfg) for evaluation in evaluations_on(cfg) if evaluation.SCORES}
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in dotted_keys(cfg).items()}
+    settings = {name: value for name, value in values.items() if is_among(name, OF_TESTS) and is_read(cfg, name)}
+    return {"test": list(cfg.DATASETS.TEST), **settings}
+
+
+def is_scored_as(cfg: CfgNode, before: Mapping[str, object] | None) -> bool:
+    """Whether scores of a resumed run compare with those of a state that holds ``before``, its ``scored_by``. What
+    earlier versions left out counts as the same, and None for all."""
+    now = scored_by(cfg)
+    left_out = {} if method_of(cfg) else now
+    return before is None or {**left_out, **before} == now

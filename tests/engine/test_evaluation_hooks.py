@@ -33,6 +33,7 @@ from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.evaluation.classifiers import NearestNeighbors
+from revisit.evaluation.registry import is_scored_as, scored_by
 from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.utils import comm
@@ -260,6 +261,26 @@ def test_a_best_network_by_another_evaluation_is_forgotten(toy_datasets, chosen,
         train(output, *KEEPING, "KNN_EVAL.NUM_NEIGHBORS", 3, resume=True)
     assert "the evaluation is another than before: the best is chosen among those from here on" in caplog.text
     assert record(output)["iteration"] == load(output / "model_best.pth")["iteration"] == LAST
+
+
+@pytest.mark.parametrize(
+    ("pairs", "is_same"),
+    [
+        (("TEST.PATIENCE", 3, "TEST.EVAL_PERIOD", 7), True),
+        (("MODEL.RETINANET.SCORE_THRESH_TEST", 0.5), True),  # which this network does not read
+        (("TEST.DETECTIONS_PER_IMAGE", 1), False),
+        (("INPUT.MIN_SIZE_TEST", 48), False),
+        (("MODEL.ROI_HEADS.SCORE_THRESH_TEST", 0.5), False),
+        (("DATASETS.TEST", ("toy_voc_test", "toy_voc_val")), False),
+    ],
+)
+def test_scores_of_a_detector_compare_while_it_is_tested_alike(pairs, is_same):
+    cfg = make_config("configs/toy/detection.yaml", ())
+    now = make_config("configs/toy/detection.yaml", pairs)
+    before = scored_by(cfg)
+    assert is_scored_as(now, before) == is_same and is_scored_as(now, None)
+    of_earlier_versions = {"test": before["test"]}
+    assert is_scored_as(now, of_earlier_versions) == ("DATASETS.TEST" not in pairs)
 
 
 def test_a_best_network_has_the_score_on_record(toy_datasets, tmp_path):

@@ -315,15 +315,14 @@ def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
     assert other.SEED != first.SEED
 
 
-@pytest.mark.parametrize(
-    "stated",
-    [
-        {"DATASETS": {"TRAIN": ["folder:other"]}},
-        {"MODEL": {"META_ARCHITECTURE": "MoCo"}},
-        {"SOLVER": {"NESTEROV": True}},
-    ],
-    ids=str,
-)
+OTHERS = [
+    {"DATASETS": {"TRAIN": ["folder:other"]}},
+    {"MODEL": {"META_ARCHITECTURE": "MoCo"}},
+    {"SOLVER": {"NESTEROV": True}},
+]
+
+
+@pytest.mark.parametrize("stated", OTHERS, ids=str)
 def test_without_a_checkpoint_nothing_is_kept_of_another_experiment(stated, tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"SEED": 2147483646, **stated}))
     assert load("OUTPUT_DIR", tmp_path, resume=True).SEED != 2147483646
@@ -332,9 +331,11 @@ def test_without_a_checkpoint_nothing_is_kept_of_another_experiment(stated, tmp_
 def test_the_last_checkpoint_is_judged_where_there_is_one_whatever_weights_are_typed(tmp_path):
     judged = {"output": tmp_path, "eval_only": True, "resume": True}
     refused("has none: give a run's folder, or --weights FILE", plan_of, "toy/pretrain", **judged)
-    torch.save({"iteration": 3, "trainer": {"config": {}}, "model": {}}, tmp_path / "model_0000003.pth")
-    log = plan_of("toy/pretrain", "MODEL.WEIGHTS", "other.pth", **judged).log
-    assert any("MODEL.WEIGHTS other.pth has no effect" in record.getMessage() for record in log)
+    weights = tmp_path / "model_0000003.pth"
+    torch.save({"iteration": 3, "trainer": {"config": {"SEED": 1}}, "model": {}}, weights)
+    evaluates = ("MODEL.WEIGHTS", weights, "DATASETS.TEST", "()", "KNN_EVAL.BANK", "")
+    log = plan_of("toy/pretrain", *evaluates, **judged).log
+    assert any(f"MODEL.WEIGHTS {weights} has no effect" in record.getMessage() for record in log)
 
 
 @pytest.mark.parametrize("left", ["metrics.json", "run.lock"])
@@ -344,10 +345,9 @@ def test_an_evaluation_leaves_the_settings_of_a_training_as_they_are(left, toy_r
     evaluate = "python tools/train_net.py --config-file configs/toy/pretrain.yaml --eval-only"
     run(f"{evaluate} OUTPUT_DIR {tmp_path} {TINY}", toy_root)
     assert (tmp_path / "config.yaml").read_text() == "SEED: 3\n"
-    study = (
-        "python projects/FrozenEvaluations/linear.py --config-file projects/FrozenEvaluations/configs/linear/toy.yaml"
-    )
-    line = one_line_error(f"{study} --weights random --output {tmp_path}", toy_root)
+    recipe = "projects/FrozenEvaluations/configs/linear/toy.yaml --weights random"
+    study = f"python projects/FrozenEvaluations/linear.py --config-file {recipe}"
+    line = one_line_error(f"{study} --output {tmp_path}", toy_root)
     assert "is the folder of a training: give another one" in line
     assert (tmp_path / "config.yaml").read_text() == "SEED: 3\n"
 
