@@ -54,8 +54,13 @@ class Stated(NamedTuple):
 
     @property
     def keys(self) -> list[list[str]]:
-        """The keys of each place, those of the command line last."""
-        return [list(place) for place in (*self.levels, self.typed)]
+        """The keys of each place, those of the command line last. A length of 0 leaves it to others."""
+        places = (*self.levels, self.typed)
+        return [[key for key, value in place.items() if not _is_no_length(key, value)] for place in places]
+
+
+def _is_no_length(key: str, value: object) -> bool:
+    return declaration(key).decides == "length" and not is_on(value)
 
 
 def read_stated(config_file: str, opts: Sequence[object] = ()) -> Stated:

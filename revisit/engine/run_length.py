@@ -112,7 +112,7 @@ def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
 LENGTH_OF_RUN = ("SOLVER.MAX_ITER", "SOLVER.MINUTES")  # after which what goes by it is resolved
 of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT, resolve=fit_batch)
 of_detectron2("SOLVER.MAX_ITER", resolve=length, after="SOLVER.IMS_PER_BATCH")
-of_detectron2("SOLVER.CHECKPOINT_PERIOD", resolve=checkpoint_period, after="SOLVER.MAX_ITER")
+of_detectron2("SOLVER.CHECKPOINT_PERIOD", resolve=checkpoint_period, after=LENGTH_OF_RUN)
 of_detectron2(
     "TEST.EVAL_PERIOD",
     resolve=evaluation_period,

@@ -50,6 +50,14 @@ def test_a_folder_that_an_evaluation_has_written_to_says_no_length(toy_datasets,
     assert cfg.SOLVER.MAX_ITER > 0
 
 
+def test_a_length_of_0_next_to_minutes_leaves_it_to_them_and_no_period_is_0(toy_datasets, measured):
+    none = ("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 0, "SOLVER.CHECKPOINT_PERIOD", 0, "SOLVER.CHECKPOINT_EPOCHS", 0)
+    options = [*TINY, "SOLVER.MINUTES", 5.0, *none]
+    cfg = make_config(RECIPE, options)
+    resolve_auto_values(cfg, Facts(images=60, stated=read_stated(RECIPE, options).keys, launched=True))
+    assert cfg.SOLVER.MAX_ITER > 100 and cfg.SOLVER.CHECKPOINT_PERIOD == cfg.SOLVER.MAX_ITER
+
+
 def test_periods_and_warm_ups_that_are_stated_are_kept(toy_datasets, measured):
     """An evaluation of 4 s after every 50 iterations of 0.25 s, and two more: (294 - 100 - 8) / (0.25 + 0.08)."""
     stated = {"TEST.EVAL_PERIOD": 50, "SOLVER.CHECKPOINT_EPOCHS": 2, "SOLVER.WARMUP_ITERS": 400}
