@@ -82,7 +82,6 @@ of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", may_change=True, scope=RUN)
 of_detectron2("DATASETS.TRAIN", "SOLVER.AMP.*", scope=RUN)
 of_detectron2("SOLVER.AMP.ENABLED", "SOLVER.AMP.DTYPE", decides="precision")
 of_detectron2("DATASETS.TEST", "CUDNN_BENCHMARK", may_change=True)
-of_detectron2("TEST.EXPECTED_RESULTS", may_change=True)
 
 # Thresholds of a test may change in a resumed run, those of the training may not.
 of_detectron2("MODEL.RPN.*_TOPK_TRAIN", rule=COUNT, read_by=_TWO_STAGE)

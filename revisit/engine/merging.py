@@ -125,7 +125,7 @@ def _import_stated(stated: Stated) -> None:
 
 def _import(value: object, where: str) -> None:
     """Import what IMPORTS names, which may declare config keys."""
-    import_modules(_fitted("IMPORTS", value, (), where))
+    import_modules(fitted("IMPORTS", value, (), where))
 
 
 def read_keys(path: str) -> dict[str, object]:
@@ -189,7 +189,7 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
             hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(meant, current)
             raise UserError(f"{where}: unknown config key {key}{hint}")
         with translated(where):
-            assign(cfg, key, _fitted(key, value, current[key], where))
+            assign(cfg, key, fitted(key, value, current[key], where))
 
 
 def _as_list(key: str, text: str) -> str:
@@ -200,7 +200,7 @@ def _as_list(key: str, text: str) -> str:
     return f"('{'folder:' * (is_folder and key.startswith('DATASETS.'))}{text}',)"
 
 
-def _fitted(key: str, value: object, default: object, where: str) -> object:
+def fitted(key: str, value: object, default: object, where: str) -> object:
     """What a value, as it is typed or as such, is as the default's type: a whole number may be a float, a list a tuple.
 
     Raises UserError for one of another type.

@@ -110,8 +110,8 @@ def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
     if length > 0 and not cfg.SOLVER.STEP_EPOCHS and _SHARES.holds(cfg.SOLVER.STEPS):
         if length < LEAST_WITH_STEPS:
             return Decision((), f"{length} iterations are too few for steps")
-        values = tuple(max(1, round(share * length)) for share in cfg.SOLVER.STEPS)
-        return Decision(values, f"shares of {length} iterations")
+        values = {min(max(1, round(share * length)), length - 1) for share in cfg.SOLVER.STEPS}
+        return Decision(tuple(sorted(values)), f"shares of {length} iterations")
     if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
         return None
     per_epoch = iterations_per_epoch(cfg, facts.images)

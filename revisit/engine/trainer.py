@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.run_folder import write_results
+from revisit.checkpoint.run_folder import FINAL, write_results
 from revisit.compat.private_names import processes_wait, schedule_of
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import EVALUATION_HOOK_REGISTRY
+from revisit.engine.expected_results import check_expected
 from revisit.engine.hooks import HOOK_REGISTRY, STEP_HOOK_REGISTRY, Checkpoints, EndOfRunError
 from revisit.engine.machines_alike import check_tensors
 from revisit.engine.same_experiment import check_same_experiment, config_text, plain_config
@@ -33,7 +34,6 @@ from revisit.modeling.distributed import share_state
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, TrainerBase
 from detectron2.engine.defaults import create_ddp_model
-from detectron2.evaluation import verify_results
 from detectron2.modeling import build_model
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage, EventWriter
@@ -205,6 +205,7 @@ class RevisitTrainer(DefaultTrainer):
             results = cls.test(cfg, model)
         if comm.is_main_process():
             write_results(Path(cfg.OUTPUT_DIR), results)
+            check_expected(cfg.TEST.EXPECTED_RESULTS, results)
         return results
 
     @classmethod
@@ -233,6 +234,9 @@ class RevisitTrainer(DefaultTrainer):
         if self.start_iter >= self.max_iter or self.ending:
             why = self.ending or f"the run has finished its {self.max_iter} iterations"
             logger.info(f"nothing to do: {why} (--eval-only evaluates it again)")
+            if not (self.folder / f"{FINAL}.pth").is_file():
+                lacking = f"{self.folder} has no {FINAL}.pth, as the run was to be longer"
+                logger.warning(f"{lacking}: its last checkpoint is the result, which --eval-only --resume scores")
             return
         if comm.is_main_process():  # here: a run that is refused or has nothing to do changes and opens no file
             if self.start_iter:
@@ -243,8 +247,8 @@ class RevisitTrainer(DefaultTrainer):
                 TrainerBase.train(self, self.start_iter, self.max_iter)
         except EndOfRunError as end:
             logger.info(str(end))
-        if self.cfg.TEST.EXPECTED_RESULTS and comm.is_main_process():
-            verify_results(self.cfg, self.results)
+        if comm.is_main_process():
+            check_expected(self.cfg.TEST.EXPECTED_RESULTS, self.results)
 
     def run_step(self) -> None:
         # The first step belongs to the set-up: what the config asks for runs, or a library says why it does not.

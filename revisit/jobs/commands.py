@@ -3,7 +3,6 @@ long they train), and how they run: here a few at a time, or by SLURM; skipped w
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import fcntl
 import functools
@@ -24,7 +23,7 @@ from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.compat.old_options import current_words
 from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import decide_by_images
-from revisit.engine.merging import read_keys
+from revisit.engine.merging import COMMAND_LINE, fitted, read_keys
 from revisit.engine.setup import make_config
 from revisit.errors import UserError, first_few
 from revisit.jobs.record import Record
@@ -204,9 +203,8 @@ def _options(command: tuple[str, ...]) -> dict[str, str]:
 
 
 def _data_sets(command: tuple[str, ...]) -> list[str]:
-    options, in_file = _options(command), _config(command)
-    parts = [options.get(key, in_file.get(key, ())) for key in ("DATASETS.TRAIN", "DATASETS.TEST")]
-    names = [ast.literal_eval(part) if isinstance(part, str) else part for part in parts]
+    stated = {**_config(command), **_options(command)}
+    names = (fitted(key, stated.get(key, ()), (), COMMAND_LINE) for key in ("DATASETS.TRAIN", "DATASETS.TEST"))
     return list(dict.fromkeys(itertools.chain.from_iterable(names)))
 
 

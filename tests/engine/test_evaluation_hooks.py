@@ -253,6 +253,15 @@ def test_a_foreign_best_checkpoint_is_warned_of(toy_datasets, chosen, tmp_path, 
     assert record(output)["iteration"] == load(output / "model_best.pth")["iteration"] == LAST
 
 
+def test_a_run_that_is_shortened_to_what_it_has_done_has_no_result_and_says_so(toy_datasets, chosen, tmp_path, caplog):
+    output = shutil.copytree(chosen, tmp_path / "run")
+    (output / "model_final.pth").unlink()
+    with caplog.at_level(logging.INFO):
+        train(output, *KEEPING, resume=True)
+    assert "nothing to do: the run has finished" in caplog.text
+    assert "has no model_final.pth, as the run was to be longer: its last checkpoint is the result" in caplog.text
+
+
 def test_a_best_network_by_another_evaluation_is_forgotten(toy_datasets, chosen, tmp_path, scores, caplog):
     output = shutil.copytree(chosen, tmp_path / "run")
     for name in ("model_final", f"model_{LAST:07d}"):

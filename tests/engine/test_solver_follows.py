@@ -4,6 +4,7 @@ import pytest
 from trees import logged
 
 from revisit.engine.merging import read_stated
+from revisit.engine.schedules import build_schedule
 from revisit.engine.setup import make_config
 from revisit.keys import Facts, resolve_auto_values
 
@@ -59,3 +60,15 @@ def test_evaluations_are_quarters_of_the_run_and_keep_the_best(toy_datasets):
     assert resolved(*test, "TEST.EVAL_EPOCHS", 2) == (2 * 15, True)
     assert resolved(*test, "TEST.EVAL_PERIOD", 0) == (0, False)
     assert resolved() == (0, False)  # without images to test on
+
+
+@pytest.mark.parametrize(
+    ("shares", "steps"), [((0.9, 0.95), (9,)), ((0.99,), (9,)), ((0.7, 0.72), (7,)), ((0.01, 0.5), (1, 5))]
+)
+def test_shares_of_a_short_run_are_steps_within_it(shares, steps):
+    cfg = make_config(
+        "configs/toy/detection.yaml", ["SOLVER.MAX_ITER", 10, "SOLVER.STEPS", shares, "SOLVER.WARMUP_ITERS", 0]
+    )
+    assert cfg.SOLVER.STEPS == steps
+    rates = [build_schedule(cfg, 10)(iteration / 10) for iteration in range(10)]
+    assert [iteration for iteration in range(1, 10) if rates[iteration] < 0.5 * rates[iteration - 1]] == list(steps)

@@ -36,6 +36,12 @@ def all_jobs(cells: list[Cell]) -> list[Job]:
     return with_needs(job for cell in cells for job in cell.jobs)
 
 
+def test_a_name_that_is_no_list_is_answered_as_a_training_answers_it(tmp_path):
+    command = f"python tools/reproduce.py ablation --profile toy --dry-run --output {tmp_path}/out"
+    line = one_line_error(f"{command} DATASETS.TRAIN folder:/data", tmp_path)
+    assert "DATASETS.TRAIN is 'folder:/data'" in line and "did you mean \"('folder:/data',)\"?" in line
+
+
 def test_the_papers_values_are_as_printed():
     assert paper_values("ablation")["+MC+CC+m+A+NN"]["VOC_SVM_mAP"] == 85.1
     assert paper_values("knn")["lambda 0.8"]["VOC_SVM_mAP"] == 80.7
