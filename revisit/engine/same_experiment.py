@@ -72,7 +72,7 @@ def check_same_experiment(
     others = [d for d in differences if d not in refused]
     applied = [d for d in others if is_read(cfg, d.key) and d.key != START]
     if any(d.key == START for d in others):
-        logger.warning(f"{START} {cfg.MODEL.WEIGHTS} has no effect: the run continues from its own checkpoint")
+        logger.warning(f"{START} {cfg.MODEL.WEIGHTS!r} has no effect: the run continues from its own checkpoint")
     if applied:
         logger.info(f"resuming with other values, which apply from here on: {_listed(applied)}")
 

@@ -91,7 +91,7 @@ def test_other_weights_to_begin_with_have_no_effect_on_a_run_that_has_begun(capl
     saved = {"config": plain_config(cfg) | {"MODEL.WEIGHTS": "start.pth"}, "images": IMAGES}
     with caplog.at_level(logging.INFO):
         check_same_experiment(cfg, IMAGES, saved)
-    assert "MODEL.WEIGHTS  has no effect: the run continues from its own checkpoint" in caplog.text
+    assert "MODEL.WEIGHTS '' has no effect: the run continues from its own checkpoint" in caplog.text
     assert "apply from here on" not in caplog.text
     caplog.clear()
     other = with_values(cfg, {"MODEL.WEIGHTS": "other.pth"})
