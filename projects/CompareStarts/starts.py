@@ -29,11 +29,10 @@ KINDS = ("run", "zoo", "pretrain", "continue")
 @dataclass(frozen=True)
 class OnTheseImages(PretrainingRun):
     """A pretraining on the images that the recipe learns from, without their labels: from random weights, or from
-    ``start``, a converted backbone that a recipe such as own_images/continue.yaml continues; ``images`` are facts of
-    them."""
+    ``start``, a converted backbone that a recipe such as own_images/continue.yaml continues; ``data`` names them."""
 
     start: str = ""
-    images: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -43,7 +42,8 @@ class OnTheseImages(PretrainingRun):
     @property
     def facts(self) -> tuple[str, ...]:
         of_start = (fact_of_file(Path(self.start)),) if self.start else ()
-        return (*of_start, *self.images)
+        of_images = (facts_of(name, get_records(name), labels=False) for name in self.data)
+        return (*of_start, *itertools.chain.from_iterable(of_images))
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,11 @@ def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
     if kind == "named":
         return Start(PublishedWeights(str(file)))
     if kind in ("pretrain", "continue"):
-        names = tuple(cfg.DATASETS.TRAIN)
-        options = ("DATASETS.TRAIN", str(names))
-        images = tuple(fact for name in names for fact in facts_of(name, get_records(name), labels=False))
+        data = tuple(cfg.DATASETS.TRAIN)
+        images = ("DATASETS.TRAIN", str(data))
         if kind == "pretrain":
-            return Start(OnTheseImages(str(file), options, images=images))
-        return Start(OnTheseImages(continuing, (*_weights(file, cfg), *options), start=str(file), images=images))
+            return Start(OnTheseImages(str(file), images, data=data))
+        return Start(OnTheseImages(continuing, (*_weights(file, cfg), *images), start=str(file), data=data))
     return Start(GivenBackbone(str(file)), zoo_options(file, cfg) if kind == "zoo" else ())
 
 

@@ -149,7 +149,7 @@ def range_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     elif seen is None or (pixels.bits and cfg.INPUT.RANGE is None):
         return None
     else:
-        decision = _range_of_weights(cfg, pixels) or _range_of_images(seen, cfg.INPUT.RANGE or "auto")
+        decision = _range_of_weights(cfg, pixels) or _range_of_images(seen, cfg.INPUT.RANGE)
     if seen is not None and len(seen.channels) == len(decision.value):
         logger.info(f"values of {seen.images} images:\n{table_of_ranges(seen, decision.value)}")
         warn_of_marks(seen)
@@ -165,7 +165,12 @@ def _range_of_weights(cfg: CfgNode, pixels: PixelFormat) -> Decision | None:
     return None
 
 
-def _range_of_images(seen: Survey, how: str) -> Decision:
+def _range_of_images(seen: Survey, stated: str | None) -> Decision:
+    """Raises UserError for values of types that tell of several scales, where nobody has asked for one range."""
+    kinds, how = {np.dtype(name) for name in seen.dtypes}, stated or "auto"
+    is_one = len({kind.kind == "f" for kind in kinds}) == 1 and (np.dtype(np.uint8) not in kinds or len(kinds) == 1)
+    several = f"some images have values of {' and others of '.join(seen.dtypes)}, which one range makes dark or bright"
+    expect(stated or is_one, f"{several}: save all as one type, or set {RANGE} auto")
     ranges = _lists(measured_ranges(seen, how))
     return Decision(ranges, f"{how}, of {seen.images} images", kept=True, level=logging.DEBUG)
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import logging
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from projects.Pixels.samples import Samples, with_missing
 from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError
-from revisit.data.images.opening import check_pixel_count
+from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 
 try:
     import pydicom
@@ -36,6 +37,8 @@ _COPIES = 3  # of the values, of which one is in float64
 _COLOURS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 _FUNCTIONS = ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence")
 _TRANSFORMATION = "PixelValueTransformationSequence"
+_DEFLATED, _PLAIN = b"1.2.840.10008.1.2.1.99", b"1.2.840.10008.1.2.1".ljust(22, b"\0")  # transfer syntaxes
+_CONVERT = "gdcmconv --raw"
 _DIGITS = 16  # of a patient's digest
 DIRECTORIES = "directories"
 # By what a file's class begins with, and a dot.
@@ -134,7 +137,21 @@ def _reading() -> Iterator[None]:
 
 
 def _opened(data: bytes, **options: object) -> "Dataset":
-    return pydicom.dcmread(io.BytesIO(data), **options)
+    return pydicom.dcmread(io.BytesIO(_inflated(data) if _DEFLATED in data else data), **options)
+
+
+def _inflated(data: bytes) -> bytes:
+    """The same file without deflation, for which pydicom has no bound. Raises UnreadableImageError where it would take
+    too much memory."""
+    length = int.from_bytes(data[HEAD + 8 : HEAD + 12], "little")  # of the group that says how the file is written
+    start = HEAD + 12 + length
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    content = inflate.decompress(data[start:], MAX_MEMORY // _COPIES)
+    file = data[:start].replace(_DEFLATED, _PLAIN) + content
+    if inflate.unconsumed_tail or _DEFLATED in file:
+        most = MAX_MEMORY // _COPIES // 2**20
+        raise UnreadableImageError(f"a deflated DICOM file of more than {most} MB: convert it, such as by {_CONVERT}")
+    return file
 
 
 def _check(file: "Dataset") -> None:
@@ -149,7 +166,7 @@ def _check(file: "Dataset") -> None:
     if not kind.startswith("MONOCHROME") and kind not in (*_COLOURS, "PALETTE COLOR"):
         raise DeepImageError("a DICOM file of other colours than MONOCHROME1, MONOCHROME2, RGB, YBR and PALETTE COLOR")
     if not _is_decoded(syntax):
-        raise DeepImageError(f"a DICOM file compressed as {syntax.name}: convert it, such as by gdcmconv --raw")
+        raise DeepImageError(f"a DICOM file compressed as {syntax.name}: convert it, such as by {_CONVERT}")
     bytes_a_pixel = max(int(file.BitsAllocated) // 8, 1) * int(file.SamplesPerPixel)
     try:
         check_pixel_count(int(file.Rows), int(file.Columns), 8 + _COPIES * bytes_a_pixel)

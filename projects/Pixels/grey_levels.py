@@ -11,18 +11,20 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from projects.Pixels.tiff import read_tiff
 from revisit.data.images.deep_images import DeepImageError, is_deep, open_deep
 from revisit.data.images.image_bytes import read_bytes
 from revisit.data.images.opening import (
     JPEG_MAGIC,
     PNG_MAGIC,
+    TIFF_MAGICS,
     check_pixel_count,
     open_image,
     strips,
     taking_turns,
 )
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.tiff_tags import BITS, HEIGHT, PHOTOMETRIC, SAMPLES, WIDTH, tags_of
+from revisit.data.images.tiff_tags import BITS, HEIGHT, PHOTOMETRIC, SAMPLES, WIDTH, lies_in_planes, tags_of
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError
 
@@ -54,14 +56,21 @@ def read_values(data: bytes, image: Image.Image | None) -> np.ndarray:
         ValueError, OSError: a damaged file, one that no decoder knows, or too many pixels.
     """
     _check_values(data, image)
+    if data.startswith(TIFF_MAGICS) and lies_in_planes(tags_of(data)):
+        return _colours(read_tiff(data).values)
     if image is not None and image.mode.startswith(("I", "F")):
         return np.asarray(image)
     if image is not None:
         open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
     values = all_bits(data)
-    if values.ndim == 3 and values.shape[2] not in (3, 4):
+    return _colours(values)[..., ::-1] if values.ndim == 3 else values
+
+
+def _colours(values: np.ndarray) -> np.ndarray:
+    """(H, W, 3) of as many bands, or of transparency too."""
+    if values.shape[2] not in (3, 4):
         raise ValueError(f"{values.shape[2]} bands, expected 1, or 3 and perhaps transparency")
-    return values[..., 2::-1] if values.ndim == 3 else values
+    return values[..., :3]
 
 
 def all_bits(data: bytes) -> np.ndarray:

@@ -71,7 +71,8 @@ def _joined(parts: list[Samples], files: Sequence[str]) -> Samples:
 
 
 def _places(samples: Samples, pixels: PixelFormat) -> tuple[int, ...]:
-    """Of the channels of ``pixels`` among those of a file: by their names where it has all of these, else in order."""
+    """Of the channels of ``pixels`` among those of a file: by their names where it has all of these, else in order,
+    which none of its names may contradict."""
     count, has_alpha = samples.values.shape[2], samples.alpha is not None
     if not pixels.channels and (count == 1 or samples.is_colour):
         return tuple(range(min(count, 3)))
@@ -79,7 +80,8 @@ def _places(samples: Samples, pixels: PixelFormat) -> tuple[int, ...]:
     wanted = [name.lower() for name in pixels.channels]
     if wanted and set(wanted) <= set(named):
         return tuple(map(named.index, wanted))
-    if len(wanted) in (count, count + has_alpha):
+    is_elsewhere = any(name in named and named.index(name) != place for place, name in enumerate(wanted))
+    if len(wanted) in (count, count + has_alpha) and not is_elsewhere:
         return tuple(range(len(wanted)))
     raise DeepImageError(f"{_held(samples)}: expected {_expected(pixels)}")
 

@@ -15,10 +15,11 @@ from projects.Pixels.channel_files import names_of_patterns
 from projects.Pixels.dicom import HEAD, is_dicom
 from projects.Pixels.levels import all_samples_of, samples_of
 from projects.Pixels.samples import Samples
+from projects.Pixels.tiff_descriptions import says_planes
 from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_bytes
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.tiff_tags import BITS, colours_of, further_bands, tags_of
+from revisit.data.images.tiff_tags import BITS, DESCRIPTION, colours_of, further_bands, tags_of
 from revisit.data.sources.records import CHANNEL_FILES, ask_each, sample
 from revisit.errors import UserError, expect, first_line
 
@@ -131,11 +132,14 @@ def _may_hold_more(record: dict) -> bool:
 
 
 def _is_plain_tiff(data: bytes) -> bool:
-    """Whether a TIFF is RGB or grey with 8 bits a sample, by its tags; without tifffile, of any number of bits."""
+    """Whether a TIFF is RGB or grey with 8 bits a sample, by its tags, and its pages are no channels; without tifffile,
+    of any number of bits."""
     try:
         tags = tags_of(data)
         if find_spec("tifffile") is None:
             return further_bands(tags) <= 0 or colours_of(tags) > 1
+        if tags.next and says_planes(str(tags.get(DESCRIPTION, ""))):
+            return False
         return further_bands(tags) <= 0 and max(tags.get(BITS, (1,))) <= 8 and set(tags.get(_FORMAT, (1,))) == {1}
     except Exception:  # of a damaged file, which who reads it names
         return False

@@ -26,6 +26,12 @@ class Planes(NamedTuple):
     left_out: tuple[str, ...] = ()  # axes of which the first place is taken
 
 
+def says_planes(description: str) -> bool:
+    """Whether a page's description is one of those that say what the pages are."""
+    text = description.strip()
+    return text.endswith("OME>") or text.startswith(("ImageJ=", "{"))
+
+
 def stated_planes(description: str, count: int) -> Planes | None:
     """What the first page's description says of ``count`` pages; None where it says nothing.
 

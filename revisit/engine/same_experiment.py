@@ -80,19 +80,16 @@ def check_same_experiment(
 def check_stated(cfg: CfgNode, before: Mapping[str, Value], *, accepted: Collection[str] = ()) -> None:
     """``check_same_experiment`` of a config that is merged, but not resolved, and the config ``before``, by dotted key:
     of the architecture and of what else no other key, image or machine decides."""
-    _check_accepted(_stated_otherwise(cfg, before), accepted)
+    differences = _differences(plain_values(before), plain_config(cfg), elsewhere=True)
+    fixed = [d for d in differences if not may_change(cfg, d.key) and _is_only_stated(d.key)]
+    _check_accepted(fixed, accepted)
 
 
 def may_be_the_same(cfg: CfgNode, before: Mapping[str, Value]) -> bool:
     """Whether a training that was killed before its first checkpoint, with the config ``before``, may have been of
-    ``cfg``, which keeps what that has drawn and measured: on the same data, and nothing is stated otherwise."""
-    names = plain_config(cfg)[DATA]
-    return plain_values(before).get(DATA, names) == names and not _stated_otherwise(cfg, before)
-
-
-def _stated_otherwise(cfg: CfgNode, before: Mapping[str, Value]) -> list[Difference]:
-    differences = _differences(plain_values(before), plain_config(cfg), elsewhere=True)
-    return [d for d in differences if not may_change(cfg, d.key) and _is_only_stated(d.key)]
+    ``cfg``, which keeps what that has drawn and measured: of the same network, on the same data."""
+    now, earlier = plain_config(cfg), plain_values(before)
+    return all(earlier.get(key, now[key]) == now[key] for key in ("MODEL.META_ARCHITECTURE", DATA))
 
 
 def _is_only_stated(key: str) -> bool:

@@ -315,11 +315,7 @@ def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
     assert other.SEED != first.SEED
 
 
-OTHERS = [
-    {"DATASETS": {"TRAIN": ["folder:other"]}},
-    {"MODEL": {"META_ARCHITECTURE": "MoCo"}},
-    {"SOLVER": {"NESTEROV": True}},
-]
+OTHERS = [{"DATASETS": {"TRAIN": ["folder:other"]}}, {"MODEL": {"META_ARCHITECTURE": "MoCo"}}]
 
 
 @pytest.mark.parametrize("stated", OTHERS, ids=str)

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import torch
 from PIL import Image
+from pycocotools import mask as coco_mask
 
 from revisit.data.finetuning.ignored import IGNORED, ObjectsAndIgnored
 from revisit.data.images.deep_images import pixel_format
@@ -106,6 +107,9 @@ class DetectionMapper(DatasetMapper):
         padded = np.tile(self._fill, (side, side, 1))
         padded[:height, :width] = pixels
         record["height"] = record["width"] = side
+        for annotation in record.get("annotations", ()):
+            if isinstance(annotation.get("segmentation"), dict):
+                annotation["segmentation"] = _in_corner(annotation["segmentation"], side)
         return padded
 
     def _transform_annotations(self, record: dict, transforms: T.Transform, size: tuple[int, int]) -> None:
@@ -124,6 +128,14 @@ class DetectionMapper(DatasetMapper):
         if self._pixels.channels:
             return ChannelsInput(pixels, sem_seg=labels)
         return T.AugInput(utils.convert_PIL_to_numpy(Image.fromarray(pixels), self.image_format), sem_seg=labels)
+
+
+def _in_corner(mask: dict, side: int) -> dict:
+    """Run lengths of a mask in the upper left corner of a square."""
+    height, width = mask["size"]
+    padded = np.zeros((side, side), np.uint8, order="F")
+    padded[:height, :width] = coco_mask.decode(mask)
+    return coco_mask.encode(padded)
 
 
 def _box_of(annotation: dict) -> dict:

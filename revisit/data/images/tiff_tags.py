@@ -11,19 +11,31 @@ from revisit.data.images.opening import TIFF_MAGICS
 
 from detectron2.utils.logger import log_first_n
 
-WIDTH, HEIGHT, BITS, PHOTOMETRIC, SAMPLES, EXTRA = 256, 257, 258, 262, 277, 338
+WIDTH, HEIGHT, BITS, PHOTOMETRIC, DESCRIPTION, SAMPLES, PLANES, EXTRA = 256, 257, 258, 262, 270, 277, 284, 338
+_KIND, _REDUCED_OR_MASK = 254, 1 | 4  # NewSubfileType, and bits of it
 _COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
 ALPHA = (1, 2)  # kinds of further bands that are transparency
 
 
 def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
-    """Of the first image in a TIFF, also of one that PIL does not know."""
+    """Of the first image in a TIFF, also of one that PIL does not know.
+
+    Raises DeepImageError where that is a smaller copy of another one, or its mask: decoders read the first.
+    """
     file = io.BytesIO(file) if isinstance(file, bytes) else file
     head = file.read(16)
     tags = ImageFileDirectory_v2(head if head.startswith(TIFF_MAGICS[2:]) else head[:8])
     file.seek(tags.next)
     tags.load(file)
+    if tags.next and tags.get(_KIND, 0) & _REDUCED_OR_MASK:
+        expected = "the image itself first, so save it again; INPUT.CHANNELS and tiles: read it as it is"
+        raise DeepImageError(f"a TIFF whose first page is a smaller copy or a mask: expected {expected}")
     return tags
+
+
+def lies_in_planes(tags: ImageFileDirectory_v2) -> bool:
+    """Whether all values of a band follow one another, which OpenCV takes for those of a pixel."""
+    return tags.get(PLANES, 1) == 2 and tags.get(SAMPLES, 1) > 1
 
 
 def colours_of(tags: ImageFileDirectory_v2) -> int:
