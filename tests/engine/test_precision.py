@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import run_config, train
+from runs import train
 from tiny import tiny_config
 from trees import refused
 
@@ -77,7 +77,7 @@ def test_a_resumed_run_keeps_what_its_checkpoint_or_its_config_says(monkeypatch,
     monkeypatch.setattr(precision, "computes_bfloat16", lambda _: False)
     decided = settled(tmp_path)
     assert settled(tmp_path, resume=True) == decided == ("", False, "bfloat16", True)
-    (tmp_path / "config.yaml").write_text(run_config(tmp_path, *BY_HAND).dump())
+    (tmp_path / "config.yaml").write_text(make_config(OWN, [*BY_HAND, "SOLVER.PRECISION", ""]).dump())
     assert settled(tmp_path, resume=True) == ("", True, "bfloat16", True)
     train(tmp_path, "MODEL.CHANNELS_LAST", False, *SHORT)
     assert settled(tmp_path, resume=True) == ("", False, "bfloat16", False)
