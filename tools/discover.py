@@ -73,7 +73,7 @@ def main() -> None:
     if tiling:
         images = list(in_whole_images(whole, records, images, args.count))
     folder, data_set = folder_of(images, data), args.output / "data_set.json"
-    count = write_data_set(data_set, images, folder=folder, info=judged._asdict())
+    count = write_data_set(data_set, images, folder=folder, info=judged._asdict(), keeps_changes=True)
     save_found(args.output / "found.png", [to_look_at(image) for image in images] if tiling else images, pixels)
     alike = same_names(images)
     if alike:

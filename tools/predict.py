@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Predict for image files, folders of images and videos, without a data set: pictures, and one JSON of all objects.
 
-    python tools/predict.py --weights output/toy/detection/model_final.pth --output output/found photos/ film.mp4
+    python tools/predict.py --weights output/toy/detection/model_final.pth --output output/predicted photos/ film.mp4
 
 A run's checkpoint knows its network, classes and input; KEY VALUE pairs at the end change what concerns the test.
 The output folder gets a picture of every image, by its name, and a video of every video. Of a detector,

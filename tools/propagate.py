@@ -98,7 +98,7 @@ def main() -> None:
         propagate(cfg, PerProcess(partial(network_again, *named), network), passes, args.output, runner)
         for line in write_files(args.output, videos, given, args.weights, pixel_format(cfg)):
             print(line, flush=True)
-        remove_parts(args.output)
+        remove_parts(args.output, passes)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ it finds is merged in whole images. docs/choosing-a-start.md has the path.
 
 import argparse
 from functools import partial
+from pathlib import Path
 
 from projects.Predict.command_line import add_network_options
 from revisit.command.options import add, parse, parser_of
@@ -50,6 +51,8 @@ def main() -> None:
     from revisit.evaluation.box_evaluators import tasks_of
     from revisit.keys import DETECTORS, Facts, resolve_auto_values
 
+    from detectron2.data import MetadataCatalog
+
     cfg = finetuned_config(args)
     expect(cfg.MODEL.META_ARCHITECTURE in DETECTORS, f"{cfg.MODEL.META_ARCHITECTURE} has no boxes: expected a detector")
     threshold = set_score_threshold(cfg, args)
@@ -73,6 +76,9 @@ def main() -> None:
     )
     make_folder(args.output, "--output")
     folder, data_set = folder_of(labelled, data), args.output / "data_set.json"
+    files = [MetadataCatalog.get(name).get("json_file", "") for name in (data, args.labelled) if name]
+    is_input = data_set.resolve() in [Path(file).resolve() for file in files]
+    expect(not is_input, f"{data_set} is the input: give another --output")
     count = write_data_set(data_set, labelled, predictor.class_names, folder=folder)
     print(f"{count} boxes in {len(labelled)} of {len(records)} images, {sure} of them of the detector")
     print(f"a detector learns them as coco:{folder}:{data_set}")

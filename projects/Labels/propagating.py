@@ -5,8 +5,10 @@ pass is a part of its own, and resumes after an interruption with what it has wr
 """
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
@@ -29,7 +31,7 @@ from revisit.data.images.reader import require_record
 from revisit.data.sources.labels import read_ids
 from revisit.engine.same_experiment import plain_config
 from revisit.engine.setup import make_config
-from revisit.errors import expect
+from revisit.errors import expect, first_few
 from revisit.files import make_folder, written_whole
 from revisit.jobs.record import left_by_earlier_call
 from revisit.jobs.runner import Parts, PerProcess, Runner
@@ -113,13 +115,19 @@ def propagate(cfg: CfgNode, network: PerProcess, passes: Sequence[Pass], output:
     """
     place, lock = output / PARTS, output / f"{PARTS}.lock"
     place.mkdir(exist_ok=True)
+    own = {each.labels.relative_to(place).parts[0] for each in passes}
+    others = sorted({path.name for path in place.iterdir()} - own)
+    expect(not others, f"{place} is for parts of the work, and has {first_few(others)}: give another --output")
     present, make = partial(_complete, passes), partial(_make, cfg, network, passes)
     runner.run(Parts("videos", range(len(passes)), present, make, str(place), lock))
 
 
-def remove_parts(output: Path) -> None:
-    """What is needed to resume, when all is done."""
-    shutil.rmtree(output / PARTS, ignore_errors=True)
+def remove_parts(output: Path, passes: Sequence[Pass]) -> None:
+    """What is needed to resume, when all is done; what somebody has put next to it meanwhile stays."""
+    for each in passes:
+        shutil.rmtree(each.labels, ignore_errors=True)
+        with suppress(OSError):
+            os.removedirs(each.labels.parent)  # those that are empty
     (output / f"{PARTS}.lock").unlink(missing_ok=True)
 
 

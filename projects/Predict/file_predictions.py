@@ -28,7 +28,7 @@ from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, without_secrets
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
-from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines
+from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines, own_folder
 from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
 from revisit.jobs.runner import PerProcess, Runner
@@ -173,10 +173,13 @@ class FilePredictor:
         """Write a picture for each image, a video for each video, then the JSON files; those of an earlier call are
         removed before. An interrupted call continues, with the same settings.
 
-        Raises SystemExit in a process that has made its share, where another one writes the JSON files.
+        Raises SystemExit in a process that has made its share, where another one writes the JSON files, and UserError
+        for a folder of another command.
         """
+        other = f"--output {self.output} is the folder of another command, which settings.json is of"
+        expect(not (self.output / "settings.json").is_file(), f"{other}: expected one of its own")
         parts = self.output / "parts"
-        parts.mkdir(exist_ok=True)
+        own_folder(parts)
         files = [{"file_name": str(source.path)} for source in sources]
         weights = [{"file_name": self.cfg.MODEL.WEIGHTS}]
         with runner.alone(self.output):

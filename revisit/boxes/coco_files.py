@@ -10,6 +10,7 @@ from typing import Any
 from revisit.data.images.reader import read_size
 from revisit.data.sources.coco_truth import mask_area
 from revisit.data.sources.records import WITHOUT_LABELS
+from revisit.errors import expect
 from revisit.files import write_whole
 
 CATEGORY = {"id": 1, "name": "object"}
@@ -41,12 +42,15 @@ def write_data_set(
     *,
     folder: str = "",
     info: Mapping[str, Any] | None = None,
+    keeps_changes: bool = False,
 ) -> int:
     """Write images and annotations with masks in run lengths, and areas; returns how many objects there are.
 
     Objects with a ``category_id`` count ``classes`` from 1. Names of files are those below ``folder``, as annotation
     tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records. ``info`` is about all of them, and
     comes first in the file.
+
+    Raises UserError where the file is another one, and ``keeps_changes``.
     """
     pictures, annotations = [], []
     for number, image in enumerate(images, start=1):
@@ -60,7 +64,11 @@ def write_data_set(
             annotations.append({**identity, **usual, **each, **identity})
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
     content = {"images": pictures, "annotations": annotations, "categories": categories}
-    write_whole(path, json.dumps(({"info": info} if info else {}) | content))
+    text = json.dumps(({"info": info} if info else {}) | content)
+    is_changed = keeps_changes and path.is_file() and path.read_text(encoding="utf-8") != text
+    changed = f"{path} has been changed since it was found, such as by corrections: give another --output, or move it"
+    expect(not is_changed, changed)
+    write_whole(path, text)
     return len(annotations)
 
 
