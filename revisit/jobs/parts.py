@@ -2,8 +2,9 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -14,14 +15,13 @@ import numpy as np
 
 from revisit.arrays import read_arrays
 from revisit.errors import UserError, expect, first_few
-from revisit.files import UNFINISHED, written_whole
+from revisit.files import written_whole
 from revisit.jobs.processes import HERE
 from revisit.jobs.runner import CONTINUES, Parts, Runner
 
 SECONDS = 1.0  # of work that a file is at least, where the next part follows: a killed process loses it
 FIRST_ROWS, LENGTHS = "first rows", "lengths"  # in a file: (parts,) and (parts, arrays) int64
-# Names of parts and of their settings, and of both while they are written.
-_OWN = re.compile(rf"(\d{{9,}}-\d{{9,}}|settings)(\.[0-9a-f]{{8}})?\.(npz|json)({re.escape(UNFINISHED)})?")
+_OWN = re.compile(r"\d{9,}-\d{9,}\.npz|settings\.json")  # names of parts, and of their settings
 Arrays = dict[str, np.ndarray]  # by name, a row for each thing that was looked at
 
 
@@ -52,29 +52,18 @@ def in_parts(work: Work, folder: Path, runner: Runner = HERE) -> Iterator[Arrays
         lost = len(starts) - len(parts.keys() & {*starts})
         expect(not lost, f"{folder} has lost {lost} of {len(starts)} parts, removed meanwhile: {CONTINUES}")
         yield _joined([parts[start] for start in starts])
-        _remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         lock.unlink(missing_ok=True)
 
 
 def own_folder(folder: Path) -> None:
-    """Make the folder of parts, with their settings. Raises UserError where it has what no command writes there: all is
-    deleted in the end."""
+    """Make the folder of parts, which is deleted in the end with all that it has. Raises UserError where there are files
+    of which none is of parts or of their settings: the folder is somebody's."""
     folder.mkdir(exist_ok=True)
-    others = sorted(path.name for path in folder.iterdir() if not _is_own(path))
-    problem = f"{folder} is for parts of the work, and has {first_few(others)}"
-    expect(not others, f"{problem}: give another --output, or another name to that folder")
-
-
-def _is_own(path: Path) -> bool:
-    return bool(_OWN.fullmatch(path.name)) and path.is_file()
-
-
-def _remove(folder: Path) -> None:
-    """Delete the parts; what somebody has put next to them meanwhile stays."""
-    for path in filter(_is_own, folder.iterdir()):
-        path.unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
+    names = sorted(path.name for path in folder.iterdir())
+    is_own = not names or any(map(_OWN.fullmatch, names))
+    problem = f"{folder} is for parts of the work, and has {first_few(names)}"
+    expect(is_own, f"{problem}: give another --output, or another name to that folder")
 
 
 def _files_in(folder: Path) -> dict[Path, tuple[int, int]]:

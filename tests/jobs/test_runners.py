@@ -71,12 +71,6 @@ def test_a_folder_of_that_name_which_holds_other_files_is_left_alone(tmp_path):
     assert os.listdir(photos) == ["a.jpg"] and not (tmp_path / "notes/made").exists()
 
 
-def test_what_is_put_next_to_parts_stays(tmp_path):
-    with in_parts(work(tmp_path / "notes"), tmp_path / "parts"):
-        (tmp_path / "parts/a.jpg").touch()
-    assert os.listdir(tmp_path / "parts") == ["a.jpg"]
-
-
 def test_parts_are_put_together_in_order_and_deleted(tmp_path):
     assert result(work(tmp_path / "notes"), tmp_path) == EXPECTED
     assert made(tmp_path / "notes") == STARTS and not (tmp_path / "parts").exists()

@@ -388,6 +388,18 @@ def test_a_folder_of_other_rules_is_refused(weights, write_pictures, tmp_path):
     assert "other settings (rules): give another --output" in one_line_error(f"{command} --short-side 64", tmp_path)
 
 
+def test_corrected_boxes_are_kept_and_the_folder_is_no_other_command_s(weights, write_pictures, tmp_path):
+    write_pictures(tmp_path / "photos", 2)
+    command = f"python tools/discover.py --weights {weights} --data folder:{tmp_path}/photos --output {tmp_path}/out"
+    run(f"{command} --short-side 64", tmp_path)
+    run(f"{command} --short-side 64", tmp_path)  # the same again
+    path = tmp_path / "out/data_set.json"
+    corrected = json.loads(path.read_text()) | {"info": {"corrected by": "me"}}
+    path.write_text(json.dumps(corrected))
+    line = one_line_error(f"{command} --short-side 64", tmp_path)
+    assert "data_set.json has been changed since it was found" in line and json.loads(path.read_text()) == corrected
+
+
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
     write_pictures(tmp_path / "photos", 1)
     write_pictures(tmp_path / "others", 1)

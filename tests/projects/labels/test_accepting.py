@@ -68,6 +68,11 @@ def test_what_is_accepted_changes_its_entries_and_all_else_of_the_file_stays(con
     assert corrected == expected and list(corrected) == list(content) and removed["id"] == 50
 
 
+def test_nothing_is_fetched_for_a_list_of_suspects(tmp_path):
+    write(tmp_path / "suspects.json", json.dumps({"labels": "shards:http://127.0.0.1:9/x", "suspects": []}))
+    refused("nothing is fetched for a file", accept, tmp_path / "suspects.csv", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("kinds", "suggested"), [(("odd", "swapped"), ("remove", "cat")), (("odd", "odd"), ("5 5 9 9",) * 2)]
 )

@@ -129,6 +129,29 @@ def test_marks_of_no_data_count_in_no_range_where_transparency_is_a_channel(tmp_
     assert 1000 <= np.min(cfg.INPUT.RANGE) and np.max(cfg.INPUT.RANGE) < 2000
 
 
+@pytest.mark.parametrize("kind", ["ome", "imagej", "tifffile"])
+def test_pages_of_bytes_that_a_description_calls_channels_are_channels(kind, tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (4, 20, 30), np.uint8)
+    form = {} if kind == "tifffile" else {kind: True}
+    for number in range(2):
+        tifffile.imwrite(tmp_path / f"{number}.tif", values, photometric="minisblack", metadata={"axes": "CYX"}, **form)
+    cfg = decided(f"folder:{tmp_path}", "INPUT.CHANNELS", "auto", output=tmp_path)
+    assert len(pixel_format(cfg).channels) == 4
+    image = read_record({"file_name": str(tmp_path / "0.tif")}, pixel_format(cfg))
+    assert np.array_equal(image, np.moveaxis(values, 0, 2))
+
+
+def test_values_of_types_that_tell_of_several_scales_are_refused_unless_one_range_is_asked_for(tmp_path):
+    values = np.random.default_rng(0).integers(0, 10_000, (20, 30, 4), np.uint16)
+    tifffile.imwrite(tmp_path / "0.tif", values, photometric="minisblack", planarconfig="contig")
+    shares = (values / 10_000).astype("f4")
+    tifffile.imwrite(tmp_path / "1.tif", shares, photometric="minisblack", planarconfig="contig")
+    name, channels = f"folder:{tmp_path}", ("INPUT.CHANNELS", "auto")
+    with pytest.raises(UserError, match="values of float32 and others of uint16, .*: save all as one type, or set"):
+        decided(name, *channels, output=tmp_path)
+    assert pixel_format(decided(name, *channels, "INPUT.RANGE", "auto", output=tmp_path)).ranges
+
+
 def test_images_that_differ_in_their_channels_are_both_named(tmp_path):
     name = write_arrays(tmp_path / "a")
     np.save(tmp_path / "a" / "3.npy", np.zeros((20, 30, 4), np.uint16))

@@ -13,12 +13,12 @@ import numpy as np
 import pydicom
 import pytest
 from pydicom import Dataset, dcmread, pixels, uid
-from pydicom.data import get_testdata_files
+from pydicom.data import get_testdata_file, get_testdata_files
 from trees import refusal, spoil_bytes
 
 from projects.Labels.belonging import kept_together
 from projects.Objectives.image_groups import numbered_groups
-from projects.Pixels.dicom import kind_of, patient_of
+from projects.Pixels.dicom import HEAD, kind_of, patient_of
 from projects.Pixels.sample_files import read_samples, size_of
 from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError
 from revisit.data.images.opening import MAX_MEMORY
@@ -170,6 +170,20 @@ def test_too_many_pixels_are_refused_before_they_are_decoded():
     side = min(65535, int(MAX_MEMORY**0.5) + 1)
     with pytest.raises(UnreadableImageError, match=f"{side} x {side} pixels"):
         read_samples(dicom(numbers(0, 9), Rows=side, Columns=side))
+
+
+def test_a_deflated_file_is_inflated_within_bounds(monkeypatch):
+    data = Path(get_testdata_file("image_dfl.dcm")).read_bytes()
+    plain = read_samples(data).values
+    assert np.array_equal(plain, expected_of(get_testdata_file("image_dfl.dcm")))
+    monkeypatch.setattr("projects.Pixels.dicom.MAX_MEMORY", 10_000)
+    with pytest.raises(UnreadableImageError, match="a deflated DICOM file of more than 0 MB: convert it"):
+        read_samples(data)
+    monkeypatch.undo()
+    odd = bytearray(data)
+    odd[HEAD + 8 : HEAD + 12] = (20).to_bytes(4, "little")  # another length of what says so
+    with pytest.raises(UnreadableImageError):
+        read_samples(bytes(odd))
 
 
 def expected_of(path: str) -> np.ndarray | None:

@@ -8,7 +8,7 @@ import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projects.Pixels.levels import to_levels
+from projects.Pixels.levels import _places, to_levels
 from projects.Pixels.samples import Samples
 from projects.Pixels.tiff import NODATA
 from revisit.data.images.deep_images import format_of
@@ -16,6 +16,26 @@ from revisit.data.images.image_bytes import WINDOW, UnreadableImageError
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import read_record
 from revisit.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("names", "places"),
+    [
+        (("b8", "b4", "b3", "b2"), (3, 2, 1, 0)),
+        (("b2", "b3", "b4", "b8a"), (0, 1, 2, 3)),  # by their order, which no name contradicts
+        (("1", "2", "3", "4"), (0, 1, 2, 3)),
+        (("b8a", "b4", "b3", "b2"), None),
+    ],
+)
+def test_names_of_a_file_are_followed_or_not_contradicted(names, places):
+    values = np.arange(4, dtype=np.uint8).reshape(1, 1, 4)
+    pixels = PixelFormat(channels=("b2", "b3", "b4", "b8"))
+    if places is None:
+        with pytest.raises(UnreadableImageError, match="4 channels .b8a b4 b3 b2.: expected 4 .b2 b3 b4 b8."):
+            _places(Samples(values, names=names), pixels)
+    else:
+        assert _places(Samples(values, names=names), pixels) == places
+
 
 KINDS = ("uint8", "uint16", "int16", "int32", "uint32", "float16", "float32", "float64")
 

@@ -211,6 +211,33 @@ def test_scores_of_windows_are_those_of_the_merged_file_by_pycocotools(tmp_path)
     assert "most errors first" in page and "By class" in page and f"{scores['bbox']['AP']:.2f}" in page
 
 
+def test_masks_in_run_lengths_train_in_windows_that_their_image_does_not_fill(tmp_path):
+    mask = np.zeros((200, 300), np.uint8)
+    mask[150:190, 20:260] = 1
+    cv2.imwrite(str(tmp_path / "a.png"), np.full((200, 300, 3), 90, np.uint8))
+    counts = run_lengths.encode(np.asfortranarray(mask))
+    segmentation = {"size": counts["size"], "counts": counts["counts"].decode()}
+    thing = {"id": 1, "image_id": 1, "category_id": 1, "iscrowd": 0, "bbox": [20, 150, 240, 40]}
+    content = {
+        "images": [{"id": 1, "file_name": "a.png", "height": 200, "width": 300}],
+        "annotations": [{**thing, "segmentation": segmentation, "area": int(mask.sum())}],
+        "categories": [{"id": 1, "name": "a"}],
+    }
+    (tmp_path / "labels.json").write_text(json.dumps(content))
+    records = get_records(f"tiles:256+64:coco:{tmp_path}:{tmp_path}/labels.json")
+    cfg = detector("256+64", "INPUT.MASK_FORMAT", "bitmask", "INPUT.RANDOM_FLIP", "none")
+    cfg.INPUT.MIN_SIZE_TRAIN, cfg.INPUT.MAX_SIZE_TRAIN = (256,), 256
+    mapper, seen = DetectionMapper(cfg, is_train=True), 0
+    for record in records:
+        left, top, right, bottom = record["window"]
+        (learned,) = mapper(record)["instances"].gt_masks.tensor.numpy()
+        expected = np.zeros((256, 256), bool)
+        expected[: bottom - top, : right - left] = mask[top:bottom, left:right]
+        assert np.array_equal(learned, expected)
+        seen += 1
+    assert seen == 2
+
+
 def test_a_scan_too_large_to_be_decoded_is_cut_and_scored_on_the_whole(tmp_path):
     side, boxes = 20_000, [[3000, 5000, 60, 40], [19_900, 19_950, 80, 50]]
     tifffile.memmap(str(tmp_path / "scan.tif"), shape=(side, side), dtype=np.uint8, photometric="minisblack").flush()
