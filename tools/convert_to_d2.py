@@ -29,13 +29,15 @@ from revisit.plugins import import_modules
 
 OF_FILES = ("source", "timm", "config_file", "only", "drop", "how")  # options that say what a file holds
 
+SUFFIXES = (".pth", ".pkl")  # that Detectron2 reads
+
 if TYPE_CHECKING:  # Detectron2 takes a second to import: not before the command line is understood
     from revisit.checkpoint.convert import BackboneWeights
 
 
 def main() -> None:
     args = parse_args()
-    from revisit.checkpoint.backbone_file import check_output, load_backbone, write_backbone
+    from revisit.checkpoint.backbone_file import check_output, check_place_of_flags, load_backbone, write_backbone
     from revisit.checkpoint.convert import as_rgb
     from revisit.checkpoint.named_weights import is_named, weights_file
 
@@ -43,7 +45,8 @@ def main() -> None:
     if is_named(args.input):
         check_nothing_is_chosen(args)
     source = weights_file(args.input, "checkpoint")
-    check_output(args.output, source, (".pth", ".pkl"))
+    check_output(args.output, source, SUFFIXES)
+    check_place_of_flags(args.output, SUFFIXES)
     if is_named(args.input):
         weights, notes = load_backbone(args.input), []
     else:

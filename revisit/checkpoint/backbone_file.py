@@ -3,6 +3,7 @@
 import logging
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, flags_to_c
 from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package, tensors_of
 from revisit.checkpoint.sources import licence_of
-from revisit.errors import expect
-from revisit.files import is_url, written_whole
+from revisit.errors import UserError, expect, first_few
+from revisit.files import is_url, read_yaml, written_whole
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import Tensors, description_of
 
@@ -26,6 +27,20 @@ def check_output(output: Path, source: Path, suffixes: tuple[str, ...]) -> None:
     """Raise UserError unless ``output`` can be written: a file of one of the suffixes, and not the input."""
     expect(output.suffix in suffixes, f"output {output}: expected a name that ends in {' or '.join(suffixes)}")
     expect(output.resolve() != source.resolve(), f"output {output} is the input: expected another name")
+
+
+def check_place_of_flags(output: Path, suffixes: tuple[str, ...]) -> None:
+    """Raise UserError where the flags of ``output`` would take the place of those of weights with another suffix, or of
+    another file."""
+    beside = flags_path(output)
+    if not beside.is_file():
+        return
+    others = [file.name for file in map(output.with_suffix, suffixes) if file != output and file.is_file()]
+    expect(not others, f"output {output}: {beside.name} says what {first_few(others)} is: expected another name")
+    with suppress(UserError, TypeError):
+        if {"source", "config"} <= set(read_yaml(beside)):
+            return
+    raise UserError(f"output {output}: {beside.name} would be replaced, and is no description of weights: rename one")
 
 
 def load_backbone(name: str | Path) -> BackboneWeights:

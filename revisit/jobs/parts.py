@@ -57,8 +57,8 @@ def in_parts(work: Work, folder: Path, runner: Runner = HERE) -> Iterator[Arrays
 
 
 def own_folder(folder: Path) -> None:
-    """Make the folder of parts, which is deleted in the end with all that it has. Raises UserError where there are files
-    of which none is of parts or of their settings: the folder is somebody's."""
+    """Make the folder of parts, which is deleted in the end with all that it has. Raises UserError for files of which
+    none is of parts or of their settings: the folder is somebody's."""
     folder.mkdir(exist_ok=True)
     names = sorted(path.name for path in folder.iterdir())
     is_own = not names or any(map(_OWN.fullmatch, names))
