@@ -80,10 +80,14 @@ def _places(samples: Samples, pixels: PixelFormat) -> tuple[int, ...]:
     wanted = [name.lower() for name in pixels.channels]
     if wanted and set(wanted) <= set(named):
         return tuple(map(named.index, wanted))
-    is_elsewhere = any(name in named and named.index(name) != place for place, name in enumerate(wanted))
-    if len(wanted) in (count, count + has_alpha) and not is_elsewhere:
+    if len(wanted) in (count, count + has_alpha) and not _contradict(named, wanted):
         return tuple(range(len(wanted)))
     raise DeepImageError(f"{_held(samples)}: expected {_expected(pixels)}")
+
+
+def _contradict(named: list[str], wanted: list[str]) -> bool:
+    """Whether a name that is wanted has another place among those of a file."""
+    return any(name in named and named.index(name) != place for place, name in enumerate(wanted))
 
 
 def _held(samples: Samples) -> str:
