@@ -6,7 +6,7 @@ tifffile, with imagecodecs, decodes strips and tiles; what they mean is decided 
 import io
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
@@ -32,7 +32,7 @@ except ImportError:  # said where a TIFF is to be read
     tifffile = None
 
 ORIENTATION, GDAL_METADATA, NODATA = 274, 42112, 42113
-_OF_PLACE = (33550, 33922, 34264, 34735, 34736, 34737)  # GeoTIFF's: scale, tie points, affine map, keys
+OF_PLACE = (33550, 33922, 34264, 34735, 34736, 34737)  # GeoTIFF's: scale, tie points, affine map, keys
 MOST_PAGES = 4096
 _REDUCED, MASK = 1, 4  # bits of NewSubfileType
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
@@ -118,8 +118,13 @@ def tags_to_keep(file_name: str) -> list[tuple]:
     with opened(file_name) as file:
         pages, (page, *_) = _pages(file)
         says_all = page.photometric in (_BLACK_IS_ZERO, _RGB) and _mask_of(pages, page) is None
-        kept = [page.tags.get(code) for code in (*_OF_PLACE, GDAL_METADATA, *[NODATA] * says_all)]
-        return [(tag.code, int(tag.dtype), tag.count, tag.value, True) for tag in kept if tag is not None]
+        return tags_as_written(page, (*OF_PLACE, GDAL_METADATA, *[NODATA] * says_all))
+
+
+def tags_as_written(page: "TiffPage", codes: Iterable[int]) -> list[tuple]:
+    """Those of these tags that a page has, as tifffile writes them."""
+    kept = map(page.tags.get, codes)
+    return [(tag.code, int(tag.dtype), tag.count, tag.value, True) for tag in kept if tag is not None]
 
 
 def _pages(file: "tifffile.TiffFile") -> tuple[list["TiffPage"], list["TiffPage"]]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from projects.Pixels.channel_files import expect_one_file_each
 from projects.Pixels.samples import Samples
-from projects.Pixels.tiff import MASK, NODATA, Window, tags_to_keep
+from projects.Pixels.tiff import MASK, NODATA, Window
 from projects.Pixels.write_tiff import check_tifffile, tiff_layout, tifffile
+from projects.Tiles.geo import tags_with_place
 from projects.Tiles.window_files import Scan, look_at, read_window
 from revisit.boxes.coco_files import folder_of
 from revisit.data.sources.catalog import get_records
@@ -56,7 +57,7 @@ def write_tiled(file: str, target: Path) -> None:
     that a TIFF has for them, or by a mask."""
     scan = look_at(file)
     first = read_window(file, (0, 0, 1, 1))
-    tags = tags_to_keep(file)
+    tags = tags_with_place(file)
     masked = False
 
     def values_of(samples: Samples) -> np.ndarray:

@@ -8,12 +8,14 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from projects.Pixels.tiff import OF_PLACE, opened, tags_as_written, tags_to_keep
 from projects.Tiles.cutting import ColumnRuns
 from revisit.data.images.image_bytes import UnreadableImageError, first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, TIFF_MAGICS
@@ -70,6 +72,26 @@ def opened_raster(file_name: str, **environment: str) -> Iterator[Any]:
                 yield raster
         except rasterio.errors.RasterioIOError as error:
             raise UnreadableImageError(f"GDAL cannot read it: {first_line(error.__cause__ or error)}") from error
+
+
+def tags_with_place(file_name: str) -> list[tuple]:
+    """``tags_to_keep``, and where an image lies, too, that says so in another way than a GeoTIFF: as JPEG 2000, or in a
+    file next to it. That takes rasterio."""
+    tags = tags_to_keep(file_name)
+    says_place = any(tag[0] in OF_PLACE for tag in tags) or find_spec("rasterio") is None
+    place = None if says_place else place_of(file_name)
+    return [*tags, *_tags_of(place)] if place else tags
+
+
+def _tags_of(place: Place) -> list[tuple]:
+    """Of a GeoTIFF that lies there."""
+    rasterio = geo_package("rasterio")
+    form = {"driver": "GTiff", "width": 1, "height": 1, "count": 1, "dtype": "uint8"}
+    with rasterio.MemoryFile() as memory:
+        with memory.open(**form, crs=place.crs, transform=rasterio.Affine(*place.affine)):
+            pass
+        with opened(memory.read()) as file:
+            return tags_as_written(file.pages[0], OF_PLACE)
 
 
 def place_of(file_name: str) -> Place | None:

@@ -8,11 +8,12 @@ import cv2
 import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, paint_classes
-from projects.Pixels.tiff import GDAL_METADATA, NODATA, Window, tags_to_keep
+from projects.Pixels.tiff import GDAL_METADATA, NODATA, Window
 from projects.Pixels.write_tiff import check_tifffile
 from projects.Predict.file_predictions import MILLIMETRES, PICTURE, FilePredictor, Source, in_millimetres, write_image
 from projects.Tiles.blending import Blended, Scores
 from projects.Tiles.converting import write_map
+from projects.Tiles.geo import tags_with_place
 from projects.Tiles.tested_windows import Line
 from projects.Tiles.tiled_predictions import Row, TiledPredictor
 from projects.Tiles.window_files import REDUCED, look_at
@@ -138,4 +139,4 @@ def _is_reduced(record: dict) -> bool:
 
 
 def _tags_of_place(source: Source) -> list[tuple]:
-    return [tag for tag in tags_to_keep(str(source.path)) if tag[0] not in (GDAL_METADATA, NODATA)]
+    return [tag for tag in tags_with_place(str(source.path)) if tag[0] not in (GDAL_METADATA, NODATA)]

@@ -8,6 +8,7 @@ from geotiffs import CORNER, SIDE, UTM, geo_keys, tie, write_tiff
 from pycocotools import mask as coco_mask
 from trees import refused
 
+from projects.Tiles.converting import write_tiled
 from projects.Tiles.geo import WGS84, Place, opened_raster, place_of, reprojected, shape_of
 from revisit.data.images.image_bytes import UnreadableImageError
 
@@ -63,6 +64,21 @@ def test_world_files_have_centres_of_pixels_and_files_of_other_formats_a_place(t
     centre = (CORNER[0] + SIDE / 2, CORNER[1] - SIDE / 2)
     (tmp_path / "a.pgw").write_text("\n".join(map(str, (SIDE, 0, 0, -SIDE, *centre))))
     assert place_of(str(tmp_path / "a.png")) == NORTH_UP
+
+
+@pytest.mark.parametrize(
+    "affine", [NORTH_UP.affine, (0.3, 0.4, CORNER[0], 0.4, -0.3, CORNER[1])], ids=["north", "turned"]
+)
+@pytest.mark.parametrize("driver", ["JP2OpenJPEG", "PNG", "GTiff"])
+def test_a_converted_file_lies_where_its_file_did_however_that_says_it(driver, affine, tmp_path):
+    place, file = Place(UTM, affine), tmp_path / {"JP2OpenJPEG": "a.jp2", "PNG": "a.png", "GTiff": "a.tif"}[driver]
+    form = {"width": 60, "height": 40, "count": 1, "dtype": "uint8", "transform": rasterio.Affine(*affine)}
+    aside = {"PROFILE": "BASELINE"} if driver == "GTiff" else {}  # in a.tif.aux.xml
+    with rasterio.open(file, "w", driver=driver, crs=UTM, **form, **aside) as raster:
+        raster.write(np.ones((1, 40, 60), np.uint8))
+    assert place_of(str(file)) == place
+    write_tiled(str(file), tmp_path / "out.tif")
+    assert place_of(str(tmp_path / "out.tif")) == place
 
 
 def test_names_that_gdal_would_take_for_something_else_are_no_files(tmp_path, monkeypatch):
