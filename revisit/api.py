@@ -21,6 +21,7 @@ from revisit.boxes.predictions_file import RESULTS, read_predictions
 from revisit.command.options import data_set
 from revisit.compat.moved import renamed
 from revisit.data.images.deep_images import format_of
+from revisit.data.images.opening import SUFFIXES
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.image_folders import write_list
@@ -163,7 +164,7 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
     """(N, C) float32 unit rows: the mean of the last map of each image, in the order of ``data``.
 
     Args:
-        data: a folder, in the order of its sorted paths, files, or the name of a data set.
+        data: a folder, in the order of its sorted paths, a file, files, or the name of a data set.
             Of more than 8 bits a sample as the backbone was trained with, else by the images.
         size: of the square that is cut from the middle of an image, px, after its short side became 256/224 of that.
             Rows say most at the size of the views that the backbone has seen: 64 of own_images/pretrain.yaml.
@@ -190,9 +191,14 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
 
 
 def _records_of(images: Images) -> Sequence[dict]:
-    if isinstance(images, str | Path):
+    if isinstance(images, str | Path) and not _is_image(Path(images)):
         return get_records(_name_of(images, Path()))
-    return [{"file_name": str(file)} for file in images]
+    files = [images] if isinstance(images, str | Path) else images
+    return [{"file_name": str(file)} for file in files]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
 def _train(images: Images, output: str | Path, recipe: str, resume: bool, keys: dict[str, Any]) -> Path:

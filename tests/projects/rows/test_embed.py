@@ -114,6 +114,8 @@ def test_rows_of_images_are_those_of_python(weights, write_pictures, tmp_path):
     assert table.files.tolist() == list(map(str, pictures)) and table.boxes[0].tolist() == [0, 0, 40, 30]
     expected = embed_in_python(load_backbone(weights), f"folder:{tmp_path}/photos", size=32)
     assert table.rows == pytest.approx(expected, abs=1e-6)
+    of_one_file = embed_in_python(load_backbone(weights), pictures[2], size=32)
+    assert of_one_file == pytest.approx(expected[2:3], abs=1e-6)
 
 
 def test_rows_of_boxes_are_those_of_a_probe(weights, boxes_file, tmp_path):
