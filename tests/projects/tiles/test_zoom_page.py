@@ -37,10 +37,9 @@ const placed = (x, y) => [(x - view.x) * view.scale, (y - view.y) * view.scale];
 const loaded = () => [...tiles].filter(([, image]) => image.naturalWidth)
   .map(([source]) => source.split("/").slice(-2).join("/"));
 const wheel = (x, y, deltaY) => canvas.dispatchEvent(new WheelEvent("wheel", { ...there(x, y), deltaY }));
-const later = async () => {
-  await new Promise((done) => setTimeout(done, 400));
-  await Promise.all([...tiles].map(([, image]) => image.decode().catch(() => 0)));  // however long a busy machine takes
-};
+const wait = () => new Promise((done) => setTimeout(done, 100));
+const waiting = () => [...tiles].some(([, image]) => !image.complete);
+const later = async () => { for (let n = 0; n < 4 || (n < 25 && waiting()); n++) await wait(); };
 const drawn = () => { draw(); return pixels.reduce((sum, each) => sum + (each !== 0), 0); };
 (async () => {
   await later();
