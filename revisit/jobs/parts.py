@@ -15,13 +15,14 @@ import numpy as np
 
 from revisit.arrays import read_arrays
 from revisit.errors import UserError, expect, first_few
-from revisit.files import written_whole
+from revisit.files import UNFINISHED, written_whole
 from revisit.jobs.processes import HERE
 from revisit.jobs.runner import CONTINUES, Parts, Runner
 
 SECONDS = 1.0  # of work that a file is at least, where the next part follows: a killed process loses it
 FIRST_ROWS, LENGTHS = "first rows", "lengths"  # in a file: (parts,) and (parts, arrays) int64
-_OWN = re.compile(r"\d{9,}-\d{9,}\.npz|settings\.json")  # names of parts, and of their settings
+# Names of parts, of their settings, and of both while another process is writing them.
+_OWN = re.compile(rf"(\d{{9,}}-\d{{9,}}|settings)(\.[0-9a-f]{{8}})?\.(npz|json)({re.escape(UNFINISHED)})?")
 Arrays = dict[str, np.ndarray]  # by name, a row for each thing that was looked at
 
 

@@ -18,6 +18,7 @@ from trees import refusal, refused
 
 from revisit.command.options import share_of_gpus
 from revisit.errors import UserError
+from revisit.files import written_whole
 from revisit.jobs import parts
 from revisit.jobs.options import add_runner_options, runner_of
 from revisit.jobs.parts import Work, in_parts
@@ -69,6 +70,14 @@ def test_a_folder_of_that_name_which_holds_other_files_is_left_alone(tmp_path):
     (photos / "a.jpg").touch()
     refused("is for parts of the work, and has a.jpg: give another", result, work(tmp_path / "notes"), tmp_path)
     assert os.listdir(photos) == ["a.jpg"] and not (tmp_path / "notes/made").exists()
+
+
+def test_a_folder_to_which_another_process_is_writing_its_first_part_is_of_parts(tmp_path):
+    (tmp_path / "parts").mkdir()
+    with written_whole(tmp_path / "parts/000000000-000000003.npz") as temporary:
+        temporary.touch()
+        assert len(os.listdir(tmp_path / "parts")) == 1
+        parts.own_folder(tmp_path / "parts")
 
 
 def test_parts_are_put_together_in_order_and_deleted(tmp_path):
