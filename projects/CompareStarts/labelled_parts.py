@@ -43,7 +43,7 @@ LABEL_LAYOUT_REGISTRY.register(LabelLayout(HELD_OUT, ":".join(TEXTS), load_held_
 
 class HeldOut(NamedTuple):
     """What rates and lengths are chosen by: a share of the labelled images, or with a ``name`` this data set, with
-    ``facts`` of it."""
+    its ``facts``."""
 
     share: float = SHARE
     name: str = ""

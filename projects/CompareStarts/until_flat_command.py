@@ -92,8 +92,9 @@ def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: He
 
 def _check_others(held_out: str, names: Sequence[str]) -> None:
     """Raises UserError where images that choose are learned from, or tested on."""
+    chosen_by = get_records(held_out)
     for name in names:
-        shared = shared_pairs(get_records(name), get_records(held_out))
+        shared = shared_pairs(get_records(name), chosen_by)
         both = f"--held-out {held_out}: {len(shared)} of its images are in {name}, too, and would choose on it"
         expect(not shared, f"{both}: expected other images{such_as(shared)}")
 

@@ -11,8 +11,9 @@ from projects.Labels.labels import Labels
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.votes import Vote
 from revisit.boxes.coco_files import size_of
-from revisit.errors import UserError, expect, first_line
-from revisit.files import is_url, write_whole
+from revisit.boxes.predictions_file import expect_on_disk
+from revisit.errors import UserError, first_line
+from revisit.files import write_whole
 from revisit.markdown import csv_table
 
 NOT_A_LABEL = -1  # instead of the number of a label, and of the place of an annotation
@@ -116,7 +117,7 @@ def read_suspects(folder: Path) -> tuple[str, dict[int, Suspect]]:
         fields = Suspect._fields
         listed = {entry["id"]: Suspect(*map(entry.__getitem__, fields)) for entry in content["suspects"]}
         name = content["labels"]
-        expect(not is_url(name), f"they are of {name}, and nothing is fetched for a file")
+        expect_on_disk(name)
         return name, listed
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = "expected the --output of an earlier call with --data"

@@ -62,10 +62,15 @@ class EvaluatedSet(NamedTuple):
         return bool(changed)
 
 
+def expect_on_disk(name: str) -> None:
+    """Raises UserError where a file, and no user, names a data set at a URL."""
+    expect(not is_url(name), f"they are of {name}, and nothing is fetched for a file: expected a copy on this machine")
+
+
 def evaluated_set(file: Path) -> EvaluatedSet:
     """What an OF_PREDICTIONS says. Raises UserError for a data set at a URL; others as ``read_results``."""
     about = read_json(file)
     name = about["data_set"]
-    expect(not is_url(name), f"they are of {name}, and nothing is fetched for a file: expected a copy on this machine")
+    expect_on_disk(name)
     classes = {int(identity): label for identity, label in about["classes"].items()}
     return EvaluatedSet(name, classes, about.get("images", []))

@@ -32,15 +32,15 @@ def check_output(output: Path, source: Path, suffixes: tuple[str, ...]) -> None:
 def check_place_of_flags(output: Path, suffixes: tuple[str, ...]) -> None:
     """Raise UserError where the flags of ``output`` would take the place of those of weights with another suffix, or of
     another file."""
-    beside = flags_path(output)
-    if not beside.is_file():
+    place = flags_path(output)
+    if not place.is_file():
         return
     others = [file.name for file in map(output.with_suffix, suffixes) if file != output and file.is_file()]
-    expect(not others, f"output {output}: {beside.name} says what {first_few(others)} is: expected another name")
+    expect(not others, f"output {output}: {place.name} says what {first_few(others)} is: expected another name")
     with suppress(UserError, TypeError):
-        if {"source", "config"} <= set(read_yaml(beside)):
+        if {"source", "config"} <= set(read_yaml(place)):
             return
-    raise UserError(f"output {output}: {beside.name} would be replaced, and is no description of weights: rename one")
+    raise UserError(f"output {output}: {place.name} would be replaced, and is no description of weights: rename one")
 
 
 def load_backbone(name: str | Path) -> BackboneWeights:

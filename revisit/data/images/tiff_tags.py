@@ -12,7 +12,7 @@ from revisit.data.images.opening import TIFF_MAGICS
 from detectron2.utils.logger import log_first_n
 
 WIDTH, HEIGHT, BITS, PHOTOMETRIC, DESCRIPTION, SAMPLES, PLANES, EXTRA = 256, 257, 258, 262, 270, 277, 284, 338
-_KIND, _REDUCED_OR_MASK = 254, 1 | 4  # NewSubfileType, and bits of it
+_KIND, _REDUCED_OR_MASK = 254, 1 | 4  # NewSubfileType, and two of its bits
 _COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
 ALPHA = (1, 2)  # kinds of further bands that are transparency
 
