@@ -115,7 +115,7 @@ def propagate(cfg: CfgNode, network: PerProcess, passes: Sequence[Pass], output:
     """
     place, lock = output / PARTS, output / f"{PARTS}.lock"
     place.mkdir(exist_ok=True)
-    own = {each.labels.relative_to(place).parts[0] for each in passes}
+    own = {one.labels.relative_to(place).parts[0] for one in passes}
     others = sorted({path.name for path in place.iterdir()} - own)
     expect(not others, f"{place} is for parts of the work, and has {first_few(others)}: give another --output")
     present, make = partial(_complete, passes), partial(_make, cfg, network, passes)
@@ -124,10 +124,10 @@ def propagate(cfg: CfgNode, network: PerProcess, passes: Sequence[Pass], output:
 
 def remove_parts(output: Path, passes: Sequence[Pass]) -> None:
     """What is needed to resume, when all is done; what somebody has put next to it meanwhile stays."""
-    for each in passes:
-        shutil.rmtree(each.labels, ignore_errors=True)
+    for one in passes:
+        shutil.rmtree(one.labels, ignore_errors=True)
         with suppress(OSError):
-            os.removedirs(each.labels.parent)  # those that are empty
+            os.removedirs(one.labels.parent)  # those that are empty
     (output / f"{PARTS}.lock").unlink(missing_ok=True)
 
 

@@ -53,15 +53,15 @@ def test_the_pyramid_of_objects_is_that_of_their_network(file_of, make_picture, 
     run, options = tmp_path / "run.pth", (*OBJECTS, "MODEL.FPN.FUSE_TYPE", fuse)
     torch.save(run_checkpoint(*options), run)
     image = make_picture(64, 96)
-    found = DenseFeatures(file_of(*options) if converted else run, 8, short_side=64, pyramid=True)(image)
+    computed = DenseFeatures(file_of(*options) if converted else run, 8, short_side=64, pyramid=True)(image)
     model = tiny_model(*options).eval()
     pixels = torch.from_numpy(image).permute(2, 0, 1)[None]
     flags = run_checkpoint(*OBJECTS)["flags"]
     mean, std = (torch.tensor(flags[f"MODEL.PIXEL_{name}"]).view(3, 1, 1) for name in ("MEAN", "STD"))
     with torch.no_grad():
         maps = model.backbone((pixels - mean) / std)
-    assert len(found) == 2
-    for name, ours in zip(("p3", "p4"), found, strict=True):
+    assert len(computed) == 2
+    for name, ours in zip(("p3", "p4"), computed, strict=True):
         theirs = maps[name][0].permute(1, 2, 0).double().numpy()
         centred = theirs - theirs.mean(axis=(0, 1))
         assert ours == pytest.approx(centred / np.linalg.norm(centred, axis=2, keepdims=True), abs=1e-4)
