@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 
-from revisit.keys import Rule, of_detectron2
+from revisit.keys import Rule, list_of, of_detectron2
 
 from detectron2.evaluation.testing import flatten_results_dict
 
@@ -40,5 +40,5 @@ def _is_row(row: object) -> bool:
     return are_names and all(isinstance(number, int | float) for number in row[2:])
 
 
-_ROWS = Rule("rows of a task, a score, a number and by how much it may differ", lambda rows: all(map(_is_row, rows)))
-of_detectron2("TEST.EXPECTED_RESULTS", rule=_ROWS, may_change=True)
+_ROW = Rule("a task, a score, a number and by how much it may differ", _is_row)
+of_detectron2("TEST.EXPECTED_RESULTS", rule=list_of(_ROW), may_change=True)

@@ -30,7 +30,7 @@ def assert_alone(change, image: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("resampler", RESAMPLERS.values(), ids=RESAMPLERS)
 @pytest.mark.parametrize("channels", COUNTS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(sides, sides, st.integers(1, 100), st.data())
 def test_a_crop_of_n_channels_is_that_of_each(resampler, channels, height, width, size, data):
     image = noise(height, width, channels)
@@ -44,7 +44,7 @@ def test_a_crop_of_n_channels_is_that_of_each(resampler, channels, height, width
 
 
 @pytest.mark.parametrize("channels", COUNTS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(sides, sides, st.integers(1, 3))
 def test_what_networks_see_of_n_channels_is_what_they_see_of_each(channels, height, width, share):
     image = noise(height, width, channels)
@@ -59,7 +59,7 @@ def test_what_networks_see_of_n_channels_is_what_they_see_of_each(channels, heig
 
 
 @given(sides, sides)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_three_channels_are_opencvs(height, width):
     image = noise(height, width, 3)
     for method in (cv2.INTER_AREA, cv2.INTER_LINEAR):

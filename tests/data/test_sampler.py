@@ -4,7 +4,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_config
 from trees import refused
@@ -171,7 +171,6 @@ def philox_4x64(key, counter):
     return c0, c1, c2, c3
 
 
-@settings(deadline=None)
 @given(ARGUMENTS)
 def test_numbers_are_philox_of_the_named_key_and_counter(arguments):
     """So every argument matters, counters are not interchangeable, and no two generators overlap."""

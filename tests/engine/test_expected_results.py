@@ -35,7 +35,7 @@ def test_others_end_the_run(row, problem, caplog):
     assert problem in caplog.text
 
 
-@pytest.mark.parametrize("rows", ["[['bbox', 'AP', 50.0]]", "[7]", "[['bbox', 'AP', '50', 1.0]]"])
+@pytest.mark.parametrize("rows", ["[['bbox', 'AP', 50.0]]", "[7]", "None", "[['bbox', 'AP', '50', 1.0]]"])
 def test_rows_that_say_nothing_are_refused(rows):
     refused("TEST.EXPECTED_RESULTS", make_config, "configs/toy/detection.yaml", ["TEST.EXPECTED_RESULTS", rows])
 

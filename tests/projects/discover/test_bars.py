@@ -18,7 +18,7 @@ def noise(height: int, width: int) -> np.ndarray:
     return np.random.default_rng(0).integers(60, 200, (height, width, 3)).astype(np.uint8)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(sides=st.tuples(*[st.integers(0, 8)] * 4), colour=st.sampled_from([0, 255]), blur=st.integers(0, 8))
 def test_bars_around_a_picture_are_found_to_the_pixel(sides, colour, blur):
     bars = Bars(*sides)

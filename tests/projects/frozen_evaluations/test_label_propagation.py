@@ -143,7 +143,7 @@ def f_by_definition(mask, truth):
 
 
 @given(st.tuples(st.integers(1, 14), st.integers(1, 14)).flatmap(lambda size: st.tuples(*[arrays(bool, size)] * 2)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_j_and_f_equal_their_definitions(pair):
     mask, truth = pair
     union = sum(a or b for a, b in zip(mask.flat, truth.flat, strict=True))
@@ -165,7 +165,6 @@ def test_f_equals_its_definition_on_blobs():
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=400))
-@settings(deadline=None)
 def test_statistics_equal_their_definitions(values):
     count = len(values)
     ends = [math.floor(1 + place * (count - 1) / 4 + 0.5 + 1e-9) - 1 for place in range(5)]

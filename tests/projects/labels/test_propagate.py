@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from commands import REAL_DATA, ROOT, documented, one_line_error
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from kills import ALL, kill_at_every_change
@@ -218,7 +218,6 @@ def of_cvat(mask: dict[str, str], size: tuple[int, int]) -> np.ndarray:
 
 
 @given(st.tuples(st.integers(1, 9), st.integers(1, 9)).flatmap(lambda size: arrays(bool, size)))
-@settings(deadline=None)
 def test_brush_runs_are_what_they_stand_for(mask):
     assert np.array_equal(of_brush(brush_runs(mask)), np.where(mask, 255, 0).repeat(4))
 

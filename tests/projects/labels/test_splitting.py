@@ -58,7 +58,7 @@ def joined(pairs: list[tuple[int, int]]) -> list[int]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=25))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_images_that_any_of_two_rules_joins_are_one_group_and_no_others(pairs):
     records = named(*(f"a{one}/b{other}/c{n}.jpg" for n, (one, other) in enumerate(pairs)))
     assert groups_by(records, ("pattern", r"a(\d)"), ("pattern", r"b(\d)")) == joined(pairs)
@@ -73,7 +73,7 @@ def contents(draw: st.DataObject) -> tuple[csr_array, np.ndarray]:
 
 
 @given(st.data(), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sizes_are_within_one_group_of_what_was_asked(data, seed):
     content, shares = contents(data)
     images = content.toarray()[:, 0]
@@ -84,7 +84,7 @@ def test_sizes_are_within_one_group_of_what_was_asked(data, seed):
 
 
 @given(st.integers(0, 10_000), st.sampled_from([SHARES, LARGE]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_side_has_its_share_of_every_class_within_ten_percent_or_one_group(seed, shares):
     """Of clips of 1 to 5 images, which have classes that others of the clip have, too, some of them rare."""
     rng = np.random.default_rng(seed)
@@ -103,7 +103,7 @@ def test_every_side_has_its_share_of_every_class_within_ten_percent_or_one_group
 
 
 @given(st.lists(st.integers(0, 5), min_size=100, max_size=300), st.integers(0, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_single_images_with_one_class_each_are_split_to_one_image(labels, seed):
     records = [{"label": label} for label in labels]
     found = split_of(records, np.arange(len(labels)), [], SHARES, seed)

@@ -49,7 +49,7 @@ def drawn(pixels: PixelFormat, seed: int, dropout: float = 0.3) -> ChannelLook:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 5, 13, 40])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 60), st.integers(0, 10**6))
 def test_n_channels_look_as_each_alone(channels, size, seed):
     image, look = noise(channels, size), drawn(bands(channels), seed)

@@ -93,7 +93,7 @@ def as_file(values, layout):
     return data.getvalue()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(KINDS),
     st.sampled_from([1, 2, 5, 13, 40]),
