@@ -33,6 +33,7 @@ def main() -> None:
 
     suffixes = " or ".join(model_export.SUFFIXES)
     expect(args.output.suffix in model_export.SUFFIXES, f"--output {args.output}: expected a name in {suffixes}")
+    model_export.check_place_of_card(args.output)
     cfg = finetuned_config(args)
     sources = find_sources(args.data, args.output)
     records = [{"file_name": str(source.path)} for source in sources if not source.is_video]

@@ -23,13 +23,14 @@ def main() -> None:
     add(parser, "format", choices=["torchvision", "timm"], required=True, help="library that is to load them")
     add(parser, "imports")
     args = parse(parser)
-    from projects.Weights.export import SUFFIXES, library_tensors, model_card
+    from projects.Weights.export import SUFFIXES, check_place_of_card, library_tensors, model_card
     from revisit.checkpoint.backbone_file import check_output, load_backbone, write_tensors
     from revisit.checkpoint.flags import IMAGENET
     from revisit.files import local_copy
 
     import_modules(args.imports)
     check_output(args.output, local_copy(args.backbone, "checkpoint"), SUFFIXES)
+    check_place_of_card(args.output)
     backbone = load_backbone(args.backbone)
     tensors = library_tensors(backbone, args.format)
     make_folder(args.output.parent, "the output's folder")

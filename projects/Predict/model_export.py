@@ -5,7 +5,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +18,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from projects.Predict.predictions import heads_of, load_finetuned
+from revisit.checkpoint.backbone_file import check_place_next_to
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.records import Records, sample
 from revisit.engine.finetune_trainer import build_mapper
-from revisit.errors import without_secrets
-from revisit.files import write_whole, written_whole
+from revisit.errors import UserError, without_secrets
+from revisit.files import read_json, write_whole, written_whole
 from revisit.keys import DETECTORS, PIXELWISE
 from revisit.plugins import require_package
 
@@ -186,6 +187,17 @@ def _in_order_of(expected: Sequence[Tensor], found: Sequence[Tensor]) -> Sequenc
 def card_of(path: Path) -> Path:
     """Where the description of an exported file lies."""
     return path.with_suffix(".json")
+
+
+def check_place_of_card(path: Path) -> None:
+    """Raise UserError where the card would replace another file."""
+    check_place_next_to(path, card_of(path), (), _is_card)  # formats of one network have the same card
+
+
+def _is_card(file: Path) -> bool:
+    with suppress(UserError, TypeError):
+        return {"network", "image", "outputs"} <= set(read_json(file))
+    return False
 
 
 def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from projects.Weights.resnet import in_libraries
+from revisit.checkpoint.backbone_file import check_place_next_to
 from revisit.checkpoint.convert import BackboneWeights
 from revisit.checkpoint.sources import source_layouts
 from revisit.data.images.deep_images import format_of
@@ -103,6 +104,15 @@ def _statistics(name: str, levels: list[float]) -> dict[str, object]:
     """Pixel statistics on the scales of 0..1 and of 0..255."""
     scaled = [round(level / 255, 6) for level in levels]
     return {f"{name}_list": scaled, name: str(scaled)[1:-1], f"{name}_255": str(levels)[1:-1]}
+
+
+def check_place_of_card(weights: Path) -> None:
+    """Raise UserError where the card of the file would replace that of another one, or a file that is no card."""
+    check_place_next_to(weights, weights.with_suffix(".md"), SUFFIXES, _is_card)
+
+
+def _is_card(file: Path) -> bool:
+    return re.search(r"^\| SHA-256 \| `", file.read_text(errors="replace"), re.M) is not None
 
 
 def as_card_says(weights: BackboneWeights, file: Path) -> BackboneWeights:

@@ -32,15 +32,24 @@ def check_output(output: Path, source: Path, suffixes: tuple[str, ...]) -> None:
 def check_place_of_flags(output: Path, suffixes: tuple[str, ...]) -> None:
     """Raise UserError where the flags of ``output`` would take the place of those of weights with another suffix, or of
     another file."""
-    place = flags_path(output)
+    check_place_next_to(output, flags_path(output), suffixes, _are_flags)
+
+
+def check_place_next_to(output: Path, place: Path, suffixes: tuple[str, ...], is_ours: Callable[[Path], bool]) -> None:
+    """Raise UserError where what describes ``output`` would replace, at ``place``, a file that ``is_ours`` does not
+    know, or what describes the file of the same name with another of the suffixes."""
     if not place.is_file():
         return
     others = [file.name for file in map(output.with_suffix, suffixes) if file != output and file.is_file()]
     expect(not others, f"output {output}: {place.name} says what {first_few(others)} is: expected another name")
+    replaced = f"output {output}: {place.name} would be replaced, and is no description of weights: rename one"
+    expect(is_ours(place), replaced)
+
+
+def _are_flags(file: Path) -> bool:
     with suppress(UserError, TypeError):
-        if {"source", "config"} <= set(read_yaml(place)):
-            return
-    raise UserError(f"output {output}: {place.name} would be replaced, and is no description of weights: rename one")
+        return {"source", "config"} <= set(read_yaml(file))
+    return False
 
 
 def load_backbone(name: str | Path) -> BackboneWeights:

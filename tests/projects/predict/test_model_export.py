@@ -213,6 +213,9 @@ def test_the_command_writes_file_and_card_and_compares(trained_once, write_pictu
     assert "dotted_star" in card["classes"] and card["box"].startswith("x0, y0, x1, y1 in px")
     line = one_line_error(f"{command}/a.pb --weights {weights}", toy_root)
     assert "expected a name in .onnx or .ts" in line
+    (tmp_path / "out/labels.json").write_text('{"boxes": []}')
+    line = one_line_error(f"{command}/labels.ts --weights {weights}", toy_root)
+    assert "labels.json would be replaced" in line and (tmp_path / "out/labels.json").read_text() == '{"boxes": []}'
     recipe = "--config-file configs/toy/detection.yaml"
     assert "no weights to predict with" in one_line_error(f"{command}/a.ts {recipe}", toy_root)
 

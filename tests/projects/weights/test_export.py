@@ -16,7 +16,7 @@ from PIL import Image
 from runs import assert_same
 from trees import refused
 
-from projects.Weights.export import as_card_says, library_tensors, model_card
+from projects.Weights.export import as_card_says, check_place_of_card, library_tensors, model_card
 from revisit.checkpoint.backbone_file import load_backbone, write_tensors
 from revisit.checkpoint.convert import BackboneWeights, convert
 from revisit.checkpoint.flags import flags_path, flags_to_config
@@ -264,6 +264,17 @@ def test_mistakes_are_reported_in_one_line(output, tmp_path):
     line = one_line_error(command, tmp_path)
     assert "no backbone recognised in the checkpoint (it holds decoder.weight)" in line
     assert not (tmp_path / "out.pth").exists() and not (tmp_path / "out.md").exists()
+
+
+def test_a_card_takes_the_place_of_an_earlier_one_of_the_same_file_alone(tmp_path):
+    check_place_of_card(tmp_path / "a.pth")
+    backbone = weights_under({}, {"res2.0.conv1.weight": torch.zeros(1)})
+    (tmp_path / "a.pth").touch()
+    (tmp_path / "a.md").write_text(model_card(backbone, tmp_path / "a.pth", "timm"))
+    check_place_of_card(tmp_path / "a.pth")
+    refused("a.md says what a.pth is: expected another name", check_place_of_card, tmp_path / "a.safetensors")
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    refused("notes.md would be replaced", check_place_of_card, tmp_path / "notes.pth")
 
 
 def test_weights_of_channels_are_exported_to_timm_alone_with_their_names_and_ranges(tmp_path, monkeypatch):
