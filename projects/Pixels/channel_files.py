@@ -57,7 +57,8 @@ def load_channel_files(name: str, text: str) -> LabelledSet:
     """See the module. Raises UserError where no image has a file of the first channel, or one lacks another."""
     patterns, records = patterns_of(text), get_records(name)
     listed = [(record, files_of(str(record["file_name"]), patterns)) for record in records]
-    images = [{**record, CHANNEL_FILES: files} for record, files in listed if files]
+    others = {file for _, files in listed for file in files[1:]}  # {}.tif has the name of {}_nir.tif, too
+    images = [{**record, CHANNEL_FILES: files} for record, files in listed if files and files[0] not in others]
     expect(images, f"{name} has no image named {patterns[0]}: expected one, as INPUT.CHANNEL_FILES says")
     missing = [file for image in images for file in image[CHANNEL_FILES] if not os.path.isfile(file)]
     if missing:

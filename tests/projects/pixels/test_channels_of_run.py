@@ -16,6 +16,7 @@ from revisit.data.images.deep_images import format_flags, format_of, pixel_forma
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.images.reader import read_record
+from revisit.data.sources.catalog import get_records
 from revisit.data.views.looks import LOOK_REGISTRY
 from revisit.engine.data_checks import decide_by_images
 from revisit.engine.setup import make_config
@@ -226,6 +227,16 @@ def test_channels_in_files_of_their_own_are_one_image(tmp_path):
     (folder / "first.txt").write_text("\n".join(str(folder / name) for name in names if "_D" in name))
     with pytest.raises(UserError, match=r"1 files are missing: .*field1_F\.npy"):
         decided(f"list:{folder / 'first.txt'}", "INPUT.CHANNEL_FILES", "{}_D.npy {}_F.npy", output=tmp_path)
+
+
+def test_a_name_of_the_first_channel_may_be_the_beginning_of_anothers(tmp_path):
+    for name in ("a", "a_nir", "b", "b_nir"):
+        np.save(tmp_path / f"{name}.npy", np.zeros((8, 9), np.uint16))
+    images = get_records(f"files:folder:{tmp_path}:{{}}.npy,{{}}_nir.npy")
+    assert [[Path(file).name for file in image["channel_files"]] for image in images] == [
+        ["a.npy", "a_nir.npy"],
+        ["b.npy", "b_nir.npy"],
+    ]
 
 
 def test_files_of_one_image_that_differ_in_size_are_refused_in_windows_too(tmp_path):
