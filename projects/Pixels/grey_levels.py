@@ -5,7 +5,8 @@ floats of that range; b = 1 for floats of 0 to 1.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -17,7 +18,6 @@ from revisit.data.images.image_bytes import read_bytes
 from revisit.data.images.opening import (
     JPEG_MAGIC,
     PNG_MAGIC,
-    TIFF_MAGICS,
     check_pixel_count,
     open_image,
     strips,
@@ -38,25 +38,29 @@ _HEADER = 26  # bytes, up to where PNG has its number of bits
 _WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
 
 
-def _check_values(data: bytes, image: Image.Image | None) -> None:
+def _tags_of_deep(data: bytes) -> Mapping[int, Any]:
+    """Of the first image of a TIFF; none of a PNG."""
+    return {} if data.startswith(PNG_MAGIC) else tags_of(data)
+
+
+def _check_values(image: Image.Image | None, tags: Mapping[int, Any]) -> None:
     """Raises ValueError where the values of a file that ``is_deep``, and a copy of them, take too much memory."""
-    if data.startswith(PNG_MAGIC):
-        height, width, bytes_a_pixel = image.height, image.width, 2 * len(image.getbands())
-    else:
-        tags = tags_of(data)
+    if tags:
         height, width = tags[HEIGHT], tags[WIDTH]
         bytes_a_pixel = tags.get(BITS, (8,))[0] * tags.get(SAMPLES, 1) // 8
+    else:
+        height, width, bytes_a_pixel = image.height, image.width, 2 * len(image.getbands())
     check_pixel_count(height, width, 4 + 2 * bytes_a_pixel)
 
 
-def read_values(data: bytes, image: Image.Image | None) -> np.ndarray:
+def _read_values(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]) -> np.ndarray:
     """(H, W) or (H, W, 3) RGB integers or floats of a file that ``is_deep``; a TIFF upright, others as stored.
 
     Raises:
         ValueError, OSError: a damaged file, one that no decoder knows, or too many pixels.
     """
-    _check_values(data, image)
-    if data.startswith(TIFF_MAGICS) and lies_in_planes(tags_of(data)):
+    _check_values(image, tags)
+    if lies_in_planes(tags):
         return _colours(read_tiff(data).values)
     if image is not None and image.mode.startswith(("I", "F")):
         return np.asarray(image)
@@ -106,10 +110,10 @@ def to_grey_levels(values: np.ndarray, bits: int | None) -> np.ndarray:
 
 
 def decode_deep(data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
-    """(H, W, 3) uint8 of a file that ``is_deep``; see read_values and to_grey_levels."""
-    white_is_zero = image is not None and image.format == "TIFF" and image.tag_v2.get(PHOTOMETRIC) == _WHITE_IS_ZERO
-    levels = to_grey_levels(read_values(data, image), pixels.bits)
-    return np.subtract(255, levels, out=levels) if white_is_zero else levels
+    """(H, W, 3) uint8 of a file that ``is_deep``; see _read_values and to_grey_levels."""
+    tags = _tags_of_deep(data)
+    levels = to_grey_levels(_read_values(data, image, tags), pixels.bits)
+    return np.subtract(255, levels, out=levels) if tags.get(PHOTOMETRIC) == _WHITE_IS_ZERO else levels
 
 
 def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:
@@ -153,7 +157,7 @@ def _range_of_deep(record: dict) -> tuple[str, bool, float, float, float] | None
         if not is_deep(data, image):
             return None
         with taking_turns(image.height * image.width if image else len(data)):
-            values = read_values(data, image)
+            values = _read_values(data, image, _tags_of_deep(data))
     except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
         return None
     low, high = float(values.min()), float(values.max())

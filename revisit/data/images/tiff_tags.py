@@ -2,7 +2,8 @@
 
 import io
 import logging
-from typing import BinaryIO
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
@@ -33,7 +34,7 @@ def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
     return tags
 
 
-def lies_in_planes(tags: ImageFileDirectory_v2) -> bool:
+def lies_in_planes(tags: Mapping[int, Any]) -> bool:
     """Whether all values of a band follow one another, which OpenCV takes for those of a pixel."""
     return tags.get(PLANES, 1) == 2 and tags.get(SAMPLES, 1) > 1
 

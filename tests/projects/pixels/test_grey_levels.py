@@ -109,6 +109,14 @@ def test_white_is_zero_in_deep_files_as_in_shallow_ones(tmp_path):
     assert np.abs(255 - inverted.astype(int) - read_image(tmp_path / "8.tif")).max() <= 1
 
 
+def test_white_is_zero_in_files_of_12_bits_which_pil_does_not_know(tmp_path):
+    values = np.linspace(0, 4095, 64).astype(np.uint16).reshape(8, 8)
+    for photometric in ("miniswhite", "minisblack"):
+        tifffile.imwrite(tmp_path / f"{photometric}.tif", values, photometric=photometric, bitspersample=12)
+    inverted = read_image(tmp_path / "miniswhite.tif", PixelFormat(bits_of(tmp_path / "miniswhite.tif")))
+    np.testing.assert_array_equal(255 - inverted, read_image(tmp_path / "minisblack.tif", PixelFormat(12)))
+
+
 def test_a_pgm_says_itself_what_white_is(tmp_path):
     values = np.linspace(0, 4095, 64).astype(">u2")
     (tmp_path / "a.pgm").write_bytes(b"P5 8 8 4095\n" + values.tobytes())
