@@ -9,6 +9,7 @@ from checkpoints import load_into, run_checkpoint, write_converted
 from methods import assert_momentum_networks_follow, assert_shuffled_keys_come_back_in_order
 from runs import assert_numbers_are_explained, assert_resumes, load, train
 from tiny import (
+    C4,
     FEATURE_DIM,
     LEVELS,
     OBJECTS,
@@ -283,14 +284,11 @@ def test_a_detector_with_another_pyramid_is_refused_by_name(tmp_path):
 
 
 def test_objects_over_res4_teach_a_c4_detector_its_res5_too(tmp_path):
-    c4 = (*OBJECTS, "MODEL.BACKBONE.NAME", "build_revisit_resnet_backbone", "MODEL.ROI_HEADS.NAME", "Res5NormROIHeads")
-    c4 += ("MODEL.RESNETS.OUT_FEATURES", ["res4"], "MODEL.ROI_HEADS.IN_FEATURES", ["res4"])
-    c4 += ("MODEL.RESNETS.DEPTH", 50, "MODEL.RESNETS.WIDTH_PER_GROUP", 4)
-    losses, _ = step(model := tiny_model(*c4).train(), views_of(2))
+    losses, _ = step(model := tiny_model(*C4).train(), views_of(2))
     sum(losses.values()).backward()
     assert model.row_dim == FEATURE_DIM and model.roi_heads.res5[0].conv1.weight.grad.any()
-    content = pretrained(*c4)
-    c4 += ("MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.RPN.IN_FEATURES", ["res4"])
+    content = pretrained(*C4)
+    c4 = (*C4, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.RPN.IN_FEATURES", ["res4"])
     loaded = load_into(tiny_config(*c4), write_converted(content, tmp_path / "objects.pth")).state_dict()
     learned = {name: value for name, value in content["model"].items() if name.startswith(("backbone.", "roi_heads."))}
     assert all(torch.equal(loaded[name], value) for name, value in learned.items() if "res5.norm" not in name)
