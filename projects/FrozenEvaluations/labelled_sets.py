@@ -187,3 +187,8 @@ def images_key(records: Records) -> str:
                 text = f"{file_name}\0{place}\0{version(file_name)}\n"
                 digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()
+
+
+def labels_key(targets: np.ndarray) -> str:
+    """A digest of the classes of images, as LabelledSet has them."""
+    return hashlib.sha256(repr(targets.tolist()).encode()).hexdigest()

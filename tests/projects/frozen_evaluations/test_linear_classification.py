@@ -209,7 +209,7 @@ def train_layer():
     cfg = tiny_config("SOLVER.EPOCHS", 3, "SOLVER.STEP_EPOCHS", (2,), "SOLVER.IMS_PER_BATCH", 8)
     cfg.LINEAR.IMAGE_SIZE = 32
 
-    def make(epochs=3, *options):
+    def make(epochs=3, *options, targets=targets):
         cfg.SOLVER.EPOCHS = epochs
         cfg.merge_from_list(list(options))
         data = LabelledSet("noise", records, targets)
@@ -229,6 +229,15 @@ def test_sgd_resumes_where_it_was_stopped(train_layer, tmp_path):
     again = train_layer()
     assert again.run(folder) == expected and len(expected) == 3
     assert torch.equal(again.layer.weight, whole.layer.weight) and torch.equal(again.layer.bias, whole.layer.bias)
+
+
+def test_corrected_labels_of_the_same_images_are_learned_and_a_state_without_labels_is_resumed(train_layer, tmp_path):
+    before = train_layer().run(tmp_path)
+    assert train_layer(targets=np.arange(20) // 5).run(tmp_path) != before
+    of_earlier_version = torch.load(tmp_path / "sgd.pth")
+    del of_earlier_version["labels"]
+    torch.save(of_earlier_version, tmp_path / "sgd.pth")
+    assert train_layer().run(tmp_path) == of_earlier_version["history"]
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_images_whatever_the_batches(train_layer, tmp_path):
