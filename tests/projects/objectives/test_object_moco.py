@@ -157,7 +157,9 @@ def test_objects_without_a_place_are_left_out_and_a_batch_of_them_alone_moves_no
 def test_losses_of_images_are_those_of_knn_moco_beside_the_objects():
     model = freeze_batch_norm(object_moco("OBJECTS.IMAGE_WEIGHT", 0.5))
     views = views_of(3)
-    losses, _ = step(model, views)
+    losses, storage = step(model, views)
+    logged = [value for value, _ in storage.history("loss_nn_raw").values()]
+    assert logged == pytest.approx([losses["loss_nn"].item() / 0.4])  # whose curve has no losses of images in it
     alone, _ = step(freeze_batch_norm(object_moco()), views)
     assert {name: losses[name].item() for name in alone} == pytest.approx({n: x.item() for n, x in alone.items()})
     below, momentum = model.backbone.bottom_up, model.momentum_backbone.bottom_up
