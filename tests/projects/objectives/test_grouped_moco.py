@@ -157,6 +157,13 @@ def test_objects_have_the_groups_of_their_images():
     assert "OBJECTS.IMAGE_WEIGHT 1.0: groups are of one queue: expected 0.0" in refusal(network_of(cfg).check, cfg, 4)
 
 
+def test_objects_without_groups_have_the_losses_of_objects():
+    views = random_views(4, large=64, small=32, num_small=2) | random_objects(4)
+    grouped = tiny_model(*OBJECTS, "MODEL.META_ARCHITECTURE", "GroupedObjectMoCo").train()
+    losses, expected = step(grouped, views)[0], step(tiny_model(*OBJECTS).train(), views)[0]
+    assert losses == expected and expected["loss_nn"] > 0
+
+
 def test_the_purity_of_objects_is_by_the_class_of_their_image():
     options = (*OBJECTS, "MODEL.META_ARCHITECTURE", "GroupedObjectMoCo", "NEIGHBORS.GROUPS", "self")
     model = freeze_batch_norm(tiny_model(*options).double().train())
