@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from revisit.errors import expect
 from revisit.keys import SHARE, declare, integer
 from revisit.modeling.bn_groups import whole_batch
 from revisit.modeling.grouped_batch_norm import group_batch_norm
@@ -61,6 +62,12 @@ class DIET(Pretraining):
         self.images = nn.Linear(self.feature_dim, cfg.DIET.NUM_IMAGES, bias=False)
         self.label_smoothing, self.max_scores = cfg.DIET.LABEL_SMOOTHING, cfg.DIET.MAX_SCORES
         group_batch_norm([self.backbone], whole_batch(cfg))
+
+    @classmethod
+    def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
+        super().warn(cfg, num_images, share)
+        few = f"DIET.NUM_IMAGES {cfg.DIET.NUM_IMAGES} gives no row to some of the {num_images} images"
+        expect(cfg.DIET.NUM_IMAGES >= num_images, f"{few}: expected as many, or 0")
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         passes = all_passes(batch)

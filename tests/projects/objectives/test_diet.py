@@ -3,9 +3,10 @@
 import pytest
 import torch
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
+from trees import refused
 
 from projects.Objectives.diet import index_loss
-from revisit.keys import Facts, resolve_auto_values
+from revisit.keys import Facts, network_of, resolve_auto_values
 
 OPTIONS = ("MODEL.META_ARCHITECTURE", "DIET", "VIEWS.NUM_SMALL", 2)
 
@@ -47,3 +48,9 @@ def test_diet_has_a_row_for_every_image():
     resolve_auto_values(cfg, Facts(images=100))
     assert cfg.DIET.NUM_IMAGES == 100
     assert tiny_model(*OPTIONS, "DIET.NUM_IMAGES", 100).images.weight.shape == (100, FEATURE_DIM)
+
+
+def test_fewer_rows_than_images_are_refused():
+    cfg = tiny_config(*OPTIONS, "DIET.NUM_IMAGES", 9)
+    network_of(cfg).warn(cfg, 9, 8)
+    refused("NUM_IMAGES 9 gives no row to some of the 10 images: expected as many", network_of(cfg).warn, cfg, 10, 8)
