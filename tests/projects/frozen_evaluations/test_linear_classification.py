@@ -113,6 +113,12 @@ def test_classes_that_cannot_be_scored_are_refused(train, test):
     refused("train_set|test_set", check_classes, np.array(train), np.array(test), ("train_set", "test_set"))
 
 
+def test_a_class_that_every_training_image_shows_is_refused():
+    train, test = np.array([[1, -1], [1, 1]]), np.array([[1, 1], [-1, 1]])
+    refused("every image of train_set shows class 0", check_classes, train, test, ("train_set", "test_set"))
+    check_classes(np.array([[1, -1], [0, 1]]), test, ("train_set", "test_set"))
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_logistic_regression_reports_its_path_and_features_are_computed_once(pretrained, run_project):
     output, results = run_project("FrozenEvaluations/linear", SMALL, pretrained / "backbone.pth")
