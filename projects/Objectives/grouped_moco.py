@@ -143,8 +143,8 @@ class GroupedKNNMoCo(KNNMoCo):
             nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
             own = own_share(self.pending_keys[-1]["group"])
             is_same = self.group_of_row[nearest] == own[:, None]
-            is_shown = large.any(dim=1)  # rows of objects that are left out are 0
-            values["group_purity"] = 100 * is_same[is_shown].float().mean()
+            if (is_shown := large.any(dim=1)).any():  # rows of objects that are left out are 0
+                values["group_purity"] = 100 * is_same[is_shown].float().mean()
         if "label" in batch and (self.has_groups or self.has_cycle):
             values["counted_purity"] = self._counted_purity(encoded, batch["label"])
         return values

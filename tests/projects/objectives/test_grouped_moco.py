@@ -153,6 +153,8 @@ def test_objects_have_the_groups_of_their_images():
         model.enqueue_pending_keys()
     assert model.group_of_row[:20].tolist() == [7 + n // 5 for n in range(20)]
     assert {"group_purity", "cycle_kept", "objects_seen"} <= storage.histories().keys()
+    views["positive_objects"][:] = torch.nan
+    assert "group_purity" not in step(model, views)[1].histories()  # of objects that no positive shows
     cfg = tiny_config(*options, "OBJECTS.IMAGE_WEIGHT", 1.0)
     assert "OBJECTS.IMAGE_WEIGHT 1.0: groups are of one queue: expected 0.0" in refusal(network_of(cfg).check, cfg, 4)
 

@@ -148,7 +148,9 @@ def test_losses_and_all_gradients_equal_loops_in_float64():
 def test_objects_without_a_place_are_left_out_and_a_batch_of_them_alone_moves_nothing():
     model, views = object_moco("NEIGHBORS.WEIGHT", 0.0), views_of(2)
     views["positive_objects"][:] = torch.nan
-    losses, _ = step(model, views)
+    losses, storage = step(model, views | {"label": torch.arange(len(views["anchor"]))})
+    logged = {name: history.latest() for name, history in storage.histories().items()}
+    assert all(map(math.isfinite, logged.values())) and logged["objects_seen"] == 0 and "contrast_top1" not in logged
     sum(losses.values()).backward()
     assert losses["loss_inst"].item() == pytest.approx(math.log(51))
     assert all(not p.grad.any() for p in model.parameters() if p.requires_grad)  # and each takes part, for DDP
