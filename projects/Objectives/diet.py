@@ -15,6 +15,7 @@ from revisit.errors import expect
 from revisit.keys import SHARE, declare, integer
 from revisit.modeling.bn_groups import whole_batch
 from revisit.modeling.grouped_batch_norm import group_batch_norm
+from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 
 from detectron2.config import CfgNode
@@ -73,8 +74,11 @@ class DIET(Pretraining):
         passes = all_passes(batch)
         rows = torch.cat([self.pooled(self.backbone, views.flatten(0, 1)) for views in passes])
         images = torch.cat([batch["index"].repeat_interleave(views.shape[1]) for views in passes])
-        if self.watched:
-            first = self.images(rows[: len(passes[0])].detach()).argmax(dim=1)
-            get_event_storage().put_scalar("index_top1", 100 * (first == images[: len(first)]).float().mean().item())
-        options = (self.label_smoothing, self.max_scores)
-        return {"loss_inst": index_loss(rows, self.images.weight, images, *options)}
+        with torch.autocast(self.device.type, enabled=False):
+            rows = at_least_float32(rows)
+            if self.watched:
+                first = self.images(rows[: len(passes[0])].detach()).argmax(dim=1)
+                right = (first == images[: len(first)]).float().mean()
+                get_event_storage().put_scalar("index_top1", 100 * right.item())
+            options = (self.label_smoothing, self.max_scores)
+            return {"loss_inst": index_loss(rows, self.images.weight, images, *options)}

@@ -43,6 +43,21 @@ def test_every_view_is_told_from_all_images_but_its_own_one_at_a_time():
     assert losses["loss_inst"].item() == pytest.approx(float(sum(expected) / 12), rel=1e-5)
 
 
+def test_scores_are_float32_under_autocast():
+    """The gradient of the weight is that of the formula over the features, however these were computed."""
+    model = freeze_batch_norm(tiny_model(*OPTIONS, "VIEWS.NUM_SMALL", 0, "DIET.NUM_IMAGES", 9).train())
+    views, images = random_views(3, num_small=0), torch.tensor([4, 0, 7])
+    with torch.autocast("cpu", torch.bfloat16):
+        losses, _ = step(model, views | {"index": images})
+        pairs = torch.stack([views["anchor"], views["positive"]], dim=1).flatten(0, 1)
+        rows = model.pooled(model.backbone, pairs).detach().double()
+    weight = model.images.weight.detach().double().requires_grad_()
+    expected = index_loss(rows, weight, images.repeat_interleave(2), model.label_smoothing, 2**20)
+    (found,) = torch.autograd.grad(losses["loss_inst"], [model.images.weight])
+    (gradient,) = torch.autograd.grad(expected, [weight])
+    assert (found - gradient).norm() < 1e-5 * gradient.norm()
+
+
 def test_diet_has_a_row_for_every_image():
     cfg = tiny_config(*OPTIONS)
     resolve_auto_values(cfg, Facts(images=100))
