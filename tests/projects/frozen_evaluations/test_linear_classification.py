@@ -264,6 +264,13 @@ def test_test_images_that_are_learned_from_are_warned_of(method, pretrained, run
     assert f"{count} of {count} images of toy_classification_train are in toy_classification_train, too" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_validation_images_that_are_learned_from_are_warned_of(pretrained, run_project, caplog):
+    same = f"{SMALL} LINEAR.VALIDATION toy_classification_train"
+    run_project("FrozenEvaluations/linear", same, pretrained / "backbone.pth")
+    assert "toy_classification_train, too: lambda is chosen on what is learned from" in caplog.text
+
+
 def test_a_layer_is_trained_by_the_command(pretrained, run_project):
     options = f"{SMALL} LINEAR.METHOD sgd SOLVER.EPOCHS 2 SOLVER.STEP_EPOCHS '(1,)' SOLVER.IMS_PER_BATCH 16"
     output, results = run_project("FrozenEvaluations/linear", options, pretrained / "backbone.pth")
