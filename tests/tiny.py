@@ -106,6 +106,11 @@ OBJECTS = (  # ObjectMoCo around a pyramid over that backbone: 3 objects of the 
     *("MODEL.ROI_BOX_HEAD.POOLER_SAMPLING_RATIO", 2, "VIEWS.LARGE_SIZE", 64, "VIEWS.SMALL_SIZE", 32),
     *("VIEWS.NUM_SMALL", 2, "OBJECTS.NUM_BOXES", 3, "OBJECTS.CANONICAL_SIZE", 24),
 )
+C4 = (  # the same without a pyramid: res5 of a C4 detector, its batch norm included, is the box head
+    *(*OBJECTS, "MODEL.BACKBONE.NAME", "build_revisit_resnet_backbone", "MODEL.ROI_HEADS.NAME", "Res5NormROIHeads"),
+    *("MODEL.RESNETS.OUT_FEATURES", ["res4"], "MODEL.ROI_HEADS.IN_FEATURES", ["res4"]),
+    *("MODEL.RESNETS.DEPTH", 50, "MODEL.RESNETS.WIDTH_PER_GROUP", 4),
+)
 
 
 def random_objects(batch: int, num_boxes: int = 3, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -61,13 +61,17 @@ def read_set(cfg: CfgNode, name: str) -> LabelledSet:
 
 
 def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -> None:
-    """Raises UserError if a class of the test images has no training image, or the two differ in their classes."""
+    """Raises UserError if a class of the test images has no training image, or, of several labels, all of them, or the
+    two differ in their classes."""
     alike = train.ndim == test.ndim and train.shape[1:] == test.shape[1:]
     expect(alike, f"{names[0]} and {names[1]} have different classes: expected the same")
     if train.ndim == 1:
         missing = np.setdiff1d(test, train)
     else:  # both have to show every class
         missing = np.flatnonzero(~((train == PRESENT).any(axis=0) & (test == PRESENT).any(axis=0)))
+        everywhere = np.flatnonzero((train == PRESENT).all(axis=0)).tolist()
+        alone = f"every image of {names[0]} shows class {', '.join(map(str, everywhere))}"
+        expect(not everywhere, f"{alone}, which nothing tells from others: expected images without it, too")
     expect(not len(missing), f"no image of {' or of '.join(names)} shows class {', '.join(map(str, missing))}")
 
 
@@ -187,3 +191,8 @@ def images_key(records: Records) -> str:
                 text = f"{file_name}\0{place}\0{version(file_name)}\n"
                 digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()
+
+
+def labels_key(targets: np.ndarray) -> str:
+    """A digest of the classes of images, as LabelledSet has them."""
+    return hashlib.sha256(repr(targets.tolist()).encode()).hexdigest()

@@ -114,6 +114,8 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
     rows, targets = cached_features(cfg, backbone, train)
     if validation:
         check_classes(targets, validation.targets, (train.name, validation.name))
+        effect = "lambda is chosen on what is learned from; expected others"
+        warn_of_shared(train.records, train.name, validation.records, validation.name, effect)
         fitted, held = (rows, targets), cached_features(cfg, backbone, validation)
     else:
         kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)

@@ -33,6 +33,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import picture_of, require_record
 from revisit.data.sources.catalog import get_records, share_classes
+from revisit.data.sources.inspection import warn_of_shared
 from revisit.data.sources.labels import VOID, check_size, read_labels
 from revisit.data.sources.records import sample
 from revisit.errors import expect
@@ -99,6 +100,8 @@ def check(cfg: CfgNode) -> list[str]:
     subset = set(options.SUBSET)
     is_known = bool(subset) and subset <= set(classes)
     expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
+    effect = "each region finds itself there; expected others"
+    warn_of_shared(get_records(train), train, get_records(test), test, effect)
     return classes
 
 

@@ -23,7 +23,7 @@ from revisit.progress import progress
 
 from detectron2.config import CfgNode
 
-from .labelled_sets import LabelledSet, image_loader, images_key
+from .labelled_sets import LabelledSet, image_loader, images_key, labels_key
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class LinearTraining:
 
     def __init__(self, cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet):
         self._cfg, self._backbone, self._train, self._test = cfg, backbone, train, test
+        self._labels = [labels_key(data.targets) for data in (train, test)]
         self._frozen = backbone.digest(pixels=True)
         self.layer = nn.Linear(backbone.shape.channels, int(train.targets.max()) + 1).to(cfg.MODEL.DEVICE)
         generator = torch.Generator().manual_seed(cfg.SEED)
@@ -58,7 +59,7 @@ class LinearTraining:
             logger.info(f"epoch {epoch + 1} of {self._cfg.SOLVER.EPOCHS}: {json.dumps(self.history[-1])}")
             content = {name: part.state_dict() for name, part in self._parts.items()}
             with written_whole(state_file) as temporary, open(temporary, "wb") as file:
-                torch.save({**content, "history": self.history, "recipe": self._recipe()}, file)
+                torch.save({**content, "history": self.history, "recipe": self._recipe(), "labels": self._labels}, file)
         return self.history
 
     def _train_epoch(self, epoch: int) -> float:
@@ -107,7 +108,8 @@ class LinearTraining:
         if not path.is_file():
             return
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        if saved["recipe"] != self._recipe():
+        same_labels = saved.get("labels", self._labels) == self._labels  # earlier versions saved none
+        if saved["recipe"] != self._recipe() or not same_labels:
             logger.info(f"{path} was trained with other weights, data or settings: starting again")
             return
         for name, part in self._parts.items():
@@ -116,7 +118,7 @@ class LinearTraining:
         logger.info(f"resuming after epoch {len(self.history)} of {path}")
 
     def _recipe(self) -> str:
-        """Everything that the result depends on, as text."""
+        """Everything that the result depends on, as text, but for the labels."""
         kept = self._cfg.clone()
         kept.defrost()
         kept.OUTPUT_DIR = ""

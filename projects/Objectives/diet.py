@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from revisit.errors import expect
 from revisit.keys import SHARE, declare, integer
 from revisit.modeling.bn_groups import whole_batch
 from revisit.modeling.grouped_batch_norm import group_batch_norm
+from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 
 from detectron2.config import CfgNode
@@ -62,12 +64,21 @@ class DIET(Pretraining):
         self.label_smoothing, self.max_scores = cfg.DIET.LABEL_SMOOTHING, cfg.DIET.MAX_SCORES
         group_batch_norm([self.backbone], whole_batch(cfg))
 
+    @classmethod
+    def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
+        super().warn(cfg, num_images, share)
+        few = f"DIET.NUM_IMAGES {cfg.DIET.NUM_IMAGES} gives no row to some of the {num_images} images"
+        expect(cfg.DIET.NUM_IMAGES >= num_images, f"{few}: expected as many, or 0")
+
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         passes = all_passes(batch)
         rows = torch.cat([self.pooled(self.backbone, views.flatten(0, 1)) for views in passes])
         images = torch.cat([batch["index"].repeat_interleave(views.shape[1]) for views in passes])
-        if self.watched:
-            first = self.images(rows[: len(passes[0])].detach()).argmax(dim=1)
-            get_event_storage().put_scalar("index_top1", 100 * (first == images[: len(first)]).float().mean().item())
-        options = (self.label_smoothing, self.max_scores)
-        return {"loss_inst": index_loss(rows, self.images.weight, images, *options)}
+        with torch.autocast(self.device.type, enabled=False):
+            rows = at_least_float32(rows)
+            if self.watched:
+                first = self.images(rows[: len(passes[0])].detach()).argmax(dim=1)
+                right = (first == images[: len(first)]).float().mean()
+                get_event_storage().put_scalar("index_top1", 100 * right.item())
+            options = (self.label_smoothing, self.max_scores)
+            return {"loss_inst": index_loss(rows, self.images.weight, images, *options)}

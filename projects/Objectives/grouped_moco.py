@@ -17,7 +17,6 @@ from revisit.modeling.distributed import gather_rows, own_share
 from revisit.modeling.losses.queue_scores import nearest_rows
 from revisit.modeling.meta_arch.knn_moco import KNNMoCo
 from revisit.modeling.meta_arch.moco import Encoded
-from revisit.modeling.queue import AlignedQueue
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
@@ -92,10 +91,10 @@ class GroupedKNNMoCo(KNNMoCo):
             self.group_of_row[self.queue.next_rows(len(groups))] = groups
         super().enqueue(rows)
 
-    def losses(self, encoded: Encoded, queue: AlignedQueue | None = None) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded) -> dict[str, Tensor]:
         """L_inst and, once it has joined, lambda L_nn, on the queues as they are before this step."""
         if not self.has_groups and not self.has_cycle:
-            return super().losses(encoded, queue)
+            return super().losses(encoded)
         groups = self.groups_of(encoded.positives)
         options = {"temperature": self.temperature, "max_scores": self.max_scores}
         with torch.autocast(self.device.type, enabled=False):
@@ -144,8 +143,8 @@ class GroupedKNNMoCo(KNNMoCo):
             nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
             own = own_share(self.pending_keys[-1]["group"])
             is_same = self.group_of_row[nearest] == own[:, None]
-            is_shown = large.any(dim=1)  # rows of objects that are left out are 0
-            values["group_purity"] = 100 * is_same[is_shown].float().mean()
+            if (is_shown := large.any(dim=1)).any():  # rows of objects that are left out are 0
+                values["group_purity"] = 100 * is_same[is_shown].float().mean()
         if "label" in batch and (self.has_groups or self.has_cycle):
             values["counted_purity"] = self._counted_purity(encoded, batch["label"])
         return values

@@ -198,15 +198,18 @@ class ObjectMoCo(KNNMoCo):
         return super().losses(encoded) | weighted
 
     def monitors(self, batch: dict, encoded: ObjectEncoded) -> dict[str, Tensor]:
-        """kNN-MoCo's, of the objects that their positives show, and the share of those."""
+        """kNN-MoCo's, of the objects that their positives show, if any, and the share of those."""
         shown = batch["positive_objects"].isfinite().all(dim=-1)
+        share = {"objects_seen": 100 * shown.float().mean()}
+        if not shown.any():
+            return share
         of_all = (encoded.positives, encoded.positives_g, encoded.anchors)
         of_shown = Encoded(*(rows[shown.flatten()] for rows in of_all))
         labels = {}
         if "label" in batch:
             of_objects = batch["label"][:, None].expand_as(shown)
             labels["label"] = of_objects[shown]
-        return super().monitors(labels, of_shown) | {"objects_seen": 100 * shown.float().mean()}
+        return super().monitors(labels, of_shown) | share
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         return super().feature_map(below(backbone), images)  # without the pyramid, as other methods have it

@@ -26,7 +26,7 @@ def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
         # Torch's, and timm's with an activation in it.
         if not (type(layer) is nn.BatchNorm2d or hasattr(layer, "act")):
             kind = type(layer).__name__
-            wrong = f"the backbone has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d"
+            wrong = f"the network has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d"
             if groups.count > 1:
                 raise UserError(wrong)
         elif groups.splits > 1:

@@ -98,9 +98,9 @@ class MinesNeighbors:
         nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
         return 100 * (self.queue.labels[nearest] == labels[:, None]).float().mean()
 
-    def weighted(self, loss_nn: Tensor) -> Tensor:
-        """lambda * L_nn; L_nn itself is logged as ``loss_nn_raw``."""
-        if self.watched:
+    def weighted(self, loss_nn: Tensor, *, is_logged: bool = True) -> Tensor:
+        """lambda * L_nn; L_nn itself is logged as ``loss_nn_raw``, but for one that has a name of its own."""
+        if self.watched and is_logged:
             get_event_storage().put_scalar("loss_nn_raw", loss_nn.item())
         return self.neighbor_weight * loss_nn
 

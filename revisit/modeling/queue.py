@@ -60,8 +60,8 @@ class AlignedQueue(nn.Module):
     @torch.no_grad()
     def after_enqueue(self, name: str, rows: Tensor) -> Tensor:
         """A copy of the ring ``name``, (K, width), as ``enqueue`` of (n, width) rows will leave it."""
-        ring = getattr(self, name)
-        return ring.index_copy(0, self.next_rows(len(rows)), rows.to(ring.dtype))
+        ring = getattr(self, name).clone()  # index_copy would be another operation under autocast
+        return ring.index_copy_(0, self.next_rows(len(rows)), rows.to(ring.dtype))
 
     def next_rows(self, count: int) -> Tensor:
         """Indices of the oldest rows, (count,) int64, which ``enqueue`` overwrites next."""

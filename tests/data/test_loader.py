@@ -184,11 +184,13 @@ def test_an_unreadable_file_is_replaced_by_the_next_and_reported(cfg, paths, num
     for keys, batch, before in zip(keys_of(cfg, 4), batches, healthy, strict=True):
         expected_errors = []
         for n, (epoch, index) in enumerate(keys):
+            shown = (tried[index][-1] + 1) % 10 if index in tried else index
+            assert batch["index"][n] == shown
             if index not in tried:
                 assert all(torch.equal(batch[name][n], before[name][n]) for name in TENSORS)
                 continue
             expected_errors += [str(paths[each]) for each in tried[index]]
-            views = mapper(read_image(paths[(tried[index][-1] + 1) % 10]), epoch, index)
+            views = mapper(read_image(paths[shown]), epoch, index)
             assert np.array_equal(batch["anchor"][n].movedim(0, -1).numpy(), views["anchor"])
         for error, path in zip(batch["read_errors"], expected_errors, strict=True):
             assert path in error

@@ -44,6 +44,17 @@ def test_queue_holds_the_newest_rows_in_order_of_age(length, batches):
     assert queue.fill_level == kept / length
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_ring_can_be_seen_as_it_will_be_under_autocast_too(dtype):
+    queue = AlignedQueue(7, dtype, keys=3)
+    before, rows = queue.keys.clone(), numbered(5, 4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        seen = queue.after_enqueue("keys", rows)
+    assert torch.equal(queue.keys, before) and seen.dtype == dtype
+    queue.enqueue(keys=rows)
+    assert torch.equal(queue.keys, seen)
+
+
 def test_queue_travels_in_the_state_dict_with_its_pointer():
     queue, copy = AlignedQueue(7, keys=3), AlignedQueue(7, keys=3)
     queue.enqueue(keys=numbered(0, 5, 3))

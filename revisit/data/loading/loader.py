@@ -36,7 +36,7 @@ class ViewBatch(TypedDict, total=False):
     positive: torch.Tensor  # (B, C, H, W)
     small: torch.Tensor  # (B, N, C, h, w)
     deferred: Callable  # what the mapper leaves to the device, until ``finish``
-    index: torch.Tensor  # (B,) int64, of the image in the data sets together
+    index: torch.Tensor  # (B,) int64, of the image that is shown, in the data sets together
     label: torch.Tensor  # (B,) int64, for monitors alone
     num_fallbacks: int  # crops that missed their constraint
     read_errors: list[str]  # one message for each unreadable file, which a neighbour replaced
@@ -70,8 +70,8 @@ class ViewDataset(Dataset):
         self._begin(keys)
         tensors = {name: _empty((len(keys), *shape)) for name, shape in self._mapper.shapes.items()}
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        views, labels = [], []
-        batch = ViewBatch(index=torch.tensor([index for _, index in keys]), num_fallbacks=0, read_errors=[])
+        views, labels, shown = [], [], []
+        batch = ViewBatch(num_fallbacks=0, read_errors=[])
         for n, (epoch, index) in enumerate(keys):
             room = {name: array[n] for name, array in arrays.items()}
             record, of_image, failed = read_or_next(self.records, index, partial(self._views_of, epoch, index, room))
@@ -79,6 +79,8 @@ class ViewDataset(Dataset):
             batch["num_fallbacks"] += of_image["boxes"].num_fallbacks
             views.append(of_image)
             labels.append(record.get("label"))
+            shown.append((index + len(failed)) % len(self.records))
+        batch["index"] = torch.tensor(shown)
         batch.update({name: tensor.movedim(-1, -3) for name, tensor in tensors.items()})
         for name in views[0]["annotations"]:
             batch[name] = torch.from_numpy(np.stack([of_image["annotations"][name] for of_image in views]))

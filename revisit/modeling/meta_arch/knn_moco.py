@@ -40,7 +40,7 @@ class KNNMoCo(MinesNeighbors, MoCo):
             options |= {"positives_g": rows, "queue_g": mined, "num_neighbors": self.num_neighbors}
         losses = contrastive_losses(encoded.positives, encoded.anchors, queue.keys, **options)
         if "loss_nn" in losses:
-            losses["loss_nn"] = self.weighted(losses["loss_nn"])
+            losses["loss_nn"] = self.weighted(losses["loss_nn"], is_logged=queue is self.queue)
         return losses
 
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:

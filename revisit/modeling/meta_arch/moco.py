@@ -76,7 +76,7 @@ class MoCo(KeepsKeys, Pretraining):
         groups = bn_groups(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size(), self.backbone)
         self.shuffle_bn = options.SHUFFLE_BN and groups is not None and groups.count > 1
         if groups:
-            group_batch_norm([self.backbone, self.momentum_backbone], groups)
+            group_batch_norm(list(self.children()), groups)  # also those before the head
         self.queue = AlignedQueue(options.QUEUE_SIZE, getattr(torch, options.QUEUE_DTYPE), **self.queue_widths())
 
     def build_before_head(self, cfg: CfgNode) -> int:

@@ -113,6 +113,12 @@ def test_classes_that_cannot_be_scored_are_refused(train, test):
     refused("train_set|test_set", check_classes, np.array(train), np.array(test), ("train_set", "test_set"))
 
 
+def test_a_class_that_every_training_image_shows_is_refused():
+    train, test = np.array([[1, -1], [1, 1]]), np.array([[1, 1], [-1, 1]])
+    refused("every image of train_set shows class 0", check_classes, train, test, ("train_set", "test_set"))
+    check_classes(np.array([[1, -1], [0, 1]]), test, ("train_set", "test_set"))
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_logistic_regression_reports_its_path_and_features_are_computed_once(pretrained, run_project):
     output, results = run_project("FrozenEvaluations/linear", SMALL, pretrained / "backbone.pth")
@@ -209,7 +215,7 @@ def train_layer():
     cfg = tiny_config("SOLVER.EPOCHS", 3, "SOLVER.STEP_EPOCHS", (2,), "SOLVER.IMS_PER_BATCH", 8)
     cfg.LINEAR.IMAGE_SIZE = 32
 
-    def make(epochs=3, *options):
+    def make(epochs=3, *options, targets=targets):
         cfg.SOLVER.EPOCHS = epochs
         cfg.merge_from_list(list(options))
         data = LabelledSet("noise", records, targets)
@@ -231,6 +237,15 @@ def test_sgd_resumes_where_it_was_stopped(train_layer, tmp_path):
     assert torch.equal(again.layer.weight, whole.layer.weight) and torch.equal(again.layer.bias, whole.layer.bias)
 
 
+def test_corrected_labels_of_the_same_images_are_learned_and_a_state_without_labels_is_resumed(train_layer, tmp_path):
+    before = train_layer().run(tmp_path)
+    assert train_layer(targets=np.arange(20) // 5).run(tmp_path) != before
+    of_earlier_version = torch.load(tmp_path / "sgd.pth")
+    del of_earlier_version["labels"]
+    torch.save(of_earlier_version, tmp_path / "sgd.pth")
+    assert train_layer().run(tmp_path) == of_earlier_version["history"]
+
+
 def test_the_loss_of_an_epoch_is_the_mean_over_images_whatever_the_batches(train_layer, tmp_path):
     """At a rate of 0, so that all batches see the same layer; 20 images are two batches of 8 and one of 4."""
     losses = []
@@ -247,6 +262,13 @@ def test_test_images_that_are_learned_from_are_warned_of(method, pretrained, run
     run_project("FrozenEvaluations/linear", f"{SMALL} {same}", pretrained / "backbone.pth")
     count = len(get_records("toy_classification_train"))
     assert f"{count} of {count} images of toy_classification_train are in toy_classification_train, too" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_validation_images_that_are_learned_from_are_warned_of(pretrained, run_project, caplog):
+    same = f"{SMALL} LINEAR.VALIDATION toy_classification_train"
+    run_project("FrozenEvaluations/linear", same, pretrained / "backbone.pth")
+    assert "toy_classification_train, too: lambda is chosen on what is learned from" in caplog.text
 
 
 def test_a_layer_is_trained_by_the_command(pretrained, run_project):

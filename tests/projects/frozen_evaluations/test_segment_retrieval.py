@@ -115,6 +115,12 @@ def test_an_oracle_retrieves_every_pixel_and_shuffled_labels_fall_to_chance(run_
     assert run_project("FrozenEvaluations/retrieval", f"{options}.SHUFFLE_LABELS True")[1]["mIoU_11"] < 10
 
 
+def test_test_images_that_are_labelled_ones_too_are_warned_of(run_project, caplog):
+    same = "DATASETS.TEST \"('toy_voc_sem_seg_train_aug',)\" SEGMENT_RETRIEVAL.REGIONS truth"
+    run_project("FrozenEvaluations/retrieval", f"{SMALL} {same} SEGMENT_RETRIEVAL.FEATURES oracle")
+    assert "are in toy_voc_sem_seg_train_aug, too: each region finds itself there" in caplog.text
+
+
 def test_a_backbone_names_the_regions_of_toy_scenes(run_project, pretrained):
     output, results = run_project("FrozenEvaluations/retrieval", SMALL, pretrained / "backbone.pth")
     assert 0 < results["mIoU_11"] < 100 and "K-means 15" in results["protocol"]

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
+from trees import refused
 
 from projects.Objectives.diet import index_loss
-from revisit.keys import Facts, resolve_auto_values
+from revisit.keys import Facts, network_of, resolve_auto_values
 
 OPTIONS = ("MODEL.META_ARCHITECTURE", "DIET", "VIEWS.NUM_SMALL", 2)
 
@@ -42,8 +43,29 @@ def test_every_view_is_told_from_all_images_but_its_own_one_at_a_time():
     assert losses["loss_inst"].item() == pytest.approx(float(sum(expected) / 12), rel=1e-5)
 
 
+def test_scores_are_float32_under_autocast():
+    """The gradient of the weight is that of the formula over the features, however these were computed."""
+    model = freeze_batch_norm(tiny_model(*OPTIONS, "VIEWS.NUM_SMALL", 0, "DIET.NUM_IMAGES", 9).train())
+    views, images = random_views(3, num_small=0), torch.tensor([4, 0, 7])
+    with torch.autocast("cpu", torch.bfloat16):
+        losses, _ = step(model, views | {"index": images})
+        pairs = torch.stack([views["anchor"], views["positive"]], dim=1).flatten(0, 1)
+        rows = model.pooled(model.backbone, pairs).detach().double()
+    weight = model.images.weight.detach().double().requires_grad_()
+    expected = index_loss(rows, weight, images.repeat_interleave(2), model.label_smoothing, 2**20)
+    (found,) = torch.autograd.grad(losses["loss_inst"], [model.images.weight])
+    (gradient,) = torch.autograd.grad(expected, [weight])
+    assert (found - gradient).norm() < 1e-5 * gradient.norm()
+
+
 def test_diet_has_a_row_for_every_image():
     cfg = tiny_config(*OPTIONS)
     resolve_auto_values(cfg, Facts(images=100))
     assert cfg.DIET.NUM_IMAGES == 100
     assert tiny_model(*OPTIONS, "DIET.NUM_IMAGES", 100).images.weight.shape == (100, FEATURE_DIM)
+
+
+def test_fewer_rows_than_images_are_refused():
+    cfg = tiny_config(*OPTIONS, "DIET.NUM_IMAGES", 9)
+    network_of(cfg).warn(cfg, 9, 8)
+    refused("NUM_IMAGES 9 gives no row to some of the 10 images: expected as many", network_of(cfg).warn, cfg, 10, 8)

@@ -153,8 +153,17 @@ def test_objects_have_the_groups_of_their_images():
         model.enqueue_pending_keys()
     assert model.group_of_row[:20].tolist() == [7 + n // 5 for n in range(20)]
     assert {"group_purity", "cycle_kept", "objects_seen"} <= storage.histories().keys()
+    views["positive_objects"][:] = torch.nan
+    assert "group_purity" not in step(model, views)[1].histories()  # of objects that no positive shows
     cfg = tiny_config(*options, "OBJECTS.IMAGE_WEIGHT", 1.0)
     assert "OBJECTS.IMAGE_WEIGHT 1.0: groups are of one queue: expected 0.0" in refusal(network_of(cfg).check, cfg, 4)
+
+
+def test_objects_without_groups_have_the_losses_of_objects():
+    views = random_views(4, large=64, small=32, num_small=2) | random_objects(4)
+    grouped = tiny_model(*OBJECTS, "MODEL.META_ARCHITECTURE", "GroupedObjectMoCo").train()
+    losses, expected = step(grouped, views)[0], step(tiny_model(*OBJECTS).train(), views)[0]
+    assert losses == expected and expected["loss_nn"] > 0
 
 
 def test_the_purity_of_objects_is_by_the_class_of_their_image():

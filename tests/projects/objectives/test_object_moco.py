@@ -9,6 +9,7 @@ from checkpoints import load_into, run_checkpoint, write_converted
 from methods import assert_momentum_networks_follow, assert_shuffled_keys_come_back_in_order
 from runs import assert_numbers_are_explained, assert_resumes, load, train
 from tiny import (
+    C4,
     FEATURE_DIM,
     LEVELS,
     OBJECTS,
@@ -147,7 +148,9 @@ def test_losses_and_all_gradients_equal_loops_in_float64():
 def test_objects_without_a_place_are_left_out_and_a_batch_of_them_alone_moves_nothing():
     model, views = object_moco("NEIGHBORS.WEIGHT", 0.0), views_of(2)
     views["positive_objects"][:] = torch.nan
-    losses, _ = step(model, views)
+    losses, storage = step(model, views | {"label": torch.arange(len(views["anchor"]))})
+    logged = {name: history.latest() for name, history in storage.histories().items()}
+    assert all(map(math.isfinite, logged.values())) and logged["objects_seen"] == 0 and "contrast_top1" not in logged
     sum(losses.values()).backward()
     assert losses["loss_inst"].item() == pytest.approx(math.log(51))
     assert all(not p.grad.any() for p in model.parameters() if p.requires_grad)  # and each takes part, for DDP
@@ -156,7 +159,9 @@ def test_objects_without_a_place_are_left_out_and_a_batch_of_them_alone_moves_no
 def test_losses_of_images_are_those_of_knn_moco_beside_the_objects():
     model = freeze_batch_norm(object_moco("OBJECTS.IMAGE_WEIGHT", 0.5))
     views = views_of(3)
-    losses, _ = step(model, views)
+    losses, storage = step(model, views)
+    logged = [value for value, _ in storage.history("loss_nn_raw").values()]
+    assert logged == pytest.approx([losses["loss_nn"].item() / 0.4])  # whose curve has no losses of images in it
     alone, _ = step(freeze_batch_norm(object_moco()), views)
     assert {name: losses[name].item() for name in alone} == pytest.approx({n: x.item() for n, x in alone.items()})
     below, momentum = model.backbone.bottom_up, model.momentum_backbone.bottom_up
@@ -283,14 +288,11 @@ def test_a_detector_with_another_pyramid_is_refused_by_name(tmp_path):
 
 
 def test_objects_over_res4_teach_a_c4_detector_its_res5_too(tmp_path):
-    c4 = (*OBJECTS, "MODEL.BACKBONE.NAME", "build_revisit_resnet_backbone", "MODEL.ROI_HEADS.NAME", "Res5NormROIHeads")
-    c4 += ("MODEL.RESNETS.OUT_FEATURES", ["res4"], "MODEL.ROI_HEADS.IN_FEATURES", ["res4"])
-    c4 += ("MODEL.RESNETS.DEPTH", 50, "MODEL.RESNETS.WIDTH_PER_GROUP", 4)
-    losses, _ = step(model := tiny_model(*c4).train(), views_of(2))
+    losses, _ = step(model := tiny_model(*C4).train(), views_of(2))
     sum(losses.values()).backward()
     assert model.row_dim == FEATURE_DIM and model.roi_heads.res5[0].conv1.weight.grad.any()
-    content = pretrained(*c4)
-    c4 += ("MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.RPN.IN_FEATURES", ["res4"])
+    content = pretrained(*C4)
+    c4 = (*C4, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.RPN.IN_FEATURES", ["res4"])
     loaded = load_into(tiny_config(*c4), write_converted(content, tmp_path / "objects.pth")).state_dict()
     learned = {name: value for name, value in content["model"].items() if name.startswith(("backbone.", "roi_heads."))}
     assert all(torch.equal(loaded[name], value) for name, value in learned.items() if "res5.norm" not in name)
