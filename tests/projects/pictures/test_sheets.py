@@ -226,6 +226,19 @@ def test_metrics_skip_torn_lines_and_repeated_iterations(tmp_path, torn):
     assert read_metrics(tmp_path / "metrics.json") == {"loss_inst": [(0, 5.0), (1, expected), (2, 3.0)]}
 
 
+def test_metrics_of_steps_that_a_resumed_run_has_not_taken_again_are_left_out(tmp_path):
+    """Scores of earlier iterations, which a writer may add later, step back nothing."""
+    training = [{"iteration": n, "total_loss": loss} for n, loss in ((19, 5.0), (39, 9.0), (59, 99.0), (19, 4.0))]
+    scores = [{"iteration": n, "knn_top1": score} for n, score in ((9, 1.0), (29, 2.0), (29, 3.0))]
+    lines = [*training[:2], *scores[:2], *training[2:], {"iteration": 39, "total_loss": 3.0}, scores[2]]
+    (tmp_path / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    expected = {"total_loss": [(19, 4.0), (39, 3.0)], "knn_top1": [(9, 1.0), (29, 3.0)]}
+    assert read_metrics(tmp_path / "metrics.json") == expected
+    (tmp_path / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines[:-2]))
+    expected = {"total_loss": [(19, 4.0)], "knn_top1": [(9, 1.0)]}
+    assert read_metrics(tmp_path / "metrics.json") == expected
+
+
 def test_curves_have_no_empty_panels(tmp_path):
     pictures, more = [], {"contrast_top1": 3.0, "lr": 0.1}
     two = {"loss_inst": 5.0, "knn_top1": 12.0}
