@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from projects.Reports.collect import NumberedRuns, Point, ReportedRun
-from projects.Reports.main_score import direction, pretraining_scores
+from projects.Reports.main_score import direction, is_of_class, pretraining_scores
 from revisit.files import read_yaml
 
 LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")
@@ -53,7 +53,7 @@ def _groups(metrics: list[str]) -> dict[str, dict[str, Sequence[str]]]:
     others = {name: (name, "") for name in metrics if name not in TITLES}
     losses = {name: plot for name, plot in others.items() if "loss" in name and "/" not in name}
     scores = {name: plot for name, plot in others.items() if is_score(name)}
-    rest = {name: plot for name, plot in others.items() if "-" not in name and name not in losses | scores}
+    rest = {name: plot for name, plot in others.items() if not is_of_class(name) and name not in losses | scores}
     return KNOWN | {"Losses": KNOWN["Losses"] | losses, "Scores": KNOWN["Scores"] | scores, FOLDED: rest}
 
 
@@ -80,7 +80,7 @@ def constants(runs: NumberedRuns) -> dict[str, list[float]]:
     """The values of metrics that have no plot because no run has two of them; those of classes are left out."""
     values: dict[str, list[float]] = {}
     for name in _metrics(runs):
-        if "-" in name or _changes(name, runs):
+        if is_of_class(name) or _changes(name, runs):
             continue
         series = [run.series[name] for _, run in runs if name in run.series]
         last = [value for *_, (_, value) in series]
@@ -108,11 +108,8 @@ def thinned(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def is_score(name: str) -> bool:
-    """Whether a metric is a score of a data set as a whole; a dash stands before a class's name."""
-    if name.startswith(TOP1):
-        return True
-    of_class, counts = "-" in name, name.startswith(COUNTERS)
-    return "/" in name and not of_class and not counts
+    """Whether a metric is a score of a data set as a whole."""
+    return name.startswith(TOP1) or ("/" in name and not is_of_class(name) and not name.startswith(COUNTERS))
 
 
 def best_before(name: str, points: list[Point]) -> Point | None:

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 from projects.Reports.collect import NumberedRuns, Point, ReportedRun
 from projects.Reports.main_score import pretraining_scores, scores_of_network
-from revisit.keys import DETECTORS, dotted_keys
+from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import methods
 from revisit.plugins import load_plugins
+
+from detectron2.evaluation.testing import flatten_results_dict
 
 
 class RunKind(NamedTuple):
@@ -79,9 +81,9 @@ def _kind_of(run: ReportedRun) -> RunKind:
 
 
 def _evaluated(run: ReportedRun) -> dict[str, float]:
-    """The numbers of a run's evaluation.json, by their names with slashes."""
-    values = dotted_keys(_content_of("evaluation.json", run))
-    return {key.replace(".", "/"): value for key, value in values.items() if isinstance(value, int | float)}
+    """The numbers of a run's evaluation.json, by their names in metrics.json."""
+    values = flatten_results_dict(_content_of("evaluation.json", run))
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 def _content_of(name: str, run: ReportedRun) -> dict:

@@ -15,6 +15,7 @@ from PIL import Image
 from projects.Reports import page
 from projects.Reports.charts import COLORS, constants, line_of, make_plots, thinned
 from projects.Reports.collect import collect
+from projects.Reports.kinds import by_kind, main_scores
 
 
 def body(html: str) -> str:
@@ -60,6 +61,22 @@ def test_there_is_a_plot_for_every_metric_that_some_run_has(tmp_path):
     assert (one["name"], one["x"], one["y"]) == ("a", [19, 39, 59], [5.81, 5.61, 5.41]) and other["x"] == [19, 39]
     # More runs than colours are told apart by dashes.
     assert [line_of(number) for number in (0, 8)] == [{"color": COLORS[0], "dash": dash} for dash in ("solid", "dash")]
+
+
+def test_scores_of_several_data_sets_have_a_column_and_a_plot_each_whatever_their_names(tmp_path):
+    """Also where evaluation.json has them too: a dot, and a dash, are parts of the name."""
+    run = make_run(tmp_path / "run", config="MODEL:\n  META_ARCHITECTURE: GeneralizedRCNN\n")
+    names = ["voc:/data/my-boxes.v2:test", "own"]
+    with open(run / "metrics.json", "a") as file:
+        for iteration in (29, 59):
+            scores = {f"{name}/{score}": iteration for name in names for score in ("bbox/AP", "bbox/AP-a.b")}
+            file.write(json.dumps({"iteration": iteration, **scores, "grad-norm": iteration}) + "\n")
+    (run / "evaluation.json").write_text(json.dumps({name: {"bbox": {"AP": 59.0, "AP-a.b": 1.0}} for name in names}))
+    (found,) = collect([run])[0]
+    (kind,) = by_kind([found])
+    assert main_scores(kind, [found]) == [f"{name}/bbox/AP" for name in names]
+    plots = {group: [title for title, *_ in drawn] for group, drawn in make_plots([(0, found)]).items()}
+    assert plots["Scores"][1:] == [f"{name}/bbox/AP" for name in names] and plots["Other numbers"] == ["grad-norm"]
 
 
 def test_what_is_said_of_a_queue_is_said_of_methods_with_one_alone(tmp_path):
