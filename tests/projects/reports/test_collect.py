@@ -28,6 +28,8 @@ def test_half_a_run_says_so_and_why(tmp_path):
     assert all(state.so_far and state.kind == "unfinished" for state in states)
     for state, words in zip(states, ("40 of 60", "60 of 60", "40 iterations", "60 of 100"), strict=True):
         assert words in state.text
+    lacking = ["no model_final" in state.text for state in states], ["model_final.pth is damaged" in states[1].text]
+    assert lacking == ([True, False, True, False], [True])
     assert "earlier_run_1" in states[2].notes[0] and "had finished 40" in states[3].text
 
 
