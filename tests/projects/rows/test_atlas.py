@@ -136,6 +136,9 @@ def test_columns_of_a_file_are_found_by_name(table, tmp_path):
     (tmp_path / "more.csv").write_text("file_name,split\nother.png,train\n")
     with pytest.raises(UserError, match="names none of the 30 files"):
         columns_of(table, tmp_path / "more.csv")
+    (tmp_path / "more.csv").write_text("file_name,place\n000.png,Kiel, by the sea\n")
+    with pytest.raises(UserError, match="line 2 has more than 2 values"):
+        columns_of(table, tmp_path / "more.csv")
 
 
 @pytest.mark.parametrize("name", ["{folder}/000.png", "photos/a/000.png", "a/000.png"])
