@@ -1,6 +1,7 @@
 """What a report says of metrics: for each a small plot with a line for each run, as plotly's script takes them; which
 are scores, which value was the best, how fast the run was."""
 
+import html
 import math
 import statistics
 from collections.abc import Sequence
@@ -132,6 +133,11 @@ def speed(run: ReportedRun) -> float | None:
     return statistics.median(warm)
 
 
+def escaped(name: str) -> str:
+    """A name that plotly shows as it is: it takes <...> for a style, and &lt; for a sign."""
+    return html.escape(name, quote=False)
+
+
 def _lines(metric: str, runs: NumberedRuns) -> list[dict]:
     """Plotly's traces, one for each run that has the metric."""
     traces = []
@@ -143,7 +149,7 @@ def _lines(metric: str, runs: NumberedRuns) -> list[dict]:
         trace = {
             "x": [iteration for iteration, _ in points],
             "y": [float(f"{value:.6g}") for _, value in points],
-            "name": run.name,
+            "name": escaped(run.name),
             # A single point makes no line, and scores are few enough to be seen one by one.
             "mode": "lines+markers" if len(points) < FEW_TO_MARK else "lines",
             "line": {**line_of(number), "width": width},

@@ -15,7 +15,9 @@ from PIL import Image
 from projects.Reports import page
 from projects.Reports.charts import COLORS, constants, line_of, make_plots, thinned
 from projects.Reports.collect import collect
+from projects.Reports.detections import lines_of
 from projects.Reports.kinds import by_kind, main_scores
+from projects.Reports.matching import Curve
 
 
 def body(html: str) -> str:
@@ -180,6 +182,25 @@ def test_names_from_folders_and_files_are_no_html(tmp_path):
         file.write('{"iteration": 60, "loss_</script><script>alert(2)": NaN}\n')
     html = body(page.render(*collect([folder])))
     assert "<script>alert" not in html and "<img src=x" not in html and "&lt;i&gt;" in html
+
+
+POINT = """<pre id="seen"></pre><script>
+window.addEventListener("load", () => {
+  const place = document.querySelector(".curve");
+  Plotly.Fx.hover(place, [0, 1].map((curveNumber) => ({ curveNumber, pointNumber: 1 })));
+  const show = () => { document.getElementById("seen").textContent = JSON.stringify(place.textContent); };
+  setTimeout(show, 300);
+});
+</script></body>"""
+
+
+def test_a_plot_names_its_lines_as_their_folders_are_called(tmp_path):
+    names = ["lr<b>0.1", "lr <0.1> &amp; x"]
+    written = page.render(*collect([make_run(tmp_path / name) for name in names]))
+    (tmp_path / "report.html").write_text(written)
+    seen = seen_in_browser(tmp_path / "report.html", POINT)
+    assert all(name in seen for name in names)
+    assert lines_of([("a<b>", Curve(np.ones(1), np.ones(1), np.ones(1)))])[0]["name"] == "a&lt;b&gt;"
 
 
 def test_folders_with_next_to_nothing_make_a_page(tmp_path):
