@@ -16,7 +16,7 @@ class RunKind(NamedTuple):
 
     title: str
     architectures: tuple[str, ...] = ()  # of MODEL.META_ARCHITECTURE
-    scores: tuple[str, ...] = ()  # what its runs are about; before them may stand the name of a data set
+    scores: tuple[str, ...] = ()  # what its runs are about; the name of a data set may come before, or follow
 
 
 def _main_score(architecture: str) -> str:
@@ -53,7 +53,7 @@ def main_scores(kind: RunKind, runs: list[ReportedRun]) -> list[str]:
     names = dict.fromkeys(name for run in runs for name in (*run.series, *_evaluated(run)))
     shown = []
     for score in kind.scores:
-        shown += [name for name in names if f"/{name}".endswith(f"/{score}")]
+        shown += [name for name in names if f"/{name}".endswith(f"/{score}") or name.startswith(f"{score}/")]
     return shown
 
 

@@ -81,6 +81,15 @@ def test_scores_of_several_data_sets_have_a_column_and_a_plot_each_whatever_thei
     assert plots["Scores"][1:] == [f"{name}/bbox/AP" for name in names] and plots["Other numbers"] == ["grad-norm"]
 
 
+def test_a_pretraining_that_is_judged_on_two_sets_has_a_column_for_each(tmp_path):
+    run = make_run(tmp_path / "run", config="MODEL:\n  META_ARCHITECTURE: KNNMoCo\n")
+    names = ["knn_top1/folder:/own-set", "knn_top1/toy", "linear_top1/toy"]
+    (run / "metrics.json").write_text(json.dumps({"iteration": 59, **dict.fromkeys(names, 31.25)}) + "\n")
+    found = collect([run])
+    (kind,) = by_kind(found[0])
+    assert main_scores(kind, found[0]) == names and "31.25 31.25 31.25" in text(page.render(*found))
+
+
 def test_what_is_said_of_a_queue_is_said_of_methods_with_one_alone(tmp_path):
     notes = []
     for methods in (["MoCo", "KNNMoCo"], ["SimCLR"], ["MoCo", "SimCLR"]):
