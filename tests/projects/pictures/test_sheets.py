@@ -70,6 +70,16 @@ def test_text_stays_inside_the_sheet(tmp_path):
         assert (border == 255).all()
 
 
+def test_a_sheet_shows_the_place_of_a_url_alone(tmp_path):
+    """Weights, data sets and images may be named by what opens them."""
+    sheets = []
+    for opened_by in ("", "?X-Amz-Signature=SECRET"):
+        place = f"https://host/a.pth{opened_by}"
+        row = SheetRow([noise(90, 400)], [place])
+        sheets.append(saved(tmp_path / "s.png", [row], title=place, subtitle=f"weights {place}"))
+    assert np.array_equal(*sheets)
+
+
 def test_the_legend_shows_each_colour_once(tmp_path):
     grey = np.full((40, 300, 3), 128, np.uint8)
     rows = [SheetRow([grey], legend={1: ("cat", RED)}), SheetRow([grey], legend={1: ("cat", RED), 4: ("dog", BLUE)})]
