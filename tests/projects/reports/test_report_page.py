@@ -212,6 +212,15 @@ def test_a_plot_names_its_lines_as_their_folders_are_called(tmp_path):
     assert lines_of([("a<b>", Curve(np.ones(1), np.ones(1), np.ones(1)))])[0]["name"] == "a&lt;b&gt;"
 
 
+def test_what_opens_a_url_is_on_no_page(tmp_path):
+    """A run of Detectron2's own trainer writes it."""
+    signed = "https://me:SECRET@host/a.pth?X-Amz-Signature=SECRET"
+    run = make_run(tmp_path / "run", config=f"MODEL:\n  WEIGHTS: {signed}\nDATASETS:\n  TRAIN: ['{signed}']\n")
+    (run / "evaluation.json").write_text(json.dumps({"weights": signed, "of": [signed]}))
+    html = body(page.render(*collect([run])))
+    assert "SECRET" not in html and "https://host/a.pth" in html
+
+
 def test_folders_with_next_to_nothing_make_a_page(tmp_path):
     make_run(tmp_path / "empty", 0)
     (tmp_path / "study").mkdir()
