@@ -11,7 +11,7 @@ from tiny import random_views, tiny_config, tiny_model
 from trees import refused
 
 from projects.Pictures import pretraining_sheets
-from projects.Pictures.curves import plot_curves
+from projects.Pictures.curves import plot_curves, saved_plot
 from projects.Pictures.pretraining_sheets import (
     ANCHOR,
     GREEN,
@@ -247,6 +247,14 @@ def test_metrics_of_steps_that_a_resumed_run_has_not_taken_again_are_left_out(tm
     (tmp_path / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines[:-2]))
     expected = {"total_loss": [(19, 4.0)], "knn_top1": [(9, 1.0)]}
     assert read_metrics(tmp_path / "metrics.json") == expected
+
+
+def test_names_in_a_plot_are_no_formulas(tmp_path):
+    name = "coin_$1_$2"
+    with saved_plot(tmp_path / "plot.png", title=name) as (axis,):
+        axis.plot([1, 2], label=name)
+        axis.set(xlabel=name, ylabel=name, title=name, xscale="log")
+    assert cv2.imread(str(tmp_path / "plot.png")).std() > 10
 
 
 def test_curves_have_no_empty_panels(tmp_path):
