@@ -90,8 +90,8 @@ def constants(runs: NumberedRuns) -> dict[str, list[float]]:
 
 
 def _changes(name: str, runs: NumberedRuns) -> bool:
-    """Whether any of the runs has two values of a metric."""
-    values = ({value for _, value in run.series.get(name, ())} for _, run in runs)
+    """Whether any of the runs has two values of a metric; what is undefined (NaN) is none."""
+    values = ({value for _, value in run.series.get(name, ()) if not math.isnan(value)} for _, run in runs)
     return any(len(of_run) > 1 for of_run in values)
 
 

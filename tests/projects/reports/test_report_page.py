@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 import shutil
 
@@ -88,6 +89,18 @@ def test_a_pretraining_that_is_judged_on_two_sets_has_a_column_for_each(tmp_path
     found = collect([run])
     (kind,) = by_kind(found[0])
     assert main_scores(kind, found[0]) == names and "31.25 31.25 31.25" in text(page.render(*found))
+
+
+def test_a_score_that_is_never_defined_has_no_empty_plot(tmp_path):
+    """As COCO's AP of small boxes where there are none."""
+    run = make_run(tmp_path / "run")
+    with open(run / "metrics.json", "a") as file:
+        for iteration in (29, 59):
+            scores = {"bbox/APs": math.nan, "bbox/APl": iteration, "bbox/APm": math.nan if iteration > 30 else 1.0}
+            file.write(json.dumps({"iteration": iteration, **scores}) + "\n")
+    numbered = list(enumerate(collect([run])[0]))
+    assert [title for title, *_ in make_plots(numbered)["Scores"]] == ["kNN top-1, %", "bbox/APl"]
+    assert {"bbox/APs", "bbox/APm"} < constants(numbered).keys()
 
 
 def test_what_is_said_of_a_queue_is_said_of_methods_with_one_alone(tmp_path):
