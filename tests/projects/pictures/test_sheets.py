@@ -165,6 +165,16 @@ def test_the_view_sheet_shows_what_training_sees(tmp_path, write_pictures, sheet
     assert cv2.imread(str(tmp_path / "views.png")).shape[1] > 7 * TILE
 
 
+def test_the_view_sheet_is_of_all_data_sets_with_the_views_of_the_run(tmp_path, write_pictures, sheets):
+    paths = [write_pictures(tmp_path / name, count)[-1] for name, count in (("photos", 9), ("more", 3))]
+    cfg = config(tmp_path / "photos")
+    cfg.DATASETS.TRAIN = (*cfg.DATASETS.TRAIN, f"folder:{tmp_path / 'more'}")
+    pretraining_sheets.save_view_sheet(cfg, tmp_path / "views.png")
+    (rows,) = sheets
+    last = ViewMapper.from_config(cfg)(read_image(paths[-1]), 0, 11)
+    assert len(rows) == 8 and np.array_equal(rows[-1].tiles[1][4:-4, 4:-4], last["anchor"][4:-4, 4:-4])
+
+
 def test_a_sheet_without_readable_images_is_refused(tmp_path, write_pictures, sheets):
     paths = write_pictures(tmp_path / "photos", 3)
     paths[1].write_bytes(b"not a picture")
