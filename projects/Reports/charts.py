@@ -62,8 +62,7 @@ def _holds_for(methods: Sequence[str], metric: str, runs: NumberedRuns) -> bool:
     """Whether all runs that have the metric are of these methods; none named are all."""
     if not methods:
         return True
-    drawn = {run.config.get("MODEL.META_ARCHITECTURE") for _, run in runs if metric in run.series}
-    return drawn <= set(methods)
+    return all(run.config.get("MODEL.META_ARCHITECTURE") in methods for _, run in runs if metric in run.series)
 
 
 def _metrics(runs: NumberedRuns) -> list[str]:

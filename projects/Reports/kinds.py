@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from projects.Reports.collect import NumberedRuns, Point, ReportedRun
 from projects.Reports.main_score import pretraining_scores, scores_of_network
+from revisit.checkpoint.metrics_file import is_number
 from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import methods
 from revisit.plugins import load_plugins
@@ -83,7 +84,7 @@ def _kind_of(run: ReportedRun) -> RunKind:
 def _evaluated(run: ReportedRun) -> dict[str, float]:
     """The numbers of a run's evaluation.json, by their names in metrics.json."""
     values = flatten_results_dict(_content_of("evaluation.json", run))
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return {name: value for name, value in values.items() if is_number(value)}
 
 
 def _content_of(name: str, run: ReportedRun) -> dict:

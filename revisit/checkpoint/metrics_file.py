@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 from revisit.errors import UserError, expect
@@ -26,7 +27,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
         is_of_iteration = isinstance(values, dict) and isinstance(values.get("iteration"), int)
         expect(is_of_iteration, f"{path}: {line[:100]!r}: expected lines with an iteration and its metrics")
         iteration = values.pop("iteration")
-        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        numbers = {name: value for name, value in values.items() if is_number(value)}
         if OF_TRAINING in numbers:
             if iteration < trained:
                 series = {name: _until(iteration, values) for name, values in series.items()}
@@ -38,6 +39,11 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 def _until(iteration: int, values: dict[int, float]) -> dict[int, float]:
     return {n: value for n, value in values.items() if n <= iteration}
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of JSON is a number that a float holds: its whole numbers may have any length."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
 
 
 def last_metric(folder: Path, name: str) -> float:

@@ -139,6 +139,15 @@ def test_a_config_of_others_with_something_else_in_the_place_of_data_sets_is_sho
     assert "KNNMoCo, 5" in text(page.render(*collect([run])))
 
 
+def test_numbers_of_others_that_no_float_holds_are_none(tmp_path):
+    run = make_run(tmp_path / "run", config="MODEL: {META_ARCHITECTURE: [KNNMoCo]}\n")
+    (run / "evaluation.json").write_text(json.dumps({"linear_top1": 10**400}))
+    with open(run / "metrics.json", "a") as file:
+        file.write(json.dumps({"iteration": 59, "images_per_second": 10**400, "lr": 10**400, "total_loss": 7}) + "\n")
+    shown = text(page.render(*collect([run])))
+    assert " 7.000 " in shown and " 149.0 " in shown
+
+
 LOOK = """<pre id="seen"></pre><script>
 const edge = (element) => element.getBoundingClientRect().right;
 window.addEventListener("load", () => {
