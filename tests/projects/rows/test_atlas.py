@@ -16,7 +16,7 @@ from projects.Rows.atlas import pairs_of, write_atlas
 from projects.Rows.colours import OTHER, column, columns_of
 from projects.Rows.coordinates import coordinates
 from projects.Rows.row_table import RowTable, save_table
-from projects.Rows.thumbnails import surroundings, thumbnails
+from projects.Rows.thumbnails import BACKGROUND, surroundings, thumbnails
 from revisit.errors import UserError
 
 NASTY = "<img src=x onerror=alert(1)>'\".png"
@@ -95,6 +95,13 @@ def test_sprites_are_the_thumbnails_in_order(table, monkeypatch):
     shown = pixels[64 * (place // 4) :, 64 * (place % 4) :][:64, :64]
     errors = [np.abs(shown - tile).mean() for tile in tiles.astype(int)]
     assert np.argmin(errors) == 21
+
+
+def test_images_that_have_moved_since_are_named(table, caplog):
+    assert len(thumbnails(table, 8)) == 30 and not caplog.text
+    Path(table.files[4]).unlink()
+    assert (thumbnails(table, 8)[4] == BACKGROUND).all()
+    assert f"1 of 30 images cannot be read, so their pictures are grey: {table.files[4]}" in caplog.text
 
 
 def test_surroundings_have_a_pixel_also_of_a_box_without_area_at_the_edge():
