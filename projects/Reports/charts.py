@@ -123,6 +123,11 @@ def best_before(name: str, points: list[Point]) -> Point | None:
     return best if best[0] != last_iteration else None
 
 
+def decimals(value: float, places: int) -> str:
+    """A number with so many digits after its point; a small one with three that say something."""
+    return f"{value:.3g}" if 0 < abs(value) < 10 ** (1 - places) else f"{value:,.{places}f}"
+
+
 def speed(run: ReportedRun) -> float | None:
     """Images per second, the median over the run; the first value is that of a loader and caches still cold."""
     values = [value for _, value in run.series.get("images_per_second", ())]

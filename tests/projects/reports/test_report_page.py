@@ -14,7 +14,7 @@ from folders import draw, make_run
 from PIL import Image
 
 from projects.Reports import page
-from projects.Reports.charts import COLORS, constants, line_of, make_plots, thinned
+from projects.Reports.charts import COLORS, constants, decimals, line_of, make_plots, thinned
 from projects.Reports.collect import collect
 from projects.Reports.detections import lines_of
 from projects.Reports.kinds import by_kind, main_scores
@@ -89,6 +89,15 @@ def test_a_pretraining_that_is_judged_on_two_sets_has_a_column_for_each(tmp_path
     found = collect([run])
     (kind,) = by_kind(found[0])
     assert main_scores(kind, found[0]) == names and "31.25 31.25 31.25" in text(page.render(*found))
+
+
+def test_a_small_loss_is_not_shown_as_0(tmp_path):
+    assert [decimals(value, 3) for value in (0.0, 0.00041239, -0.0004, 0.01, 0.1234, 1234.5678, math.nan)] == [
+        *("0.000", "0.000412", "-0.0004", "0.010", "0.123", "1,234.568", "nan")
+    ]
+    run = make_run(tmp_path / "run")
+    (run / "metrics.json").write_text('{"iteration": 59, "total_loss": 0.00041239}\n')
+    assert " 0.000412 " in text(page.render(*collect([run])))
 
 
 def test_a_score_that_is_never_defined_has_no_empty_plot(tmp_path):
