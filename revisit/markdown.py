@@ -67,14 +67,26 @@ class CsvLines:
         return [cell[1:] if _ESCAPED.match(cell) else cell for cell in next(self._reader)]
 
 
+class LongLineError(csv.Error, ValueError):
+    """A line of a CSV file has more values than names."""
+
+
 class CsvDicts(csv.DictReader):
-    """``CsvLines`` after the first, each by the names in that one."""
+    """``CsvLines`` after the first, each by the names in that one. May raise csv.Error, also of a line with more values
+    than names: a comma that is not quoted would shift what follows it."""
 
     reader: Any
 
     def __init__(self, file: Iterable[str]):
         super().__init__(())
         self.reader = CsvLines(file)
+
+    def __next__(self) -> dict:
+        line = super().__next__()
+        if any(line.pop(self.restkey, ())):
+            names = len(self.fieldnames or ())
+            raise LongLineError(f"line {self.line_num} has more than {names} values: quote a text with a comma")
+        return line
 
 
 def _cell(value: object) -> object:

@@ -10,6 +10,12 @@ from projects.Pictures.curves import saved_plot
 from revisit.markdown import csv_table, deviation, markdown_table, mean_and_spread
 
 NONE = "–"
+# What LaTeX takes for a command; rows may be called like files.
+LATEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%_#${}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    | {"±": "$\\pm$", "–": "--"}
+)
 
 
 def ours(cell: Cell, digits: int | None = None) -> str:
@@ -119,6 +125,4 @@ def _paper(cell: Cell) -> str:
 
 
 def _escaped(text: str) -> str:
-    for plain, latex in (("&", "\\&"), ("%", "\\%"), ("_", "\\_"), ("±", "$\\pm$"), ("–", "--")):
-        text = text.replace(plain, latex)
-    return text
+    return text.translate(LATEX)

@@ -27,6 +27,8 @@ def main() -> None:
     add(parser, "title", required=True)
     add(parser, "output", required=True)
     args = parse(parser)
+    names = [words[0] for words in args.run]
+    expect(len(set(names)) == len(names), f"--run {', '.join(names)}: expected a name of its own for each")
     curves = {words[0]: read_curve(words, args.score) for words in args.run}
     make_folder(args.output, "--output")
     plot_curves_over_time(curves, args.title, args.output / "training_time.png")

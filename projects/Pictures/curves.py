@@ -28,18 +28,21 @@ def saved_plot(
     path: Path, columns: int = 1, rows: int = 1, *, size: tuple[float, float] = (5, 3.6), title: str = ""
 ) -> Iterator[list[Axes]]:
     """Axes of ``size`` inches to draw on, row by row; then the PNG is written, with a grid and with legends where lines
-    have names."""
+    have names. Titles and names are text, where matplotlib takes a pair of dollar signs for a formula."""
     from matplotlib.figure import Figure  # not at start-up; without pyplot, which would open windows
 
     figure = Figure((columns * size[0], rows * size[1]), layout="constrained")
-    figure.suptitle(title, fontsize=10)
+    texts = [figure.suptitle(title, fontsize=10)]
     axes = figure.subplots(rows, columns, squeeze=False)
     yield list(axes.flat)
     for axis in axes.flat:
         axis.grid(alpha=0.3)
         axis.set_axisbelow(True)
+        texts += [axis.title, axis.xaxis.label, axis.yaxis.label]
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=8, frameon=False)
+            texts += axis.legend(fontsize=8, frameon=False).get_texts()
+    for text in texts:
+        text.set_parse_math(False)
     with written_whole(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
 

@@ -8,6 +8,7 @@ import numpy as np
 from projects.Pictures.tiles import BLACK, PANEL, SheetRow, color_depth, fit, outline
 from revisit.boxes.boxes import Boxes
 from revisit.data.sources.labels import VOID
+from revisit.errors import printable
 
 PAINT, MASK_PAINT = 0.6, 0.4  # opacity of a class over the image, and of an object's mask
 LABEL, LETTER = 15, 6.4  # px: height of a box's label, and the width of a letter in it
@@ -133,10 +134,11 @@ def draw_marked(
         canvas.draw_box(boxes[n], alpha=0.9, edge_color=tuple(color))
         if not texts[n]:
             continue
-        text = shortened(texts[n], width)
+        text = shortened(printable(texts[n]), width)
         place = _label_place(boxes[n], len(text), taken, height, width)
         taken.append(place)
         lighter = tuple((1 + color) / 2)
+        text = text.replace("$", "\\$")  # a pair of which matplotlib takes for a formula
         canvas.draw_text(text, (place.left, place.top), font_size=8, color=lighter, horizontal_alignment="left")
     if not len(boxes):
         canvas.draw_text("no box", (width / 2, height / 2), font_size=10, color="white")

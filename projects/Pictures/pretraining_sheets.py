@@ -15,6 +15,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import UnreadableImageError, open_record
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import ViewMapper, Views, training_mapper
 from revisit.engine.dry_run import DRY_RUN_PICTURE_REGISTRY
 from revisit.engine.train_step import BATCH_PICTURE_REGISTRY
@@ -50,10 +51,9 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     Raises:
         UserError: none of the chosen images can be read.
     """
-    name = cfg.DATASETS.TRAIN[0]
     pixels = pixel_format(cfg)
     mapper = training_mapper(cfg)
-    records = get_records(name)
+    records = joined([get_records(name) for name in cfg.DATASETS.TRAIN])  # as the run counts them
     chosen = evenly_spread(len(records), num_images)
     rows = []
     errors = []
@@ -68,7 +68,8 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
         except UnreadableImageError as error:
             errors.append(error)
     if not rows:
-        raise UserError(f"none of {len(chosen)} images of {name} can be read; the first: {errors[0]}")
+        sets = ", ".join(cfg.DATASETS.TRAIN)
+        raise UserError(f"none of {len(chosen)} images of {sets} can be read; the first: {errors[0]}")
     names = [name for name, shape in mapper.shapes.items() for _ in range(math.prod(shape[:-3]))]
     colors = [BLACK, *map(color_of, names)]
     save_sheet(path, rows, ["image", *names], header_colors=colors, subtitle=pixels.caption(""))

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from revisit.data.sources.records import sample
-from revisit.errors import printable
+from revisit.errors import printable, without_secrets
 from revisit.files import written_whole
 
 Color = tuple[int, int, int]  # RGB
@@ -163,9 +163,10 @@ class _Pen:
         bold: bool = False,
         anchor: str = "lm",
     ) -> None:
-        """A line ``size`` px high; of one wider than ``span`` px only the end, which tells paths apart."""
+        """A line ``size`` px high, URLs without secrets; of one wider than ``span`` px only the end, which tells paths
+        apart."""
         font = _font(size, bold)
-        shown = text = printable(text)
+        shown = text = printable(without_secrets(text))
         while text and font.getlength(shown) > span:
             text = text[1:]
             shown = f"…{text}"

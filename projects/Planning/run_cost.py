@@ -66,7 +66,7 @@ def minutes(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
 @DRY_RUN_LINE_REGISTRY.register()
 def memory_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str] | None:
     memory = recipe.get("memory_gib_per_process")
-    return ("memory", f"{memory['total']:.1f} GiB a process") if memory else None
+    return ("memory", f"{memory['total']:.3g} GiB a process") if memory else None
 
 
 @DRY_RUN_LINE_REGISTRY.register()
@@ -100,7 +100,7 @@ def _cost(cfg: CfgNode, num_processes: int) -> dict:
     if cfg.SOLVER.MAX_ITER:
         operations = step * cfg.SOLVER.MAX_ITER
         entries["tflop_of_run"] = operations / 1e12
-        entries["gpu_hours"] = {"total": round(hours_of(operations), 2), "assumed": ASSUMED}
+        entries["gpu_hours"] = {"total": float(f"{hours_of(operations):.4g}"), "assumed": ASSUMED}
     return entries
 
 

@@ -117,7 +117,7 @@ def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predi
     check_size(record["sem_seg_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
         maps.append(predicted_classes(_unpadded(predict()["sem_seg"], record), maps[0].shape))
-    return segmentation_row(record["file_name"], image, names, *maps)
+    return segmentation_row(part_in_words(record), image, names, *maps)
 
 
 def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
@@ -126,7 +126,7 @@ def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Pre
     check_size(record["depth_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
         maps.append(_unpadded(predict()["depth"], record).float().cpu().numpy())
-    return depth_row(record["file_name"], image, *maps)
+    return depth_row(part_in_words(record), image, *maps)
 
 
 def _unpadded(values: torch.Tensor, record: dict) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """What a report says of metrics: for each a small plot with a line for each run, as plotly's script takes them; which
 are scores, which value was the best, how fast the run was."""
 
+import html
 import math
 import statistics
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from projects.Reports.collect import NumberedRuns, Point, ReportedRun
-from projects.Reports.main_score import direction, pretraining_scores
+from projects.Reports.main_score import direction, is_of_class, pretraining_scores
 from revisit.files import read_yaml
 
 LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")
@@ -53,7 +54,7 @@ def _groups(metrics: list[str]) -> dict[str, dict[str, Sequence[str]]]:
     others = {name: (name, "") for name in metrics if name not in TITLES}
     losses = {name: plot for name, plot in others.items() if "loss" in name and "/" not in name}
     scores = {name: plot for name, plot in others.items() if is_score(name)}
-    rest = {name: plot for name, plot in others.items() if "-" not in name and name not in losses | scores}
+    rest = {name: plot for name, plot in others.items() if not is_of_class(name) and name not in losses | scores}
     return KNOWN | {"Losses": KNOWN["Losses"] | losses, "Scores": KNOWN["Scores"] | scores, FOLDED: rest}
 
 
@@ -61,8 +62,7 @@ def _holds_for(methods: Sequence[str], metric: str, runs: NumberedRuns) -> bool:
     """Whether all runs that have the metric are of these methods; none named are all."""
     if not methods:
         return True
-    drawn = {run.config.get("MODEL.META_ARCHITECTURE") for _, run in runs if metric in run.series}
-    return drawn <= set(methods)
+    return all(run.config.get("MODEL.META_ARCHITECTURE") in methods for _, run in runs if metric in run.series)
 
 
 def _metrics(runs: NumberedRuns) -> list[str]:
@@ -80,7 +80,7 @@ def constants(runs: NumberedRuns) -> dict[str, list[float]]:
     """The values of metrics that have no plot because no run has two of them; those of classes are left out."""
     values: dict[str, list[float]] = {}
     for name in _metrics(runs):
-        if "-" in name or _changes(name, runs):
+        if is_of_class(name) or _changes(name, runs):
             continue
         series = [run.series[name] for _, run in runs if name in run.series]
         last = [value for *_, (_, value) in series]
@@ -89,8 +89,8 @@ def constants(runs: NumberedRuns) -> dict[str, list[float]]:
 
 
 def _changes(name: str, runs: NumberedRuns) -> bool:
-    """Whether any of the runs has two values of a metric."""
-    values = ({value for _, value in run.series.get(name, ())} for _, run in runs)
+    """Whether any of the runs has two values of a metric; what is undefined (NaN) is none."""
+    values = ({value for _, value in run.series.get(name, ()) if not math.isnan(value)} for _, run in runs)
     return any(len(of_run) > 1 for of_run in values)
 
 
@@ -108,11 +108,8 @@ def thinned(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def is_score(name: str) -> bool:
-    """Whether a metric is a score of a data set as a whole; a dash stands before a class's name."""
-    if name.startswith(TOP1):
-        return True
-    of_class, counts = "-" in name, name.startswith(COUNTERS)
-    return "/" in name and not of_class and not counts
+    """Whether a metric is a score of a data set as a whole."""
+    return name.startswith(TOP1) or ("/" in name and not is_of_class(name) and not name.startswith(COUNTERS))
 
 
 def best_before(name: str, points: list[Point]) -> Point | None:
@@ -126,6 +123,11 @@ def best_before(name: str, points: list[Point]) -> Point | None:
     return best if best[0] != last_iteration else None
 
 
+def decimals(value: float, places: int) -> str:
+    """A number with so many digits after its point; a small one with three that say something."""
+    return f"{value:.3g}" if 0 < abs(value) < 10 ** (1 - places) else f"{value:,.{places}f}"
+
+
 def speed(run: ReportedRun) -> float | None:
     """Images per second, the median over the run; the first value is that of a loader and caches still cold."""
     values = [value for _, value in run.series.get("images_per_second", ())]
@@ -133,6 +135,11 @@ def speed(run: ReportedRun) -> float | None:
         return None
     warm = values[1:] or values
     return statistics.median(warm)
+
+
+def escaped(name: str) -> str:
+    """A name that plotly shows as it is: it takes <...> for a style, and &lt; for a sign."""
+    return html.escape(name, quote=False)
 
 
 def _lines(metric: str, runs: NumberedRuns) -> list[dict]:
@@ -146,7 +153,7 @@ def _lines(metric: str, runs: NumberedRuns) -> list[dict]:
         trace = {
             "x": [iteration for iteration, _ in points],
             "y": [float(f"{value:.6g}") for _, value in points],
-            "name": run.name,
+            "name": escaped(run.name),
             # A single point makes no line, and scores are few enough to be seen one by one.
             "mode": "lines+markers" if len(points) < FEW_TO_MARK else "lines",
             "line": {**line_of(number), "width": width},

@@ -146,8 +146,9 @@ def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> Ru
     if non_finite >= max(last, 0):
         return RunState("stopped", f"stopped by a loss that was not finite at iteration {non_finite}; {of_all}", notes)
     if last >= 0:
-        resumed = f", resumed after it had finished {end + 1}" if end >= 0 else f", no {FINAL}.pth"
-        return RunState("unfinished", f"unfinished: {of_all}{resumed}", notes)
+        lacking = f"{FINAL}.pth is damaged or of no run" if (folder / f"{FINAL}.pth").is_file() else f"no {FINAL}.pth"
+        resumed = f"resumed after it had finished {end + 1}" if end >= 0 else lacking
+        return RunState("unfinished", f"unfinished: {of_all}, {resumed}", notes)
     kind, text = _without_iterations(folder)
     return RunState(kind, text, notes)
 

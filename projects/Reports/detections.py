@@ -102,7 +102,7 @@ def lines_of(curves: Sequence[tuple[str, Curve]]) -> list[dict]:
         points = charts.thinned([(100 * x, 100 * y) for x, y in zip(found.recall, found.precision, strict=True)])
         x, y = zip(*points, strict=True) if points else ((), ())
         line = {**charts.line_of(number), "width": 1.8}
-        lines.append({"x": x, "y": y, "name": name, "mode": "lines", "line": line})
+        lines.append({"x": x, "y": y, "name": charts.escaped(name), "mode": "lines", "line": line})
     return lines
 
 

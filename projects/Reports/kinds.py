@@ -4,9 +4,12 @@ from typing import NamedTuple
 
 from projects.Reports.collect import NumberedRuns, Point, ReportedRun
 from projects.Reports.main_score import pretraining_scores, scores_of_network
-from revisit.keys import DETECTORS, dotted_keys
+from revisit.checkpoint.metrics_file import is_number
+from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import methods
 from revisit.plugins import load_plugins
+
+from detectron2.evaluation.testing import flatten_results_dict
 
 
 class RunKind(NamedTuple):
@@ -14,7 +17,7 @@ class RunKind(NamedTuple):
 
     title: str
     architectures: tuple[str, ...] = ()  # of MODEL.META_ARCHITECTURE
-    scores: tuple[str, ...] = ()  # what its runs are about; before them may stand the name of a data set
+    scores: tuple[str, ...] = ()  # what its runs are about; the name of a data set may come before, or follow
 
 
 def _main_score(architecture: str) -> str:
@@ -51,7 +54,7 @@ def main_scores(kind: RunKind, runs: list[ReportedRun]) -> list[str]:
     names = dict.fromkeys(name for run in runs for name in (*run.series, *_evaluated(run)))
     shown = []
     for score in kind.scores:
-        shown += [name for name in names if f"/{name}".endswith(f"/{score}")]
+        shown += [name for name in names if f"/{name}".endswith(f"/{score}") or name.startswith(f"{score}/")]
     return shown
 
 
@@ -79,9 +82,9 @@ def _kind_of(run: ReportedRun) -> RunKind:
 
 
 def _evaluated(run: ReportedRun) -> dict[str, float]:
-    """The numbers of a run's evaluation.json, by their names with slashes."""
-    values = dotted_keys(_content_of("evaluation.json", run))
-    return {key.replace(".", "/"): value for key, value in values.items() if isinstance(value, int | float)}
+    """The numbers of a run's evaluation.json, by their names in metrics.json."""
+    values = flatten_results_dict(_content_of("evaluation.json", run))
+    return {name: value for name, value in values.items() if is_number(value)}
 
 
 def _content_of(name: str, run: ReportedRun) -> dict:

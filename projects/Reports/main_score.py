@@ -1,5 +1,6 @@
 """Which of a run's scores says how well it went."""
 
+import re
 from collections.abc import Mapping
 
 from revisit.errors import expect
@@ -73,6 +74,19 @@ def direction(name: str) -> int:
         if is_of_score or name.endswith(f"/{score.name}"):
             return DIRECTIONS[score.better]
     return 0
+
+
+def is_of_class(name: str) -> bool:
+    """Whether a number is that of a class, whose name follows a dash: bbox/AP-cat, or SET/bbox/AP-cat.
+
+    Names of data sets, and those of other numbers, may have dashes.
+    """
+    if any(name.startswith(f"{score.name}/") for score in pretraining_scores()):
+        return False  # the name of a data set follows
+    tasks = {score.name.partition("/")[0] for _, evaluator in EVALUATOR_REGISTRY for score in evaluator.SCORES}
+    *_, of_task = re.split(rf"(?:^|/)(?:{'|'.join(map(re.escape, tasks))})/", name)
+    last = name.rpartition("/")[2] if of_task == name else of_task
+    return "/" in name and "-" in last
 
 
 def is_better(score: str, value: float, than: float) -> bool:

@@ -7,7 +7,7 @@ import yaml
 
 from projects.Reports.collect import ReportedRun
 from revisit.config import add_revisit_config
-from revisit.errors import UserError, first_line, translated
+from revisit.errors import UserError, first_line, translated, without_secrets
 from revisit.keys import dotted_keys
 from revisit.markdown import CsvLines
 
@@ -48,7 +48,7 @@ def as_text(value: object) -> str:
     if isinstance(value, dict):
         items = [f"{key} {as_text(item)}" for key, item in value.items()]
         return ", ".join(items) or "{}"
-    return str(value)
+    return without_secrets(str(value))
 
 
 def _list_as_text(values: list) -> str:
@@ -142,7 +142,7 @@ def _setting(value: object) -> str:
     """A config value in full, as one would type it."""
     if isinstance(value, list):
         return f"({', '.join(map(_setting, value))})"
-    return str(value) or '""'
+    return without_secrets(str(value)) or '""'
 
 
 def _is_nested(value: object) -> bool:

@@ -1,5 +1,6 @@
 """Small pictures of what the rows of a table are of: images, or boxes with a little around them."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -8,9 +9,11 @@ import numpy as np
 from projects.Pictures.tiles import fit
 from projects.Rows.row_table import RowTable
 from revisit.data.images.reader import picture_of
-from revisit.errors import UserError
+from revisit.errors import UserError, first_few
 from revisit.progress import progress
 from revisit.threads import thread_pool
+
+logger = logging.getLogger(__name__)
 
 AROUND = 0.15  # of a box's sides, on each side
 THREADS = 4
@@ -18,24 +21,29 @@ BACKGROUND = 238  # grey level around what is no square, and of what cannot be r
 
 
 def thumbnails(table: RowTable, size: int) -> np.ndarray:
-    """(N, size, size, 3) uint8 RGB. An image is read once for all its boxes."""
+    """(N, size, size, 3) uint8 RGB. An image is read once for all its boxes; those that cannot be read are logged."""
     tiles = np.full((len(table.rows), size, size, 3), BACKGROUND, np.uint8)
     by_file = defaultdict(list)
     for place, file in enumerate(table.files.tolist()):
         by_file[file].append(place)
 
     pixels = table.pixels
+    gone: list[str] = []
 
     def draw(file: str) -> None:
         try:
             image = picture_of({"file_name": file}, pixels)
         except UserError:  # moved since it was embedded
+            gone.append(file)
             return
         for place in by_file[file]:
             tiles[place] = square(cut(image, table, place), size)
 
     with thread_pool(THREADS) as pool:
         list(progress("thumbnails", "image", pool.map(draw, by_file), total=len(by_file)))
+    if gone:
+        few = first_few(sorted(gone))
+        logger.warning(f"{len(gone)} of {len(by_file)} images cannot be read, so their pictures are grey: {few}")
     return tiles
 
 

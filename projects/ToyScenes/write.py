@@ -1,7 +1,7 @@
 """Draws the whole ToyScenes data set with several processes, to a folder that appears complete or not at all."""
 
 import json
-import os
+import secrets
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
@@ -96,8 +96,11 @@ def _check_nothing_else(folder: Path) -> None:
 
 @contextmanager
 def _all_or_nothing(output: Path) -> Iterator[Path]:
-    """A new folder next to ``output`` that takes its place on success and vanishes on any failure."""
-    unfinished = output.with_name(f".{output.name}.partial-{os.getpid()}")
+    """A new folder next to ``output`` that takes its place on success and vanishes on any failure.
+
+    Its name is drawn: in a container a process has the number of the one before it, which may have been killed.
+    """
+    unfinished = output.with_name(f".{output.name}.partial-{secrets.token_hex(4)}")
     unfinished.mkdir(parents=True)
     try:
         yield unfinished

@@ -255,7 +255,7 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
                     raise KeyboardInterrupt
                 for run in [run for run in running if run.ended()]:
                     running.remove(run)
-                    progress.report(run)
+                    progress.report(run, len(running))
     finally:
         _stop(running)
     progress.check(waiting)
@@ -283,11 +283,11 @@ class _Progress:
         self._ended: list[Job] = []
         self._start = time.perf_counter()
 
-    def report(self, run: _RunningJob) -> None:
-        """Enter one that has ended, and print how it went and how long the others will take."""
+    def report(self, run: _RunningJob, at_work: int) -> None:
+        """Enter one that has ended; print how it went and how long the others will take, so many of them at work."""
         self._ended.append(run.job)
         place = f"[{len(self._ended)}/{self.total}]"
-        print(f"{place} {run.job.name}: {self._outcome(run)}{self._rest()}", flush=True)
+        print(f"{place} {run.job.name}: {self._outcome(run)}{self._rest(at_work)}", flush=True)
 
     def _outcome(self, run: _RunningJob) -> str:
         if not run.job.done:
@@ -296,12 +296,13 @@ class _Progress:
         result = self._result_of(run.job)
         return f"{seconds}, {result}" if result else seconds
 
-    def _rest(self) -> str:
+    def _rest(self, at_work: int) -> str:
         others = self.total - len(self._ended)
         if others == 0:
             return ""
-        seconds_each = (time.perf_counter() - self._start) / len(self._ended)
-        return f"; {seconds_each * others / 60:.0f} minutes for the other {others}"
+        done = len(self._ended) + at_work / 2  # those at work are half done, taken together
+        seconds = (time.perf_counter() - self._start) * (self.total - done) / done
+        return f"; {seconds / 60:.0f} minutes for the other {others}"
 
     def check(self, waiting: Sequence[Job]) -> None:
         """Raises UserError where a job has failed; those that need it are still ``waiting``."""

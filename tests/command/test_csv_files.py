@@ -43,6 +43,14 @@ def test_what_is_written_is_read(rows):
     assert [[*line.values()] for line in CsvDicts(io.StringIO(file, newline=""))] == lines
 
 
+def test_a_comma_that_is_not_quoted_shifts_no_value():
+    quoted, empty = 'a,b\n"x,y",1\n', "a,b\nx,1,,\n"
+    assert [[*CsvDicts(io.StringIO(text))] for text in (quoted, empty)] == [[{"a": a, "b": "1"}] for a in ("x,y", "x")]
+    for text, number in (("a,b\nx,y,1\n", 2), ("a,b\nx,1\nx,y,1\n", 3)):
+        with pytest.raises(csv.Error, match=f"line {number} has more than 2 values"):
+            list(CsvDicts(io.StringIO(text)))
+
+
 def test_there_is_one_writer_and_one_reader_of_our_own_files():
     for path in [*ROOT.glob("revisit/**/*.py"), *ROOT.glob("[pdt][rao]*s/**/*.py")]:
         if path.relative_to(ROOT).as_posix() not in OTHERS:

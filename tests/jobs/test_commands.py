@@ -4,12 +4,14 @@ import fcntl
 import json
 import math
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
 import pytest
@@ -58,6 +60,21 @@ def test_jobs_leave_their_results_and_are_not_run_again(tmp_path, capsys):
     assert all(job.done for job in jobs)
     assert [(tmp_path / f"{name}.count").read_text() for name in "abc"] == ["x", "x", "x"]
     assert "3 jobs, 3 done before" in capsys.readouterr().out
+
+
+def test_jobs_that_are_at_work_are_not_waited_for_one_after_the_other(tmp_path, capsys, monkeypatch):
+    """Of four at a time, the first to end says that the others are about to."""
+    now = [0]
+
+    def sleep(_):
+        now[0] += 60
+        time.sleep(0.05)
+
+    monkeypatch.setattr(paper_jobs, "time", SimpleNamespace(sleep=sleep, perf_counter=lambda: now[0]))
+    run_jobs([writing_job(tmp_path, name) for name in "abcd"], parallel=4)
+    first = re.search(r"\[1/4\] .*: (\d+) s; (\d+) minutes for the other 3", capsys.readouterr().out)
+    seconds, minutes = first.groups()
+    assert int(seconds) > 0 and 60 * int(minutes) <= int(seconds)
 
 
 def test_a_job_finds_files_by_names_as_they_were_typed(tmp_path, monkeypatch):

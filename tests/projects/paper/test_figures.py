@@ -174,5 +174,8 @@ def test_scores_are_drawn_against_the_time_of_their_checkpoint(tmp_path, monkeyp
     found = json.loads((tmp_path / "out/results.json").read_text())
     assert found["MoCo"] == {"name": "MoCo", "seconds": [60.0, 120.0], "scores": [8.0, 9.5]}
     assert found["+MC"]["scores"] == [9.5, 8.0] and (tmp_path / "out/training_time.png").stat().st_size > 5000
+    words[words.index("+MC")] = "MoCo"
+    monkeypatch.setattr("sys.argv", ["", *words, "--title", "mIoU (%)", "--output", str(tmp_path / "again")])
+    refused("--run MoCo, MoCo: expected a name of its own", training_time.main)
     refused("times.json", read_curve, ["MoCo", times, results[0]], ["sem_seg", "mIoU"])
     refused("MoCo: .*bbox AP", read_curve, ["MoCo", times, *results], ["bbox", "AP"])

@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,8 @@ def test_the_table_is_written_for_people_programs_and_papers(toy_datasets, tmp_p
     assert (second["mean"], second["state"]) == ("", "not run")
     latex = as_latex(cells, "augmentation")
     assert "Standard & 82.8 / 21.0 $\\pm$ 1.4 \\\\" in latex and "VOC\\_SVM\\_mAP" in latex
+    named = [replace(cell, row="a#1 $x^2~{y}") for cell in cells]
+    assert "\na\\#1 \\$x\\textasciicircum{}2\\textasciitilde{}\\{y\\} & " in as_latex(named, "")
     cells = cells_of("knn", "toy", tmp_path, ",kNN", seeds=(1, 2))
     finish(cells[0], 20.0, 22.0)
     plot_sweep(cells, tmp_path / "sweep.png")

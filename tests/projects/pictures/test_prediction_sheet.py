@@ -94,6 +94,17 @@ def test_names_of_boxes_at_one_place_do_not_cover_each_other():
     assert draw_objects(GREY, objects(*[box] * 60), NAMES).shape == GREY.shape  # more than there is room for
 
 
+def test_a_name_is_no_formula_and_has_one_line():
+    """As wide as the same name of other signs; what is no text at all ends nothing."""
+
+    def drawn(name):
+        return draw_objects(GREY, objects((100, 100, 140, 105), classes=[0]), [name])
+
+    for name, alike in (("a$b$", "a€b€"), ("coin_$1_$2", "coin_€1_€2"), ("a\nb", "a\\nb")):
+        assert num_label_pixels(drawn(name)) == pytest.approx(num_label_pixels(drawn(alike)), rel=0.02)
+    assert num_label_pixels(drawn("\ud800"))
+
+
 def test_labels_fit_into_a_narrow_image():
     assert sheet.shortened("cat 0.50", 100) == "cat 0.50"
     for text, width in (("a bird with a long name 0.50", 100), ("abcdefghijklmnopqrstuvwxyz", 60), ("a b", 1)):

@@ -11,7 +11,7 @@ from tiny import random_views, tiny_config, tiny_model
 from trees import refused
 
 from projects.Pictures import pretraining_sheets
-from projects.Pictures.curves import plot_curves
+from projects.Pictures.curves import plot_curves, saved_plot
 from projects.Pictures.pretraining_sheets import (
     ANCHOR,
     GREEN,
@@ -68,6 +68,16 @@ def test_text_stays_inside_the_sheet(tmp_path):
     sheet = saved(tmp_path / "s.png", [row], ["folder/" * 20] * 2, title="folder/" * 20, subtitle="weights/" * 30)
     for border in (sheet[:8], sheet[-8:], sheet[:, :8], sheet[:, -8:]):
         assert (border == 255).all()
+
+
+def test_a_sheet_shows_the_place_of_a_url_alone(tmp_path):
+    """Weights, data sets and images may be named by what opens them."""
+    sheets = []
+    for opened_by in ("", "?X-Amz-Signature=SECRET"):
+        place = f"https://host/a.pth{opened_by}"
+        row = SheetRow([noise(90, 400)], [place])
+        sheets.append(saved(tmp_path / "s.png", [row], title=place, subtitle=f"weights {place}"))
+    assert np.array_equal(*sheets)
 
 
 def test_the_legend_shows_each_colour_once(tmp_path):
@@ -155,6 +165,16 @@ def test_the_view_sheet_shows_what_training_sees(tmp_path, write_pictures, sheet
     assert cv2.imread(str(tmp_path / "views.png")).shape[1] > 7 * TILE
 
 
+def test_the_view_sheet_is_of_all_data_sets_with_the_views_of_the_run(tmp_path, write_pictures, sheets):
+    paths = [write_pictures(tmp_path / name, count)[-1] for name, count in (("photos", 9), ("more", 3))]
+    cfg = config(tmp_path / "photos")
+    cfg.DATASETS.TRAIN = (*cfg.DATASETS.TRAIN, f"folder:{tmp_path / 'more'}")
+    pretraining_sheets.save_view_sheet(cfg, tmp_path / "views.png")
+    (rows,) = sheets
+    last = ViewMapper.from_config(cfg)(read_image(paths[-1]), 0, 11)
+    assert len(rows) == 8 and np.array_equal(rows[-1].tiles[1][4:-4, 4:-4], last["anchor"][4:-4, 4:-4])
+
+
 def test_a_sheet_without_readable_images_is_refused(tmp_path, write_pictures, sheets):
     paths = write_pictures(tmp_path / "photos", 3)
     paths[1].write_bytes(b"not a picture")
@@ -224,6 +244,27 @@ def test_metrics_skip_torn_lines_and_repeated_iterations(tmp_path, torn):
     (tmp_path / "metrics.json").write_text("\n".join([*lines, torn]))
     expected = 4.0 if torn.endswith("}") else 4.5
     assert read_metrics(tmp_path / "metrics.json") == {"loss_inst": [(0, 5.0), (1, expected), (2, 3.0)]}
+
+
+def test_metrics_of_steps_that_a_resumed_run_has_not_taken_again_are_left_out(tmp_path):
+    """Scores of earlier iterations, which a writer may add later, step back nothing."""
+    training = [{"iteration": n, "total_loss": loss} for n, loss in ((19, 5.0), (39, 9.0), (59, 99.0), (19, 4.0))]
+    scores = [{"iteration": n, "knn_top1": score} for n, score in ((9, 1.0), (29, 2.0), (29, 3.0))]
+    lines = [*training[:2], *scores[:2], *training[2:], {"iteration": 39, "total_loss": 3.0}, scores[2]]
+    (tmp_path / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    expected = {"total_loss": [(19, 4.0), (39, 3.0)], "knn_top1": [(9, 1.0), (29, 3.0)]}
+    assert read_metrics(tmp_path / "metrics.json") == expected
+    (tmp_path / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines[:-2]))
+    expected = {"total_loss": [(19, 4.0)], "knn_top1": [(9, 1.0)]}
+    assert read_metrics(tmp_path / "metrics.json") == expected
+
+
+def test_names_in_a_plot_are_no_formulas(tmp_path):
+    name = "coin_$1_$2"
+    with saved_plot(tmp_path / "plot.png", title=name) as (axis,):
+        axis.plot([1, 2], label=name)
+        axis.set(xlabel=name, ylabel=name, title=name, xscale="log")
+    assert cv2.imread(str(tmp_path / "plot.png")).std() > 10
 
 
 def test_curves_have_no_empty_panels(tmp_path):

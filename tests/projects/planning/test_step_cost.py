@@ -43,6 +43,15 @@ def test_a_dry_run_has_shapes_operations_and_rates(toy_datasets, tmp_path, monke
     assert " 5 of the run's images" in loading["measured"]
 
 
+def test_what_a_small_run_takes_is_little_and_not_nothing(no_data, capsys):
+    plan = dry_recipe(no_data, "SOLVER.MAX_ITER", 5)
+    hours = plan["tflop_of_run"] / (0.1 * 312) / 3600
+    assert plan["gpu_hours"]["total"] == pytest.approx(hours, rel=1e-3) and hours < 0.005
+    memory = plan["memory_gib_per_process"]["total"]
+    assert f" {memory:.3g} GiB a process" in (text := capsys.readouterr().out) and memory < 0.05
+    assert f" {hours:.3g} GPU-hours" in text
+
+
 def test_traffic_is_what_operations_read_and_write_and_views_move_nothing():
     x, y, z = torch.ones(10, 10), torch.ones(10, 10, dtype=torch.float64), torch.ones(10)
     with LiveMemory({}) as memory:

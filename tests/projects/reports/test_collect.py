@@ -10,6 +10,7 @@ from trees import refused
 
 from projects.Reports.charts import best_before, is_score
 from projects.Reports.collect import collect
+from projects.Reports.main_score import is_of_class
 from projects.Reports.text_tables import as_text, environments, from_csv, from_json, of_evaluation, settings
 
 
@@ -27,6 +28,8 @@ def test_half_a_run_says_so_and_why(tmp_path):
     assert all(state.so_far and state.kind == "unfinished" for state in states)
     for state, words in zip(states, ("40 of 60", "60 of 60", "40 iterations", "60 of 100"), strict=True):
         assert words in state.text
+    lacking = ["no model_final" in state.text for state in states], ["model_final.pth is damaged" in states[1].text]
+    assert lacking == ([True, False, True, False], [True])
     assert "earlier_run_1" in states[2].notes[0] and "had finished 40" in states[3].text
 
 
@@ -154,6 +157,13 @@ def test_the_best_is_named_where_better_has_a_direction_and_it_is_not_the_last(n
     assert best_before(name, [(9, 1.0), (19, 3.0)]) is best_before("depth/rmse", [(9, 5.0), (19, 3.0)]) is None
     assert best_before("depth/absrel", [(9, 5.0), (19, 3.0), (29, 4.0)]) == (19, 3.0)
     assert is_score(name) and is_score("depth/rmse") and not any(map(is_score, ("bbox/AP-cat", "lr", "rpn/num_pos")))
+
+
+def test_a_dash_in_the_name_of_a_data_set_hides_no_score():
+    of_sets = ("voc:/my-boxes:test/bbox/AP", "knn_top1/folder:/my-photos", "my-set/PQ", "folder:/my-photos/rankme")
+    assert all(map(is_score, of_sets)) and not any(map(is_of_class, (*of_sets, "grad-norm")))
+    of_classes = ("my-set/bbox/AP-cat", "bbox/AP-cat/dog", "a/sem_seg/IoU-traffic-light", "mine/score-cat")
+    assert all(map(is_of_class, of_classes)) and not any(map(is_score, of_classes))
 
 
 def test_what_a_link_leads_to_out_of_the_folder_is_left_out_of_the_page(tmp_path, caplog):

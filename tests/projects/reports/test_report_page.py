@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 import shutil
 
@@ -13,8 +14,11 @@ from folders import draw, make_run
 from PIL import Image
 
 from projects.Reports import page
-from projects.Reports.charts import COLORS, constants, line_of, make_plots, thinned
+from projects.Reports.charts import COLORS, constants, decimals, line_of, make_plots, thinned
 from projects.Reports.collect import collect
+from projects.Reports.detections import lines_of
+from projects.Reports.kinds import by_kind, main_scores
+from projects.Reports.matching import Curve
 
 
 def body(html: str) -> str:
@@ -62,6 +66,52 @@ def test_there_is_a_plot_for_every_metric_that_some_run_has(tmp_path):
     assert [line_of(number) for number in (0, 8)] == [{"color": COLORS[0], "dash": dash} for dash in ("solid", "dash")]
 
 
+def test_scores_of_several_data_sets_have_a_column_and_a_plot_each_whatever_their_names(tmp_path):
+    """Also where evaluation.json has them too: a dot, and a dash, are parts of the name."""
+    run = make_run(tmp_path / "run", config="MODEL:\n  META_ARCHITECTURE: GeneralizedRCNN\n")
+    names = ["voc:/data/my-boxes.v2:test", "own"]
+    with open(run / "metrics.json", "a") as file:
+        for iteration in (29, 59):
+            scores = {f"{name}/{score}": iteration for name in names for score in ("bbox/AP", "bbox/AP-a.b")}
+            file.write(json.dumps({"iteration": iteration, **scores, "grad-norm": iteration}) + "\n")
+    (run / "evaluation.json").write_text(json.dumps({name: {"bbox": {"AP": 59.0, "AP-a.b": 1.0}} for name in names}))
+    (found,) = collect([run])[0]
+    (kind,) = by_kind([found])
+    assert main_scores(kind, [found]) == [f"{name}/bbox/AP" for name in names]
+    plots = {group: [title for title, *_ in drawn] for group, drawn in make_plots([(0, found)]).items()}
+    assert plots["Scores"][1:] == [f"{name}/bbox/AP" for name in names] and plots["Other numbers"] == ["grad-norm"]
+
+
+def test_a_pretraining_that_is_judged_on_two_sets_has_a_column_for_each(tmp_path):
+    run = make_run(tmp_path / "run", config="MODEL:\n  META_ARCHITECTURE: KNNMoCo\n")
+    names = ["knn_top1/folder:/own-set", "knn_top1/toy", "linear_top1/toy"]
+    (run / "metrics.json").write_text(json.dumps({"iteration": 59, **dict.fromkeys(names, 31.25)}) + "\n")
+    found = collect([run])
+    (kind,) = by_kind(found[0])
+    assert main_scores(kind, found[0]) == names and "31.25 31.25 31.25" in text(page.render(*found))
+
+
+def test_a_small_loss_is_not_shown_as_0(tmp_path):
+    assert [decimals(value, 3) for value in (0.0, 0.00041239, -0.0004, 0.01, 0.1234, 1234.5678, math.nan)] == [
+        *("0.000", "0.000412", "-0.0004", "0.010", "0.123", "1,234.568", "nan")
+    ]
+    run = make_run(tmp_path / "run")
+    (run / "metrics.json").write_text('{"iteration": 59, "total_loss": 0.00041239}\n')
+    assert " 0.000412 " in text(page.render(*collect([run])))
+
+
+def test_a_score_that_is_never_defined_has_no_empty_plot(tmp_path):
+    """As COCO's AP of small boxes where there are none."""
+    run = make_run(tmp_path / "run")
+    with open(run / "metrics.json", "a") as file:
+        for iteration in (29, 59):
+            scores = {"bbox/APs": math.nan, "bbox/APl": iteration, "bbox/APm": math.nan if iteration > 30 else 1.0}
+            file.write(json.dumps({"iteration": iteration, **scores}) + "\n")
+    numbered = list(enumerate(collect([run])[0]))
+    assert [title for title, *_ in make_plots(numbered)["Scores"]] == ["kNN top-1, %", "bbox/APl"]
+    assert {"bbox/APs", "bbox/APm"} < constants(numbered).keys()
+
+
 def test_what_is_said_of_a_queue_is_said_of_methods_with_one_alone(tmp_path):
     notes = []
     for methods in (["MoCo", "KNNMoCo"], ["SimCLR"], ["MoCo", "SimCLR"]):
@@ -96,6 +146,15 @@ def test_the_first_tables_show_each_kind_of_run_with_what_it_is_about(tmp_path):
 def test_a_config_of_others_with_something_else_in_the_place_of_data_sets_is_shown(tmp_path):
     run = make_run(tmp_path / "run", config="MODEL: {META_ARCHITECTURE: KNNMoCo}\nDATASETS: {TRAIN: 5}\n")
     assert "KNNMoCo, 5" in text(page.render(*collect([run])))
+
+
+def test_numbers_of_others_that_no_float_holds_are_none(tmp_path):
+    run = make_run(tmp_path / "run", config="MODEL: {META_ARCHITECTURE: [KNNMoCo]}\n")
+    (run / "evaluation.json").write_text(json.dumps({"linear_top1": 10**400}))
+    with open(run / "metrics.json", "a") as file:
+        file.write(json.dumps({"iteration": 59, "images_per_second": 10**400, "lr": 10**400, "total_loss": 7}) + "\n")
+    shown = text(page.render(*collect([run])))
+    assert " 7.000 " in shown and " 149.0 " in shown
 
 
 LOOK = """<pre id="seen"></pre><script>
@@ -163,6 +222,34 @@ def test_names_from_folders_and_files_are_no_html(tmp_path):
         file.write('{"iteration": 60, "loss_</script><script>alert(2)": NaN}\n')
     html = body(page.render(*collect([folder])))
     assert "<script>alert" not in html and "<img src=x" not in html and "&lt;i&gt;" in html
+
+
+POINT = """<pre id="seen"></pre><script>
+window.addEventListener("load", () => {
+  const place = document.querySelector(".curve");
+  Plotly.Fx.hover(place, [0, 1].map((curveNumber) => ({ curveNumber, pointNumber: 1 })));
+  const show = () => { document.getElementById("seen").textContent = JSON.stringify(place.textContent); };
+  setTimeout(show, 300);
+});
+</script></body>"""
+
+
+def test_a_plot_names_its_lines_as_their_folders_are_called(tmp_path):
+    names = ["lr<b>0.1", "lr <0.1> &amp; x"]
+    written = page.render(*collect([make_run(tmp_path / name) for name in names]))
+    (tmp_path / "report.html").write_text(written)
+    seen = seen_in_browser(tmp_path / "report.html", POINT)
+    assert all(name in seen for name in names)
+    assert lines_of([("a<b>", Curve(np.ones(1), np.ones(1), np.ones(1)))])[0]["name"] == "a&lt;b&gt;"
+
+
+def test_what_opens_a_url_is_on_no_page(tmp_path):
+    """A run of Detectron2's own trainer writes it."""
+    signed = "https://me:SECRET@host/a.pth?X-Amz-Signature=SECRET"
+    run = make_run(tmp_path / "run", config=f"MODEL:\n  WEIGHTS: {signed}\nDATASETS:\n  TRAIN: ['{signed}']\n")
+    (run / "evaluation.json").write_text(json.dumps({"weights": signed, "of": [signed]}))
+    html = body(page.render(*collect([run])))
+    assert "SECRET" not in html and "https://host/a.pth" in html
 
 
 def test_folders_with_next_to_nothing_make_a_page(tmp_path):

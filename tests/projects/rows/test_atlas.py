@@ -16,7 +16,7 @@ from projects.Rows.atlas import pairs_of, write_atlas
 from projects.Rows.colours import OTHER, column, columns_of
 from projects.Rows.coordinates import coordinates
 from projects.Rows.row_table import RowTable, save_table
-from projects.Rows.thumbnails import surroundings, thumbnails
+from projects.Rows.thumbnails import BACKGROUND, surroundings, thumbnails
 from revisit.errors import UserError
 
 NASTY = "<img src=x onerror=alert(1)>'\".png"
@@ -97,6 +97,13 @@ def test_sprites_are_the_thumbnails_in_order(table, monkeypatch):
     assert np.argmin(errors) == 21
 
 
+def test_images_that_have_moved_since_are_named(table, caplog):
+    assert len(thumbnails(table, 8)) == 30 and not caplog.text
+    Path(table.files[4]).unlink()
+    assert (thumbnails(table, 8)[4] == BACKGROUND).all()
+    assert f"1 of 30 images cannot be read, so their pictures are grey: {table.files[4]}" in caplog.text
+
+
 def test_surroundings_have_a_pixel_also_of_a_box_without_area_at_the_edge():
     assert surroundings([10, 5, 20, 15], (40, 60), 0.5) == (5, 0, 26, 21)
     left, top, right, bottom = surroundings([60, 40, 60, 40], (40, 60), 0.5)
@@ -135,6 +142,9 @@ def test_columns_of_a_file_are_found_by_name(table, tmp_path):
         columns_of(table, tmp_path / "more.csv")
     (tmp_path / "more.csv").write_text("file_name,split\nother.png,train\n")
     with pytest.raises(UserError, match="names none of the 30 files"):
+        columns_of(table, tmp_path / "more.csv")
+    (tmp_path / "more.csv").write_text("file_name,place\n000.png,Kiel, by the sea\n")
+    with pytest.raises(UserError, match="line 2 has more than 2 values"):
         columns_of(table, tmp_path / "more.csv")
 
 

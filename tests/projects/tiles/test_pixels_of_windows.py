@@ -115,6 +115,7 @@ def test_a_drawn_window_shows_what_is_predicted_where_it_is(tmp_path):
     black, metadata = np.zeros((*SIZE, 3), np.uint8), MetadataCatalog.get(name)
     row = draw_segmentation(record, black, metadata, lambda: {"sem_seg": logits})
     np.testing.assert_array_equal(row.tiles[1], row.tiles[2])
+    assert row.captions == [f"{record['file_name']}, window {record['window']}"]
 
 
 @pytest.mark.parametrize(("tiling", "seen"), [("64", 64), ("64@0.5", 64), ("32@0.25", 32)])

@@ -1,6 +1,7 @@
 """What the command answers, above all to mistakes."""
 
 import json
+import os
 import runpy
 import sys
 
@@ -41,6 +42,12 @@ def test_a_second_run_finds_the_data_set_and_another_one_needs_overwrite(draw, t
     assert status == 2 and "seed 0" in text and json.loads(record.read_text())["seed"] == 0
     assert draw("toy", "--seed", "3", "--replace")[0] == 0
     assert json.loads(record.read_text())["seed"] == 3 and [path.name for path in tmp_path.iterdir()] == ["toy"]
+
+
+def test_what_a_killed_process_of_the_same_number_has_left_is_in_nobodys_way(draw, tmp_path):
+    """As in a container, whose first process has the number 1 every time."""
+    (tmp_path / f".toy.partial-{os.getpid()}/parts").mkdir(parents=True)
+    assert draw("toy")[0] == 0 and (tmp_path / "toy/toy_scenes.json").is_file()
 
 
 def test_files_of_others_are_never_deleted(draw, tmp_path):
