@@ -42,6 +42,11 @@ def asking(doing: str) -> Iterator[None]:
         yield
 
 
+def is_shard(name: str) -> bool:
+    """Whether a file is a tar file that somebody has put there: a Mac adds a hidden one for each."""
+    return name.endswith(".tar") and not name.startswith(".")
+
+
 class Folder:
     """A folder of this machine."""
 
@@ -59,7 +64,7 @@ class Folder:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of its tar files, by name in sorted order."""
-        paths = sorted(self._path.glob("*.tar"))
+        paths = [path for path in sorted(self._path.glob("*.tar")) if is_shard(path.name)]
         return {plain_name(path.name, str(self)): path.stat().st_size for path in paths}
 
     def read(self, name: str) -> bytes | None:
@@ -110,7 +115,7 @@ class Store:
             except FileNotFoundError:  # stores have no empty folders
                 return {}
         files = {Path(entry["name"]).name: entry["size"] for entry in entries if entry["type"] == "file"}
-        return {plain_name(name, str(self)): files[name] for name in sorted(files) if name.endswith(".tar")}
+        return {plain_name(name, str(self)): files[name] for name in sorted(files) if is_shard(name)}
 
     def read(self, name: str) -> bytes | None:
         """None where there is no such file."""

@@ -19,10 +19,11 @@ from typing import IO, NamedTuple
 import fsspec
 import numpy as np
 
-from projects.LargeData.places import Place, permitted
+from projects.LargeData.places import Place, is_shard, permitted
 from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
 from revisit.data.images.deep_images import deep_images
 from revisit.data.images.opening import SUFFIXES
+from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError, expect, first_few, printable, translated
@@ -102,6 +103,7 @@ def _keys_of(names: Collection[str]) -> _Keys:
     dot, further images that begin so are parts of that sample, as WebDataset has it. Files that a plug-in reads, as
     arrays, are images where there are no others: next to these they are features."""
     keys = _Keys({}, {}, [])
+    names = [name for name in names if is_visible(posixpath.basename(name))]
     suffixes = {posixpath.splitext(name)[1].lower() for name in names}
     of_images = SUFFIXES if suffixes & SUFFIXES else deep_images().SUFFIXES
     for name in names:
@@ -256,7 +258,7 @@ def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, table: Sha
     except Exception:  # a web server need not list its files, nor say so in a certain way
         return
     indexed = dict(zip(table.names.tolist(), table.num_bytes.tolist(), strict=True))
-    present = {name for name in sizes if name.endswith(".tar")}
+    present = set(filter(is_shard, sizes))
     for name in sorted(indexed.keys() | present):
         is_as_indexed = name in indexed and sizes.get(name, -1) in (indexed[name], None)
         if not is_as_indexed:

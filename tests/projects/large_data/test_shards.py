@@ -227,6 +227,14 @@ def test_names_with_dots_are_images_and_further_parts_of_a_sample_are_left_out_w
     assert "a.tar: left out 2 images such as a.b/z.seg.png: further parts of a sample" in line
 
 
+def test_what_a_mac_adds_to_an_archive_and_to_a_disk_is_neither_an_image_nor_a_shard(tmp_path):
+    added = [(f"{folder}._{n}.jpg", b"resource fork") for folder in ("", "x/", "__MACOSX/") for n in (1, 2)]
+    write_tar(tmp_path / "a.tar", *added, ("1.jpg", b"one"), ("1.cls", b"0"), ("x/2.jpg", b"two"), ("x/2.cls", b"1"))
+    write(tmp_path / "._a.tar", b"resource fork")
+    run(f"python tools/make_shards.py --output {tmp_path}", tmp_path)
+    assert samples_of(tmp_path) == [b"one", b"two"]
+
+
 def test_links_within_a_tar_file_are_the_images_that_they_lead_to(tmp_path, caplog):
     (tmp_path / "x").mkdir()
     write(tmp_path / "x/1.png", b"one")
