@@ -59,6 +59,13 @@ def test_an_image_is_where_it_lies_and_not_where_a_link_to_its_folder_does(tmp_p
     assert [record["label"] for record in records] == [0, 1, 1]
 
 
+def test_images_next_to_class_folders_are_counted(tmp_path, caplog):
+    touch(tmp_path / "cat/1.jpg", tmp_path / "2.jpg", tmp_path / "3.jpg")
+    assert names_under(tmp_path, get_records(f"class_folders:{tmp_path}")) == ["cat/1.jpg"]
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.endswith(f"2 of 3 images are in no class folder, such as {tmp_path}/2.jpg: left out")
+
+
 def test_of_two_links_to_a_folder_elsewhere_the_first_by_name_counts(tmp_path):
     touch(tmp_path / "elsewhere/1.jpg", tmp_path / "photos/c/2.jpg")
     for link in ("photos/b", "photos/c/a", "photos/a"):

@@ -115,14 +115,18 @@ def _unread(files: dict[str, list[str]]) -> dict[str, int]:
 
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
-    """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names."""
+    """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names. A warning counts
+    images next to these."""
     records = load_folder(path)
     by_class: dict[str, list[str]] = {name: [] for name in classes or class_folders(path)}
     expect(by_class, f"no class folders in {path}: expected one sub-folder of images per class")
+    without = []
     for record in records:
         name = record["file_name"][len(f"{path}/") :].partition("/")[0]
-        if name in by_class:
-            by_class[name].append(record["file_name"])
+        by_class.get(name, without).append(record["file_name"])
+    if without and not classes:
+        line = f"{path}: {len(without):,} of {len(records):,} images are in no class folder, such as {without[0]}"
+        log_first_n(logging.WARNING, f"{line}: left out", name=__name__, key="message")
     empty = [str(path / name) for name, files in by_class.items() if not files]
     expect(not empty, f"no images in {first_few(empty)}")
     return [{"file_name": file, "label": label} for label, files in enumerate(by_class.values()) for file in files]
