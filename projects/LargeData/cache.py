@@ -30,9 +30,10 @@ KEPT = 0.9  # share of the limit that stays when room is made, so that the next 
 FREE = 0.02  # share of the disk that is left to checkpoints
 LONGEST_WAIT = 1.0  # seconds for the lock; a batch that does not get it is not kept
 AT_ONCE = 32  # questions for versions
-# Names by store: of S3, Google's and Azure's, of web servers without ETag, of Hugging Face's hub, of disks.
+# Names by store: of S3, Google's and Azure's, of web servers without ETag, of Hugging Face's hub, of disks, of HDFS and
+# FTP.
 VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated")
-VERSIONS += ("Last-Modified", "blob_id", "mtime", "created")
+VERSIONS += ("Last-Modified", "Content-MD5", "Digest", "blob_id", "mtime", "created", "modificationTime", "modify")
 
 Fetch = Callable[[list[Range]], dict[Range, bytes]]
 logger = logging.getLogger(__name__)
