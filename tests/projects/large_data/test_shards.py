@@ -17,7 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tiny import tiny_config
 from trees import pack, refusal, touch, write
 
-from projects.LargeData.places import Folder
+from projects.LargeData import shards as shards_module
+from projects.LargeData.places import Folder, place_of
 from projects.LargeData.shards import load_shards, write_index
 from revisit.data.images.image_bytes import read_sample
 from revisit.data.images.pixel_format import PHOTOGRAPHS
@@ -269,6 +270,26 @@ def test_tar_files_of_others_are_indexed(tmp_path):
     write_tar(tmp_path / "a.tar", *members)
     run(f"python tools/make_shards.py --output {tmp_path}", tmp_path)
     assert samples_of(tmp_path) == [b"one", b"two!"] and "label" not in load_shards(str(tmp_path)).records[0]
+
+
+@pytest.mark.parametrize("place", ["{}", "memory://noted"])
+def test_a_tar_file_that_is_replaced_by_one_of_its_size_is_indexed_again(tmp_path, monkeypatch, place):
+    """After an interrupted call, which has noted what it had indexed."""
+    monkeypatch.setattr(shards_module, "NOTED", 1)
+    place = place_of(place.format(tmp_path))
+
+    def put(name: str, label: bytes) -> None:
+        write_tar(tmp_path / name, ("1.png", b"one"), ("1.cls", label))
+        if not place.folder:
+            with place.written(name) as temporary:
+                shutil.copy(tmp_path / name, temporary)
+
+    put("a.tar", b"1")
+    put("b.tar", b"cat")
+    assert "b.tar: the class of 1 is 'cat'" in refusal(write_index, place, ["a.tar", "b.tar"])
+    put("a.tar", b"2")
+    put("b.tar", b"3")
+    assert write_index(place, ["a.tar", "b.tar"]).label.tolist() == [2, 3]
 
 
 @pytest.mark.parametrize(
