@@ -327,23 +327,27 @@ def test_a_full_shared_memory_is_said_in_one_line(words):
 class KillsItsWorker(Dataset):
     """As the system does where memory has run out: as the worker makes an image, or once it has handed over a batch."""
 
-    def __init__(self, *, later: bool = False):
-        self._later = later
+    def __init__(self, number: int = signal.SIGKILL, *, later: bool = False):
+        self._number, self._later = number, later
 
     def __len__(self) -> int:
         return 8
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if index == 3 and self._later:
-            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            threading.Timer(1.0, os.kill, (os.getpid(), self._number)).start()
         elif index == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._number)
         return torch.zeros(3)
 
 
-def test_a_killed_worker_is_said_in_one_line():
-    with pytest.raises(KilledWorkerError, match=r"killed by signal: Killed\. Most often memory ran out"):
-        list(SignalSafeLoader(KillsItsWorker(), num_workers=2))
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGKILL, "Killed. Most often memory"), (signal.SIGBUS, "Bus error. Most often /dev/shm")],
+)
+def test_a_killed_worker_is_said_in_one_line(number, words):
+    with pytest.raises(KilledWorkerError, match=f"killed by signal: {words}"):
+        list(SignalSafeLoader(KillsItsWorker(number), num_workers=2))
 
 
 def test_a_worker_that_is_killed_during_a_step_is_said_in_one_line():

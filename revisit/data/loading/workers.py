@@ -99,9 +99,11 @@ class _Batches:
 
 
 def _killed(worker: object, by: str | None) -> KilledWorkerError:
-    memory = "Most often memory ran out: lower DATALOADER.NUM_WORKERS or the batch"
+    is_shared = by == "Bus error"  # of what two processes share
+    why = "/dev/shm is full (docker run --shm-size 8g has more)" if is_shared else "memory ran out"
     end = f"DataLoader worker (pid {worker}) is killed by signal: {by}"
-    return KilledWorkerError(f"{end}. {memory}; --resume continues from the last checkpoint")
+    remedy = "lower DATALOADER.NUM_WORKERS or the batch; --resume continues from the last checkpoint"
+    return KilledWorkerError(f"{end}. Most often {why}: {remedy}")
 
 
 def _hear_of_killed_workers() -> None:
