@@ -18,6 +18,7 @@ from queue import Full, Queue
 
 from filelock import FileLock, Timeout
 
+from projects.LargeData.places import version_in
 from projects.LargeData.threads import quiet_thread
 from revisit.data.images.image_bytes import Range, filesystem_of
 from revisit.files import make_folder
@@ -30,9 +31,6 @@ KEPT = 0.9  # share of the limit that stays when room is made, so that the next 
 FREE = 0.02  # share of the disk that is left to checkpoints
 LONGEST_WAIT = 1.0  # seconds for the lock; a batch that does not get it is not kept
 AT_ONCE = 32  # questions for versions
-# Names by store: of S3, Google's and Azure's, of web servers without ETag, of Hugging Face's hub, of disks.
-VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated")
-VERSIONS += ("Last-Modified", "blob_id", "mtime", "created")
 
 Fetch = Callable[[list[Range]], dict[Range, bytes]]
 logger = logging.getLogger(__name__)
@@ -169,8 +167,7 @@ def version_of(file: str) -> str | None:
         info = filesystem.info(path)
     except Exception:  # whoever reads the images waits for the store, and says what is wrong
         return None
-    version = next((info[word] for word in VERSIONS if info.get(word)), "")
-    return f"{info.get('size')} {version}"
+    return f"{info.get('size')} {version_in(info)}"
 
 
 def name_of(wanted: Range, version: str) -> str:

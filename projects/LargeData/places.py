@@ -4,10 +4,10 @@ Both have the same methods. A file is there whole or not at all: a store has it 
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 import fsspec
@@ -16,6 +16,10 @@ from revisit.errors import UserError, expect, translated, without_secrets, words
 from revisit.files import is_url, make_folder, output_path, plain_name, written_whole
 
 WITH_BUCKETS = {"s3", "s3a", "gs", "gcs"}
+# Names of versions by store: of S3, Google's and Azure's, of web servers without ETag, of Hugging Face's hub, of disks,
+# of HDFS and FTP.
+VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated")
+VERSIONS += ("Last-Modified", "Content-MD5", "Digest", "blob_id", "mtime", "created", "modificationTime", "modify")
 WAYS_OUT = {  # by the name of an exception, whose package need not be installed
     "NoCredentialsError": "expected some, such as AWS_PROFILE, or AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY",
     "PermissionError": "expected credentials that may do this",
@@ -42,7 +46,35 @@ def asking(doing: str) -> Iterator[None]:
         yield
 
 
-class Folder:
+def is_shard(name: str) -> bool:
+    """Whether a file is a tar file that somebody has put there: a Mac adds a hidden one for each."""
+    return name.endswith(".tar") and not name.startswith(".")
+
+
+class State(NamedTuple):
+    """What tells a file from an earlier one of its name."""
+
+    size: int  # bytes
+    version: str  # "" where a store says none
+
+
+def version_in(info: Mapping[str, Any]) -> str:
+    """Of what fsspec says of a file."""
+    return str(next((info[word] for word in VERSIONS if info.get(word)), ""))
+
+
+class WithShards:
+    """A place of tar files."""
+
+    def states(self) -> dict[str, State]:
+        raise NotImplementedError
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of its tar files, by name in sorted order."""
+        return {name: state.size for name, state in self.states().items()}
+
+
+class Folder(WithShards):
     """A folder of this machine."""
 
     at_once = 1  # files that are indexed at a time: a disk answers at once
@@ -57,10 +89,11 @@ class Folder:
         """Raises UserError where it cannot be a folder to write to."""
         make_folder(self._path, "--output")
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of its tar files, by name in sorted order."""
-        paths = sorted(self._path.glob("*.tar"))
-        return {plain_name(path.name, str(self)): path.stat().st_size for path in paths}
+    def states(self) -> dict[str, State]:
+        """Of its tar files, by name in sorted order."""
+        paths = [path for path in sorted(self._path.glob("*.tar")) if is_shard(path.name)]
+        found = {plain_name(path.name, str(self)): path.stat() for path in paths}
+        return {name: State(status.st_size, str(status.st_mtime_ns)) for name, status in found.items()}
 
     def read(self, name: str) -> bytes | None:
         """None where there is no such file."""
@@ -78,7 +111,7 @@ class Folder:
         (self._path / name).unlink(missing_ok=True)
 
 
-class Store:
+class Store(WithShards):
     """A place at a URL that fsspec reads and writes."""
 
     at_once = 256  # requests in flight
@@ -101,16 +134,17 @@ class Store:
             else:
                 self._filesystem.makedirs(self._root, exist_ok=True)
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of its tar files, by name in sorted order."""
+    def states(self) -> dict[str, State]:
+        """Of its tar files, by name in sorted order."""
         with asking(f"listing {self}"):
             self._filesystem.invalidate_cache()
             try:
                 entries = self._filesystem.ls(self._root, detail=True)
             except FileNotFoundError:  # stores have no empty folders
                 return {}
-        files = {Path(entry["name"]).name: entry["size"] for entry in entries if entry["type"] == "file"}
-        return {plain_name(name, str(self)): files[name] for name in sorted(files) if name.endswith(".tar")}
+        files = {Path(entry["name"]).name: entry for entry in entries if entry["type"] == "file"}
+        found = {plain_name(name, str(self)): files[name] for name in sorted(files) if is_shard(name)}
+        return {name: State(entry["size"], version_in(entry)) for name, entry in found.items()}
 
     def read(self, name: str) -> bytes | None:
         """None where there is no such file."""

@@ -19,10 +19,11 @@ from typing import IO, NamedTuple
 import fsspec
 import numpy as np
 
-from projects.LargeData.places import Place, permitted
+from projects.LargeData.places import Place, State, is_shard, permitted
 from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
 from revisit.data.images.deep_images import deep_images
 from revisit.data.images.opening import SUFFIXES
+from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError, expect, first_few, printable, translated
@@ -102,6 +103,7 @@ def _keys_of(names: Collection[str]) -> _Keys:
     dot, further images that begin so are parts of that sample, as WebDataset has it. Files that a plug-in reads, as
     arrays, are images where there are no others: next to these they are features."""
     keys = _Keys({}, {}, [])
+    names = [name for name in names if is_visible(posixpath.basename(name))]
     suffixes = {posixpath.splitext(name)[1].lower() for name in names}
     of_images = SUFFIXES if suffixes & SUFFIXES else deep_images().SUFFIXES
     for name in names:
@@ -171,8 +173,8 @@ def write_index(place: Place, names: list[str], short_side: int = 0, classes: Se
     Raises:
         UserError: see index_shard; no image; some images have a class and others none.
     """
-    sizes = place.sizes()
-    entries, parts = _indexed(place, {name: sizes.get(name, 0) for name in names})
+    states = place.states()
+    entries, parts = _indexed(place, {name: states.get(name, State(0, "")) for name in names})
     rows = np.concatenate(entries)
     expect(len(rows), f"{place} has no image in {first_few(names)}: expected {EXPECTED}")
     numbers = np.arange(len(names), dtype=np.int64)
@@ -181,7 +183,7 @@ def write_index(place: Place, names: list[str], short_side: int = 0, classes: Se
     if unlabelled.any() and not unlabelled.all():
         first = f"{place}/{names[shard[unlabelled.argmax()]]}"
         raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
-    num_bytes = np.array([sizes[name] for name in names], np.int64)
+    num_bytes = np.array([states[name].size for name in names], np.int64)
     index = ShardIndex(np.array(names), num_bytes, *map(_narrowed, (shard, *rows.T)), short_side)
     if classes and not unlabelled.any():
         index = index._replace(classes=np.array(classes))
@@ -197,14 +199,14 @@ def _narrowed(numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(np.int32) if numbers.max() < 2**31 else numbers
 
 
-def _indexed(place: Place, sizes: dict[str, int]) -> tuple[list[np.ndarray], int]:
+def _indexed(place: Place, states: dict[str, State]) -> tuple[list[np.ndarray], int]:
     """``index_shard`` of each tar file, and how many parts of them are noted. What an interrupted call has noted is not
-    read again, if it has its size."""
+    read again, if it is the same file."""
     noted = _noted(place)
     entries = chain.from_iterable(part.items() for part in noted)
-    done = {name: _rows(images) for name, (size, images) in entries if sizes.get(name) == size}
-    left = [name for name in sizes if name not in done]
-    bar = progress("indexing", "shard", total=len(sizes), done=len(done))
+    done = {name: _rows(images) for name, (state, images) in entries if name in states and state == [*states[name]]}
+    left = [name for name in states if name not in done]
+    bar = progress("indexing", "shard", total=len(states), done=len(done))
     with bar, thread_pool(place.at_once) as pool:
         parts = len(noted)
         for start in range(0, len(left), NOTED):
@@ -214,13 +216,13 @@ def _indexed(place: Place, sizes: dict[str, int]) -> tuple[list[np.ndarray], int
                 bar.update()
             if start + NOTED < len(left):
                 with place.written(PARTIAL.format(parts)) as temporary:
-                    temporary.write_text(json.dumps({name: (sizes[name], done[name].tolist()) for name in part}))
+                    temporary.write_text(json.dumps({name: (states[name], done[name].tolist()) for name in part}))
                 parts += 1
-    return [done[name] for name in sizes], parts
+    return [done[name] for name in states], parts
 
 
-def _noted(place: Place) -> list[dict[str, tuple[int, list]]]:
-    """By name the size and the images of tar files, in each part that an interrupted call has noted."""
+def _noted(place: Place) -> list[dict[str, tuple[list, list]]]:
+    """By name the state and the images of tar files, in each part that an interrupted call has noted."""
     parts = []
     while content := place.read(PARTIAL.format(len(parts))):
         parts.append(json.loads(content))
@@ -256,7 +258,7 @@ def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, table: Sha
     except Exception:  # a web server need not list its files, nor say so in a certain way
         return
     indexed = dict(zip(table.names.tolist(), table.num_bytes.tolist(), strict=True))
-    present = {name for name in sizes if name.endswith(".tar")}
+    present = set(filter(is_shard, sizes))
     for name in sorted(indexed.keys() | present):
         is_as_indexed = name in indexed and sizes.get(name, -1) in (indexed[name], None)
         if not is_as_indexed:

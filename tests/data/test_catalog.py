@@ -49,6 +49,30 @@ def test_a_loop_of_links_ends(tmp_path):
     assert names_under(tmp_path, get_records(f"folder:{tmp_path}")) == ["a/1.jpg"]
 
 
+def test_an_image_is_where_it_lies_and_not_where_a_link_to_its_folder_does(tmp_path):
+    """A link in another class took it with it."""
+    touch(tmp_path / "cat/1.jpg", tmp_path / "dog/puppies/2.jpg", tmp_path / "dog/3.jpg")
+    (tmp_path / "cat/see also").symlink_to(tmp_path / "dog/puppies")
+    (tmp_path / "cat/dogs").symlink_to(tmp_path / "dog")
+    records = get_records(f"class_folders:{tmp_path}")
+    assert names_under(tmp_path, records) == ["cat/1.jpg", "dog/3.jpg", "dog/puppies/2.jpg"]
+    assert [record["label"] for record in records] == [0, 1, 1]
+
+
+def test_images_next_to_class_folders_are_counted(tmp_path, caplog):
+    touch(tmp_path / "cat/1.jpg", tmp_path / "2.jpg", tmp_path / "3.jpg")
+    assert names_under(tmp_path, get_records(f"class_folders:{tmp_path}")) == ["cat/1.jpg"]
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.endswith(f"2 of 3 images are in no class folder, such as {tmp_path}/2.jpg: left out")
+
+
+def test_of_two_links_to_a_folder_elsewhere_the_first_by_name_counts(tmp_path):
+    touch(tmp_path / "elsewhere/1.jpg", tmp_path / "photos/c/2.jpg")
+    for link in ("photos/b", "photos/c/a", "photos/a"):
+        (tmp_path / link).symlink_to(tmp_path / "elsewhere")
+    assert names_under(tmp_path / "photos", get_records(f"folder:{tmp_path}/photos")) == ["a/1.jpg", "c/2.jpg"]
+
+
 def test_a_list_names_images_from_its_own_folder(tmp_path):
     touch(tmp_path / "images/a b.jpg", tmp_path / "ü.png", tmp_path / "other/c.jpg")
     lines = ["# a comment", "images/a b.jpg", "", "  ü.png  ", f"{tmp_path}/other/c.jpg", "images/a b.jpg"]

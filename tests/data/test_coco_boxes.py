@@ -550,3 +550,20 @@ def test_summary_mapper_and_evaluator_count_the_same_boxes(coco, tmp_path, chang
     own = {"DATASETS.TRAIN": f"('{name}',)", "MODEL.ROI_HEADS.NUM_CLASSES": 2, "MODEL.DEVICE": "cpu"}
     cfg = make_config("own_images/detection.yaml", [str(word) for pair in own.items() for word in pair])
     assert counted(cfg, name, tmp_path) == (count, count, count, pytest.approx(100))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.jpg",
+        "%2e%2e/secret.jpg",
+        "a\\..\\..\\secret.jpg",
+        " ../secret.jpg",
+        "/data/local-files/?d=../secret.jpg",
+    ],
+)
+def test_no_spelling_of_a_name_leads_out_of_the_folder_of_images(tmp_path, name):
+    (tmp_path / "images/a").mkdir(parents=True)
+    Image.new("RGB", (60, 40)).save(tmp_path / "secret.jpg")
+    content = {"images": [{"id": 1, "file_name": name}], "categories": [{"id": 1, "name": "cat"}]}
+    assert "leads out of the folder of images" in refusal(load_coco_dict, content, tmp_path / "images", "a.json")

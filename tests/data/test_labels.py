@@ -85,6 +85,14 @@ def test_a_tiff_whose_ids_a_reader_would_scale_or_invert_is_refused(tmp_path, ph
             assert f"grey {kind}, so that its ids are not certain" in line
 
 
+@pytest.mark.parametrize(("name", "options"), [("a.png", {"format": "JPEG"}), ("a.tif", {"compression": "jpeg"})])
+def test_a_mask_that_is_compressed_as_a_jpeg_is_refused_whatever_its_name_ends_in(tmp_path, name, options):
+    Image.fromarray(np.tile(IDS, (8, 8)) % 10).save(tmp_path / name, **options)
+    for window in (None, (0, 0, 8, 8)):
+        line = refusal(read_labels, tmp_path / name, 255, window=window)
+        assert "compressed as a JPEG, which changes its ids" in line
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
 @pytest.mark.parametrize("change", [np.asarray, np.asfortranarray, lambda depth: depth[..., None]])
 def test_depth_is_float32_metres_whatever_its_width(tmp_path, dtype, change):

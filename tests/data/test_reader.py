@@ -134,6 +134,22 @@ def test_an_orientation_in_xmp_alone_turns_nothing_for_any_reader(tmp_path, like
     assert read_size(path) == {"height": 40, "width": 60}
 
 
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("kind", ["H2x", "L"])
+def test_all_readers_of_a_jpeg_turn_it_by_odd_exif_alike(tmp_path, orientation, damaged, kind):
+    """OpenCV, of the two decoders, forgets the orientation where another tag is damaged, or where it has 32 bits."""
+    entries = [struct.pack(">HHL", ORIENTATION, 3 if kind == "H2x" else 4, 1) + struct.pack(f">{kind}", orientation)]
+    entries += [struct.pack(">HHLL", 0x010F, 2, 400, 99999)] * damaged  # a text that lies beyond the end
+    exif = b"Exif\0\0MM\0*" + struct.pack(">LH", 8, len(entries)) + b"".join(entries) + bytes(4)
+    jpeg, path = encode(corners(), "jpg", quality=95, subsampling=0), tmp_path / "a.jpg"
+    path.write_bytes(jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:])
+    for like_pil in (False, True):
+        image = require_record({"file_name": str(path)}, PHOTOGRAPHS, like_pil=like_pil)
+        assert_close(image, UPRIGHT[orientation](corners()), 12)
+        assert read_size(path) == {"height": image.shape[0], "width": image.shape[1]}
+
+
 def originals() -> dict[str, bytes]:
     """One file of every kind that folders of images hold, by the name of the kind, whose end is its suffix."""
     y, x = np.mgrid[0:48, 0:64]

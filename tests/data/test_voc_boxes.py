@@ -100,9 +100,11 @@ def test_half_of_the_dogs_without_a_mistake_score_by_the_year(voc, tmp_path, yea
 
 
 def test_an_image_with_a_blank_in_its_name_is_refused_before_a_training(voc, tmp_path):
-    write(tmp_path / "ImageSets/Main/one.txt", ["my dog"])
+    write(tmp_path / "ImageSets/Main/one.txt", ["000001", "my dog"])
+    blank_image(tmp_path / "JPEGImages/000001.jpg")
+    write(tmp_path / "Annotations/000001.xml", voc_xml_of(("dog", 1, 11, 60, 40)))
     line = one_line_error(f"{voc}:one")
-    assert "image 'my dog' has a blank in its name" in line and "expected voc_xml:" in line
+    assert "ImageSets/Main/one.txt: image 'my dog' has a blank in its name" in line and "expected voc_xml:" in line
 
 
 def test_a_voc_tree_without_sizes_has_those_of_its_images(voc, tmp_path):

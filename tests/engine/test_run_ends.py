@@ -9,12 +9,15 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+import torch
 import torch.multiprocessing as mp
 from commands import ROOT, TIMEOUT, TINY, launch_forks, popen, run, wait_until
 from runs import assert_same, load, train, train_for_module
@@ -23,7 +26,7 @@ from trees import refusal
 
 from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 from revisit.engine.stop_signals import StopSignals
-from revisit.errors import StoppedRunError, UserError
+from revisit.errors import KilledWorkerError, StoppedRunError, UserError
 
 from detectron2.engine import HookBase
 from detectron2.utils import comm
@@ -319,3 +322,38 @@ class NoRoom(Dataset):
 def test_a_full_shared_memory_is_said_in_one_line(words):
     message = refusal(next, iter(SignalSafeLoader(NoRoom(words), num_workers=1)))
     assert message.startswith("/dev/shm") and "docker run --shm-size 8g" in message
+
+
+class KillsItsWorker(Dataset):
+    """As the system does where memory has run out: as the worker makes an image, or once it has handed over a batch."""
+
+    def __init__(self, number: int = signal.SIGKILL, *, later: bool = False):
+        self._number, self._later = number, later
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 3 and self._later:
+            threading.Timer(1.0, os.kill, (os.getpid(), self._number)).start()
+        elif index == 3:
+            os.kill(os.getpid(), self._number)
+        return torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGKILL, "Killed. Most often memory"), (signal.SIGBUS, "Bus error. Most often /dev/shm")],
+)
+def test_a_killed_worker_is_said_in_one_line(number, words):
+    with pytest.raises(KilledWorkerError, match=f"killed by signal: {words}"):
+        list(SignalSafeLoader(KillsItsWorker(number), num_workers=2))
+
+
+def test_a_worker_that_is_killed_during_a_step_is_said_in_one_line():
+    """Torch raises wherever the training process is."""
+    batches = iter(SignalSafeLoader(KillsItsWorker(later=True), num_workers=1))
+    for _ in range(4):
+        next(batches)
+    with pytest.raises(KilledWorkerError, match=r"killed by signal: Killed\. Most often memory ran out"):
+        time.sleep(20)

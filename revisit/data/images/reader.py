@@ -44,9 +44,11 @@ Read = TypeVar("Read")
 UNKNOWN_SIZE = {"height": 1, "width": 1}  # px: no labelled box fits in it
 MAX_REPLACEMENTS = 20  # images in a row
 _ORIENTATION = 0x0112  # the EXIF tag
+_EXIF = b"Exif\0\0"
 _END_OF_JPEG = b"\xff\xd9"
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)  # markers of JPEG
 LYING = (5, 6, 7, 8)  # orientations whose rows are columns
+_FLIPS = {2: 1, 3: -1, 4: 0}  # by the other ones, as OpenCV counts them
 
 
 class Picture(NamedTuple):
@@ -172,11 +174,27 @@ def naming(name: str) -> Iterator[None]:
 
 
 def _decode_by_opencv(data: bytes) -> np.ndarray:
-    # 2.5 times as fast as PIL here, but fills the missing rest of a truncated file with grey.
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+    # 2.5 times as fast as PIL here, but fills the missing rest of a truncated file with grey. Where a tag of EXIF is
+    # damaged, or the orientation of another type, it turns images otherwise than PIL, which says their size.
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise UnreadableImageError("OpenCV cannot decode this JPEG")
-    return image
+    return _turned_by_opencv(image, _orientation_of_jpeg(data)) if _EXIF in data else image
+
+
+def _orientation_of_jpeg(data: bytes) -> object:
+    """None where PIL does not know the file."""
+    with warnings.catch_warnings(), suppress(UnidentifiedImageError):
+        warnings.simplefilter("ignore")  # as _decode_by_pil
+        return orientation_of(open_image(data))
+    return None
+
+
+def _turned_by_opencv(image: np.ndarray, orientation: object) -> np.ndarray:
+    """As ``turned``, of three channels, and faster."""
+    if orientation in LYING:
+        image, orientation = cv2.transpose(image), orientation - 4
+    return cv2.flip(image, _FLIPS[orientation]) if orientation in _FLIPS else image
 
 
 def _complete(data: bytes, name: str) -> np.ndarray:

@@ -5,25 +5,31 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize, register_after_fork
-from typing import ClassVar
+from types import FrameType
+from typing import ClassVar, NamedTuple
 
 import cv2
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from revisit.compat.private_names import kill_with_parent
-from revisit.errors import KilledWorkerError, UserError, first_line
+from revisit.errors import KilledWorkerError, UserError
 
 # What asks a training to stop after a checkpoint (engine/stop_signals.py); of several, the later one here is reported.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _NO_ROOM = re.compile(r"shared memory|</torch_[^>]*>.*No space left", re.S)  # as torch says it
+_KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]*)")  # so, too
 _END = signal.SIGUSR2
 _GRACE = 5.0  # seconds
+_HEARD = 1.0  # seconds from a connection that a worker's end has cut until the system reports that end
 _ALL = (*STOP_SIGNALS, _END)
 # How workers start; Python's own choice depends on its version. A fork is there at once, and shares the records, of
 # which other processes would get copies. No thread of its parent may hold a library's lock meanwhile: those of ours do
@@ -53,40 +59,73 @@ class SignalSafeLoader(DataLoader):
         # Workers inherit what is blocked here. One that reaches this thread meanwhile waits.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
         try:
-            return _Batches(super().__iter__())
+            before = {*multiprocessing.active_children()}
+            batches = super().__iter__()
+            _hear_of_killed_workers()
+            return _Batches(batches, {*multiprocessing.active_children()} - before)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 class _Batches:
-    """A loader's iterator."""
+    """A loader's iterator, and the workers that it has started."""
 
-    def __init__(self, batches: Iterator):
+    def __init__(self, batches: Iterator, workers: Collection[BaseProcess]):
         self._batches = batches
+        self._workers = workers
 
     def __iter__(self) -> Iterator:
         return self
 
     def __next__(self) -> object:
-        with SignalSafeLoader.waiting(), _in_one_line():
+        with SignalSafeLoader.waiting(), self._in_one_line():
             return next(self._batches)
 
-
-@contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Raise UserError for a worker that ended for want of memory."""
-    try:
-        yield
-    except RuntimeError as error:
-        if _NO_ROOM.search(str(error)):
-            more = "expected more, by docker run --shm-size 8g, or a lower DATALOADER.NUM_WORKERS"
-            raise UserError(f"/dev/shm, where loaders' workers leave their batches, is full: {more}") from error
-        if "DataLoader worker" not in str(error) or "killed by signal" not in str(error):
+    @contextmanager
+    def _in_one_line(self) -> Iterator[None]:
+        """Raise UserError for a worker that ended for want of memory."""
+        try:
+            yield
+        except (EOFError, OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and _NO_ROOM.search(str(error)):
+                more = "expected more, by docker run --shm-size 8g, or a lower DATALOADER.NUM_WORKERS"
+                raise UserError(f"/dev/shm, where loaders' workers leave their batches, is full: {more}") from error
+            if self._workers:
+                wait([worker.sentinel for worker in self._workers], _HEARD)
+            for worker in self._workers:
+                if (worker.exitcode or 0) < 0:
+                    raise _killed(worker.pid, signal.strsignal(-worker.exitcode)) from error
             raise
-        raise KilledWorkerError(
-            f"{first_line(error)} Most often memory ran out: lower DATALOADER.NUM_WORKERS or the batch; --resume "
-            "continues from the last checkpoint"
-        ) from error
+
+
+def _killed(worker: object, by: str | None) -> KilledWorkerError:
+    is_shared = by == "Bus error"  # of what two processes share
+    why = "/dev/shm is full (docker run --shm-size 8g has more)" if is_shared else "memory ran out"
+    end = f"DataLoader worker (pid {worker}) is killed by signal: {by}"
+    remedy = "lower DATALOADER.NUM_WORKERS or the batch; --resume continues from the last checkpoint"
+    return KilledWorkerError(f"{end}. Most often {why}: {remedy}")
+
+
+def _hear_of_killed_workers() -> None:
+    """Let torch's handler of SIGCHLD, which raises wherever this process is, raise KilledWorkerError."""
+    of_torch = signal.getsignal(signal.SIGCHLD)
+    is_new = callable(of_torch) and not isinstance(of_torch, _OnEndOfWorker)
+    if is_new and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, _OnEndOfWorker(of_torch))
+
+
+class _OnEndOfWorker(NamedTuple):
+    """A handler of SIGCHLD."""
+
+    of_torch: Callable[[int, FrameType | None], object]
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self.of_torch(number, frame)
+        except RuntimeError as error:
+            if by := _KILLED.search(str(error)):
+                raise _killed(*by.groups()) from error
+            raise
 
 
 def start_worker(worker_id: int) -> None:

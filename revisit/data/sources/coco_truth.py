@@ -183,15 +183,21 @@ def _file_name(picture: dict, folder: str) -> str:
     name = picture["file_name"]
     if not isinstance(name, str):
         raise ValueError(f"file_name {name!r}, expected a text")
-    if ".." in name and not os.path.isabs(name) and os.path.normpath(name).startswith(".."):
+    found = name
+    if not _leads_out(name) and not os.path.exists(os.path.join(folder, name)):
+        _, is_address, quoted = name.partition(LOCAL_FILE)
+        local = os.fsdecode(unquote_to_bytes(quoted))
+        spellings = [local] if is_address else other_spellings(name)
+        existing = (spelling for spelling in spellings if os.path.exists(os.path.join(folder, spelling)))
+        found = next(existing, f"/{local}" if is_address else name.replace("\\", "/"))
+    if _leads_out(found):
         raise ValueError(f"file_name {name!r} leads out of the folder of images, {folder}: expected one below it")
-    if os.path.exists(os.path.join(folder, name)):
-        return name
-    _, is_address, quoted = name.partition(LOCAL_FILE)
-    local = os.fsdecode(unquote_to_bytes(quoted))
-    spellings = [local] if is_address else other_spellings(name)
-    existing = (spelling for spelling in spellings if os.path.exists(os.path.join(folder, spelling)))
-    return next(existing, f"/{local}" if is_address else name.replace("\\", "/"))
+    return found
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a relative name leads to a file outside its folder."""
+    return ".." in name and not os.path.isabs(name) and os.path.normpath(name).startswith("..")
 
 
 def _stand_as_meant(annotations: list | None, ids: set, picture_of: dict) -> np.ndarray:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
 
@@ -76,18 +77,22 @@ def _files_below(path: Path) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def visible_files(path: Path) -> Iterator[str]:
-    """All files below a folder but hidden ones, those of links to folders too, each folder once. Raises UserError for
-    a folder that cannot be listed."""
-    visited = set()
-    for folder, subfolders, names in os.walk(path, onerror=_refuse, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in visited:  # a loop of links
-            subfolders.clear()
-            continue
-        visited.add(real)
-        # Sorted: which of two links to one folder counts must not depend on the file system.
-        subfolders[:] = sorted(filter(is_visible, subfolders))
-        yield from (os.path.join(folder, name) for name in filter(is_visible, names))
+    """All files below a folder but hidden ones, those of links to folders too, each folder once: where it lies itself,
+    else by the first of its links. Raises UserError for a folder that cannot be listed."""
+    visited: set[str] = set()
+    links = [os.fspath(path)]
+    while links:
+        # The first: which of two links to one folder counts must not depend on the file system.
+        for folder, subfolders, names in os.walk(heappop(links), onerror=_refuse):
+            real = os.path.realpath(folder)
+            if real in visited:  # perhaps a loop of links
+                subfolders.clear()
+                continue
+            visited.add(real)
+            subfolders[:] = filter(is_visible, subfolders)
+            for subfolder in filter(os.path.islink, (os.path.join(folder, name) for name in subfolders)):
+                heappush(links, subfolder)
+            yield from (os.path.join(folder, name) for name in filter(is_visible, names))
 
 
 def _refuse(error: OSError) -> None:
@@ -110,14 +115,18 @@ def _unread(files: dict[str, list[str]]) -> dict[str, int]:
 
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
-    """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names."""
+    """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names. A warning counts
+    images next to these."""
     records = load_folder(path)
     by_class: dict[str, list[str]] = {name: [] for name in classes or class_folders(path)}
     expect(by_class, f"no class folders in {path}: expected one sub-folder of images per class")
+    without = []
     for record in records:
         name = record["file_name"][len(f"{path}/") :].partition("/")[0]
-        if name in by_class:
-            by_class[name].append(record["file_name"])
+        by_class.get(name, without).append(record["file_name"])
+    if without and not classes:
+        line = f"{path}: {len(without):,} of {len(records):,} images are in no class folder, such as {without[0]}"
+        log_first_n(logging.WARNING, f"{line}: left out", name=__name__, key="message")
     empty = [str(path / name) for name, files in by_class.items() if not files]
     expect(not empty, f"no images in {first_few(empty)}")
     return [{"file_name": file, "label": label} for label, files in enumerate(by_class.values()) for file in files]

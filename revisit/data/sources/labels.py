@@ -21,8 +21,10 @@ VOID = 255  # the train id of pixels without a class
 _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
 PathLike = str | os.PathLike[str]
 Window = tuple[int, int, int, int]  # left, top, right and bottom, px
+COMPRESSION, AS_JPEG = 259, (6, 7)  # a tag of TIFFs, and two of its values
 WHITE_IS_ZERO, BLACK_IS_ZERO = 0, 1  # of PHOTOMETRIC; of 8 bits with white as 0, PIL gives 255 - id
 UNCERTAIN = "grey {}, so that its ids are not certain"
+LOSSY = "compressed as a JPEG, which changes its ids"
 _one_at_a_time = threading.Lock()
 
 
@@ -141,7 +143,7 @@ def _ids_of_tiff(file_name: PathLike, window: Window) -> np.ndarray:
 def _problem_of_tiff(file_name: str, time: int) -> str:
     """Asked for each window, and read once."""
     with open(file_name, "rb") as file:
-        return _uncertain_grey(tags_of(file))
+        return _uncertain_ids(tags_of(file))
 
 
 def _all_ids(file_name: PathLike) -> np.ndarray:
@@ -151,11 +153,12 @@ def _all_ids(file_name: PathLike) -> np.ndarray:
         open_image(file) as image,
     ):
         mode, ids, tags = image.mode, np.asarray(image), getattr(image, "tag_v2", {})
+        is_jpeg = image.format in ("JPEG", "MPO")  # whatever its name ends in
         file.seek(0)
         header = file.read(26)
     # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
     has_few_bits = mode == "1" or (header.startswith(PNG_MAGIC) and header[24] < 8 and header[25] == 0)
-    problem = UNCERTAIN.format("of less than 8 bits") if has_few_bits else _uncertain_grey(tags)
+    problem = UNCERTAIN.format("of less than 8 bits") if has_few_bits else LOSSY * is_jpeg or _uncertain_ids(tags)
     if problem or mode not in _ID_MODES:
         kind = problem or f"in mode {mode}"
         message = f"label map {file_name} is {kind}: expected one id a pixel, by a palette (mode P) or in 8 or 16 bits"
@@ -163,8 +166,10 @@ def _all_ids(file_name: PathLike) -> np.ndarray:
     return ids
 
 
-def _uncertain_grey(tags: Mapping) -> str:
+def _uncertain_ids(tags: Mapping) -> str:
     """What is wrong with the ids of a TIFF, by its tags; "" of what is none, or has a palette."""
+    if tags.get(COMPRESSION) in AS_JPEG:
+        return LOSSY
     bits, photometric = min(tags.get(BITS, [8])), tags.get(PHOTOMETRIC)
     if photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and bits < 8:
         return UNCERTAIN.format("of less than 8 bits")

@@ -24,10 +24,10 @@ DIFFICULT = {"": False, "unspecified": False, "0": False, "false": False, "1": T
 def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:
     """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt: ``image_id`` is the name in the split."""
     records = []
-    file = path / "ImageSets" / "Main" / f"{split}.txt"
-    expect(file.parent.is_dir() or not path.is_dir(), f"split file {file} not found; {TWO_FOLDERS}")
-    for name in read_split(file):
-        blank = f"{file}: image {name!r} has a blank in its name, at which VOC's files of results end it"
+    split_file = path / "ImageSets" / "Main" / f"{split}.txt"
+    expect(split_file.parent.is_dir() or not path.is_dir(), f"split file {split_file} not found; {TWO_FOLDERS}")
+    for name in read_split(split_file):
+        blank = f"{split_file}: image {name!r} has a blank in its name, at which VOC's files of results end it"
         expect(len(name.split()) == 1, f"{blank}: expected voc_xml:, or another name")
         image = image_of(path / "JPEGImages" / name)
         file = path / "Annotations" / f"{name}.xml"

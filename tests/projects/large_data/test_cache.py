@@ -84,7 +84,7 @@ def test_shards_that_are_replaced_are_read_again(store, tmp_path):
     assert complete(Cache(tmp_path, ROOM)) == NUM_IMAGES
 
 
-@pytest.mark.parametrize("name", ["ETag", "Last-Modified", "blob_id", "mtime"])
+@pytest.mark.parametrize("name", ["ETag", "Last-Modified", "blob_id", "mtime", "modificationTime", "modify"])
 def test_a_shard_of_the_same_size_has_another_version(store, monkeypatch, name):
     info = {"size": 1}
     versions = set()

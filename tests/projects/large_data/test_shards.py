@@ -17,7 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tiny import tiny_config
 from trees import pack, refusal, touch, write
 
-from projects.LargeData.places import Folder
+from projects.LargeData import shards as shards_module
+from projects.LargeData.places import Folder, place_of
 from projects.LargeData.shards import load_shards, write_index
 from revisit.data.images.image_bytes import read_sample
 from revisit.data.images.pixel_format import PHOTOGRAPHS
@@ -227,6 +228,14 @@ def test_names_with_dots_are_images_and_further_parts_of_a_sample_are_left_out_w
     assert "a.tar: left out 2 images such as a.b/z.seg.png: further parts of a sample" in line
 
 
+def test_what_a_mac_adds_to_an_archive_and_to_a_disk_is_neither_an_image_nor_a_shard(tmp_path):
+    added = [(f"{folder}._{n}.jpg", b"resource fork") for folder in ("", "x/", "__MACOSX/") for n in (1, 2)]
+    write_tar(tmp_path / "a.tar", *added, ("1.jpg", b"one"), ("1.cls", b"0"), ("x/2.jpg", b"two"), ("x/2.cls", b"1"))
+    write(tmp_path / "._a.tar", b"resource fork")
+    run(f"python tools/make_shards.py --output {tmp_path}", tmp_path)
+    assert samples_of(tmp_path) == [b"one", b"two"]
+
+
 def test_links_within_a_tar_file_are_the_images_that_they_lead_to(tmp_path, caplog):
     (tmp_path / "x").mkdir()
     write(tmp_path / "x/1.png", b"one")
@@ -261,6 +270,26 @@ def test_tar_files_of_others_are_indexed(tmp_path):
     write_tar(tmp_path / "a.tar", *members)
     run(f"python tools/make_shards.py --output {tmp_path}", tmp_path)
     assert samples_of(tmp_path) == [b"one", b"two!"] and "label" not in load_shards(str(tmp_path)).records[0]
+
+
+@pytest.mark.parametrize("place", ["{}", "memory://noted"])
+def test_a_tar_file_that_is_replaced_by_one_of_its_size_is_indexed_again(tmp_path, monkeypatch, place):
+    """After an interrupted call, which has noted what it had indexed."""
+    monkeypatch.setattr(shards_module, "NOTED", 1)
+    place = place_of(place.format(tmp_path))
+
+    def put(name: str, label: bytes) -> None:
+        write_tar(tmp_path / name, ("1.png", b"one"), ("1.cls", label))
+        if not place.folder:
+            with place.written(name) as temporary:
+                shutil.copy(tmp_path / name, temporary)
+
+    put("a.tar", b"1")
+    put("b.tar", b"cat")
+    assert "b.tar: the class of 1 is 'cat'" in refusal(write_index, place, ["a.tar", "b.tar"])
+    put("a.tar", b"2")
+    put("b.tar", b"3")
+    assert write_index(place, ["a.tar", "b.tar"]).label.tolist() == [2, 3]
 
 
 @pytest.mark.parametrize(
