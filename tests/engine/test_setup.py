@@ -106,6 +106,12 @@ REFUSED = [
     (("MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", "1e999"), "SMOOTH_L1_BETA"),  # inf: a loss of 0
     (("DATASETS.TRAIN", "folder:/x"), r"\('folder:/x',\)"),
     (("DATASETS.TRAIN", "/x"), r"\('folder:/x',\)"),
+    (("DATASETS.TRAIN", "(folder:/x, /y,)"), r"\('folder:/x', 'folder:/y'\)"),
+    (("DATASETS.TRAIN", '("folder:/x",'), r"\('folder:/x',\)"),
+    (("INPUT.MIN_SIZE_TRAIN", 640), r"\(640,\)"),
+    (("SOLVER.PRECISION", "fp16"), "SOLVER.PRECISION is 'fp16': expected one of '', auto"),
+    (("SOLVER.IMS_PER_BATCH", 0, "SOLVER.REFERENCE_BATCH", 256), "SOLVER.IMS_PER_BATCH is 0"),
+    (("MODEL.DEVICE", "gpu"), "MODEL.DEVICE is 'gpu': expected cpu, cuda"),
     ((*DENSECL, "VIEWS.NUM_SMALL", 4), "VIEWS.NUM_SMALL"),
     (("IMPORTS", "('no_method',)"), "IMPORTS"),
     (("IMPORTS", "('my_method.py',)"), "my_method.py"),
