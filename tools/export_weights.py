@@ -23,7 +23,7 @@ def main() -> None:
     add(parser, "format", choices=["torchvision", "timm"], required=True, help="library that is to load them")
     add(parser, "imports")
     args = parse(parser)
-    from projects.Weights.export import SUFFIXES, library_tensors, model_card
+    from projects.Weights.export import SUFFIXES, forget_card, library_tensors, model_card
     from revisit.checkpoint.backbone_file import check_output, load_backbone, write_tensors
     from revisit.checkpoint.flags import IMAGENET
     from revisit.files import local_copy
@@ -33,8 +33,7 @@ def main() -> None:
     backbone = load_backbone(args.backbone)
     tensors = library_tensors(backbone, args.format)
     make_folder(args.output.parent, "the output's folder")
-    card = args.output.with_suffix(".md")
-    card.unlink(missing_ok=True)  # of earlier weights
+    card = forget_card(args.output)
     write_tensors(tensors, args.output)
     with written_whole(card) as temporary:
         temporary.write_text(model_card(backbone, args.output, args.format))

@@ -5,7 +5,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +21,8 @@ from projects.Predict.predictions import heads_of, load_finetuned
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.records import Records, sample
 from revisit.engine.finetune_trainer import build_mapper
-from revisit.errors import without_secrets
-from revisit.files import write_whole, written_whole
+from revisit.errors import UserError, expect, without_secrets
+from revisit.files import read_json, write_whole, written_whole
 from revisit.keys import DETECTORS, PIXELWISE
 from revisit.plugins import require_package
 
@@ -186,6 +186,16 @@ def _in_order_of(expected: Sequence[Tensor], found: Sequence[Tensor]) -> Sequenc
 def card_of(path: Path) -> Path:
     """Where the description of an exported file lies."""
     return path.with_suffix(".json")
+
+
+def forget_card(path: Path) -> None:
+    """Remove the description of an earlier network. Raises UserError where another file has its place."""
+    card, of_network = card_of(path), False
+    with suppress(UserError, TypeError):
+        of_network = {"network", "outputs"} <= set(read_json(card))
+    why = f"{card} would be replaced, and describes no exported network: rename it, or give another --output"
+    expect(of_network or not card.exists(), why)
+    card.unlink(missing_ok=True)
 
 
 def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:

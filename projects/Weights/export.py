@@ -53,6 +53,17 @@ def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
     return {theirs[key]: value for key, value in weights.tensors.items()}
 
 
+def forget_card(weights: Path) -> Path:
+    """Where the card of ``weights`` will be; one of earlier weights is removed. Raises UserError where its place has
+    another file, such as notes of the user's."""
+    card = weights.with_suffix(".md")
+    if card.exists():
+        is_card = card.is_file() and "\n| SHA-256 | `" in card.read_text(errors="replace")
+        expect(is_card, f"{card} would be replaced, and is no model card: rename it, or give another output")
+        card.unlink()
+    return card
+
+
 def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
     """The card, in Markdown, of a backbone that was exported to the file ``weights``; ``library`` comes first."""
     flags = backbone.flags

@@ -217,6 +217,20 @@ def test_the_command_writes_file_and_card_and_compares(trained_once, write_pictu
     assert "no weights to predict with" in one_line_error(f"{command}/a.ts {recipe}", toy_root)
 
 
+def test_labels_that_have_the_name_of_an_exported_network_stay(trained_once, write_pictures, toy_root, tmp_path):
+    _, weights = trained_once("detection")
+    write_pictures(tmp_path / "photos", 1)
+    labels = tmp_path / "boxes.json"
+    labels.write_text(text := '{"images": [], "annotations": [], "categories": []}')
+    command = f"python tools/export_model.py --output {tmp_path}/boxes.ts --weights {weights} --data {tmp_path}/photos"
+    assert "boxes.json would be replaced" in run(command, toy_root, expect=2)
+    assert labels.read_text() == text and not (tmp_path / "boxes.ts").exists()
+    for described in ('{"network": "GeneralizedRCNN", "outputs": []}', None):
+        labels.write_text(described) if described else labels.unlink(missing_ok=True)
+        model_export.forget_card(tmp_path / "boxes.ts")
+        assert not labels.exists()
+
+
 def test_five_spellings_of_four_commands_have_one_config_and_find_the_same(trained_once, toy_datasets, tmp_path):
     network, weights = trained_once("detection")
     weights = str(weights)

@@ -16,7 +16,7 @@ from PIL import Image
 from runs import assert_same
 from trees import refused
 
-from projects.Weights.export import as_card_says, library_tensors, model_card
+from projects.Weights.export import as_card_says, forget_card, library_tensors, model_card
 from revisit.checkpoint.backbone_file import load_backbone, write_tensors
 from revisit.checkpoint.convert import BackboneWeights, convert
 from revisit.checkpoint.flags import flags_path, flags_to_config
@@ -82,6 +82,17 @@ def test_origin_and_licence_come_back_by_the_card_of_the_very_weights(origin, li
     assert (found.origin, found.licence) == (origin or "torchvision: a.pth", licence)
     file.write_bytes(b"others")
     assert as_card_says(weights_under({}, origin="torchvision: a.pth"), file).origin == "torchvision: a.pth"
+
+
+def test_notes_that_have_the_name_of_exported_weights_stay(tmp_path):
+    file, card = tmp_path / "a.pth", tmp_path / "a.md"
+    file.write_bytes(b"weights")
+    card.write_text("my notes\n")
+    refused("a.md would be replaced, and is no model card", forget_card, file)
+    assert card.read_text() == "my notes\n"
+    card.write_text(model_card(weights_under({}, {"res2.0.conv1.weight": torch.zeros(1)}), file, "timm"))
+    assert forget_card(file) == card and not card.exists()
+    assert forget_card(file) == card
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
