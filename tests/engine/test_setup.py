@@ -278,6 +278,7 @@ def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkey
         ("DATASETS.TRAIN", "('folder:{}',)", "no images in {}"),
         ("DATASETS.TRAIN", "('nowhere',)", "unknown data set 'nowhere'"),
         ("DATASETS.TRAIN", "('{}',)", "unknown data set '{0}': .* write .*'folder:{0}',"),
+        ("DATASETS.TRAIN", "('{}/none',)", "unknown data set '{0}/none', which is not there: expected a folder"),
         ("KNN_EVAL.BANK", "class_folders:{}/birds", "birds not found"),
         ("KNN_EVAL.BANK", "toy_scenes_train", "KNN_EVAL.BANK toy_scenes_train has fewer than two classes"),
         ("DATASETS.TEST", "('folder:{}/toy_scenes',)", "have no class .* MONITOR.IMAGES takes one without labels"),
