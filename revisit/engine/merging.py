@@ -224,7 +224,8 @@ def _expected(key: str, value: object, default: object) -> str:
     rule = declaration(key).rule
     words = rule.expected if rule else _WORDS.get(type(default), "a list")
     if not isinstance(default, list | tuple):
-        return words
+        is_name = type(default) is str and isinstance(value, list | tuple) and len(value) == 1
+        return f"{words}; did you mean {str(value[0])!r}?" if is_name else words
     if isinstance(value, str):
         return f'{words}; did you mean "{_as_list(key, value)}"?'
     is_one = rule is not None and rule.holds((value,))
