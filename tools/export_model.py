@@ -35,6 +35,7 @@ def main() -> None:
     cfg = finetuned_config(args)
     sources = find_sources(args.data, args.output)
     records = [{"file_name": str(source.path)} for source in sources if not source.is_video]
+    expect(bool(records) or not sources, "--data names videos alone: expected images to compare on")
     if records:
         resolve_auto_values(cfg, Facts(records=records))
     network = model_export.load_network(cfg)

@@ -213,6 +213,9 @@ def test_the_command_writes_file_and_card_and_compares(trained_once, write_pictu
     assert "dotted_star" in card["classes"] and card["box"].startswith("x0, y0, x1, y1 in px")
     line = one_line_error(f"{command}/a.pb --weights {weights}", toy_root)
     assert "expected a name in .onnx or .ts" in line
+    (tmp_path / "film.mp4").touch()
+    line = one_line_error(f"{command}/a.ts --weights {weights} --data {tmp_path}/film.mp4", toy_root)
+    assert "--data names videos alone: expected images" in line
     recipe = "--config-file configs/toy/detection.yaml"
     assert "no weights to predict with" in one_line_error(f"{command}/a.ts {recipe}", toy_root)
 
