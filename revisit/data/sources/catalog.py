@@ -186,7 +186,7 @@ def _unknown(name: str, kind: str, rest: str) -> UserError:
     return UserError(f"{problem}: expected {expected}{meant}")
 
 
-def get_records(name: str, class_names: Sequence[str] = ()) -> Records:
+def get_records(name: str, class_names: Sequence[str] = (), *, whose: str = "the names asked for") -> Records:
     """The records of a data set by name, registered first where needed. At least one record.
 
     Between ``keep_records`` and ``drop_records`` its files are read once.
@@ -194,13 +194,14 @@ def get_records(name: str, class_names: Sequence[str] = ()) -> Records:
     Args:
         class_names: count classes in this order, and let the metadata say so; (): as ``share_classes`` has said in this
             process, else as the data set does.
+        whose: these names are, for a message.
 
     Raises:
         UserError: unknown name, missing folder, a data set without images, or with other classes.
     """
     data_set = register(name)
     own = data_set.own()
-    order = ClassOrder("the names asked for", names=class_names) if class_names else data_set.order
+    order = ClassOrder(whose, names=class_names) if class_names else data_set.order
     counted = own
     if order and key_of_classes(own.records):
         counted = counted_by(own, _wanted(order, name, own), name, order.leader)
