@@ -175,6 +175,8 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
     >>> embed(load_backbone("own/pretrain/backbone.pth"), "photos", size=64).shape
     (128, 256)
     """
+    not_loaded = f"embed takes a backbone, and got a {type(backbone).__name__}: expected load_backbone(weights)"
+    expect(not isinstance(backbone, str | Path), not_loaded)
     records = _records_of(data)
     expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
     rows = []

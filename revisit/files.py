@@ -209,6 +209,14 @@ def make_folder(folder: Path, name: str) -> None:
         remove_unfinished(folder)
 
 
+def make_place(file: Path, name: str, *suffixes: str) -> None:
+    """Make the folder of a file that a user has named; UserError, with ``name``, for a folder or another suffix."""
+    expected = f"expected a name in {' or '.join(suffixes)}"
+    expect(not file.is_dir(), f"{name} {file} is a folder: {expected}")
+    expect(file.suffix in suffixes, f"{name} {file}: {expected}")
+    make_folder(file.parent, f"the folder of {name}")
+
+
 def _flush(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

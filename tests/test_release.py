@@ -190,6 +190,8 @@ def test_what_is_public_is_listed_once_and_a_mistake_is_one_line(tmp_path, monke
         revisit.predict("nowhere.pth", tmp_path, tmp_path / "out")
     with pytest.raises(revisit.UserError, match="^no images to embed"):
         revisit.embed(MagicMock(), [])
+    with pytest.raises(revisit.UserError, match="got a str: expected load_backbone"):
+        revisit.embed("imagenet:efficientnet_lite0", "photos")
     with pytest.raises(revisit.UserError, match="^unknown data set 'folders:x'"):
         revisit.embed(MagicMock(), "folders:x")
 

@@ -108,6 +108,11 @@ def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root, tmp_path):
     assert subprocess.run(["bash", "-n"], input=text, text=True, cwd=ROOT).returncode == 0
 
 
+def test_options_of_the_training_that_do_not_stand_after_two_dashes_are_explained(tmp_path):
+    command = COMMAND.format(logs=tmp_path)
+    assert "come after --, as in: -- --config-file" in run(f"{command} --config-file a.yaml", tmp_path, expect=2)
+
+
 def test_a_tables_jobs_wait_for_those_they_need_and_trainings_alone_are_queued_again_when_time_is_up(cluster, capsys):
     def job(name: str, program: str, *needs: Job) -> Job:
         return Job(f"{name}, seed 1", (("-c", "pass"), (program, "--resume")), cluster / f"a {name}" / "r", needs=needs)

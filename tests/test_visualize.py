@@ -82,6 +82,12 @@ def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, draw, tmp
     assert pixels(one).shape[1] > 1.3 * pixels(data).shape[1]
 
 
+def test_truth_is_drawn_by_a_recipe_that_leaves_the_number_of_classes_open(toy_datasets):
+    cfg = make_config("configs/own_images/detection.yaml", NARROW)
+    (row,) = predictions.make_rows(cfg, "toy_voc_test", 1, truth_only=True)
+    assert len(row.tiles) == 2 and cfg.MODEL.ROI_HEADS.NUM_CLASSES == 10
+
+
 def test_truth_has_the_classes_that_the_model_learned_by_name(tmp_path):
     Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save(tmp_path / "0.png")
     names = []

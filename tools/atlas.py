@@ -11,7 +11,7 @@ import argparse
 
 from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
-from revisit.files import make_folder
+from revisit.files import make_place
 
 
 def parse_args() -> argparse.Namespace:
@@ -26,11 +26,11 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    make_place(args.output, "--output", ".html", ".htm")
     from projects.Rows.atlas import write_atlas
     from projects.Rows.row_table import load_table
 
     table = load_table(args.embeddings)
-    make_folder(args.output.parent, "--output")
     count = write_atlas(args.output, table, args.how, args.table)
     size = args.output.stat().st_size / 1e6
     print(f"{count} of {len(table.rows)} rows are in {args.output}, {size:.1f} MB")

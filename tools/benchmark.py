@@ -44,7 +44,7 @@ def main() -> None:
     import torch
 
     from projects.Predict.benchmark import about, measure
-    from projects.Predict.model_export import card_of, load_network, network_images, write_card
+    from projects.Predict.model_export import card_of, check_place_of_card, load_network, network_images, write_card
     from projects.Predict.predictions import finetuned_config, read_test_set
     from projects.Predict.runtimes import open_runtimes
     from revisit.data.sources.catalog import get_records
@@ -66,6 +66,7 @@ def main() -> None:
     runtimes = open_runtimes(network, ["torch", *names], args.output, images, threads)
     files = [runtime for runtime in runtimes if runtime.path]
     for runtime in files:
+        check_place_of_card(runtime.path)
         card_of(runtime.path).unlink(missing_ok=True)  # of an earlier network
     rows = measure(cfg, dataset, records, runtimes, args.output)
     facts = about(dataset, len(records), threads)

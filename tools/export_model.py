@@ -14,7 +14,7 @@ from projects.Predict.command_line import add_network_options
 from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder
+from revisit.files import make_place
 
 COMPARED = 8  # images, spread over those of --data
 
@@ -31,17 +31,16 @@ def main() -> None:
     from projects.Predict.predictions import finetuned_config
     from revisit.keys import Facts, resolve_auto_values
 
-    suffixes = " or ".join(model_export.SUFFIXES)
-    expect(args.output.suffix in model_export.SUFFIXES, f"--output {args.output}: expected a name in {suffixes}")
+    make_place(args.output, "--output", *model_export.SUFFIXES)
     model_export.check_place_of_card(args.output)
     cfg = finetuned_config(args)
     sources = find_sources(args.data, args.output)
     records = [{"file_name": str(source.path)} for source in sources if not source.is_video]
+    expect(bool(records) or not sources, "--data names videos alone: expected images to compare on")
     if records:
         resolve_auto_values(cfg, Facts(records=records))
     network = model_export.load_network(cfg)
     images = model_export.network_images(cfg, records, COMPARED) or model_export.noise_images(network.channels)
-    make_folder(args.output.parent, "the folder of --output")
     model_export.card_of(args.output).unlink(missing_ok=True)  # of an earlier network
     model_export.export(network, args.output)
     comparison = model_export.compare(network, args.output, images)

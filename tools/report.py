@@ -12,7 +12,7 @@ from pathlib import Path
 from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import translated
-from revisit.files import make_folder, written_whole
+from revisit.files import make_place, written_whole
 
 
 def main() -> None:
@@ -21,11 +21,11 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR", help="what runs or studies wrote")
     add(parser, "output", required=True, metavar="FILE", help="the page, such as report.html")
     args = parse(parser)
+    make_place(args.output, "--output", ".html", ".htm")
     from projects.Reports.collect import collect
     from projects.Reports.page import render
 
     page = render(*collect(args.folders))
-    make_folder(args.output.parent, "the folder of --output")
     with translated(f"writing --output {args.output}"), written_whole(args.output) as temporary:
         temporary.write_text(page, errors="backslashreplace")  # names of files need not be UTF-8
     print(f"written to {args.output}: {len(page) / 1e6:.1f} MB")

@@ -59,7 +59,7 @@ def main() -> None:
     stated, data = tiling_and_name(args.data)
     tiling = stated or (Tiling.of(str(cfg.INPUT.TILES)) if cfg.INPUT.TILES else None)
     expect_tiles(cfg, tiling, args.data)
-    records = get_records(data, trained_network(cfg).classes)
+    records = get_records(data, trained_network(cfg).classes, whose=cfg.MODEL.WEIGHTS)
     expect_file_names(records, f"--data {args.data}")
     if args.labelled:
         count = len(records)

@@ -14,7 +14,7 @@ from pathlib import Path
 from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder
+from revisit.files import make_place
 
 
 def parse_args() -> argparse.Namespace:
@@ -34,6 +34,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     expect(args.data.is_file(), f"--data {args.data}: no such file; expected an image")
+    make_place(args.output, "--output", ".png")
     from projects.Rows.embedders import Named
     from projects.Rows.row_table import load_table
     from projects.Rows.similar import draw_similar, lines_of, similar_to
@@ -42,7 +43,6 @@ def main() -> None:
     named = Named(args.weights, args.config_file, args.opts)
     similar = similar_to(table, args.data, args.boxes, args.count, named)
     print(*lines_of(table, similar), sep="\n")
-    make_folder(args.output.parent, "--output")
     draw_similar(args.output, table, similar, args.data, args.boxes)
     print(f"drawn in {args.output}")
 

@@ -39,6 +39,8 @@ def main() -> None:
     add(parser, "output", default="output/slurm", help=f"folder for logs {DEFAULT}")
     add(parser, "dry-run", help="print the script for sbatch; submit nothing")
     parser.add_argument("options", nargs="+", metavar="OPTION", help="of tools/train_net.py, after --")
+    if "--" not in sys.argv and any(word.startswith("--config-file") for word in sys.argv):
+        parser.error("the options of tools/train_net.py come after --, as in: -- --config-file FILE")
     args = parse(parser)
     gpus, cpus = (args.num_gpus if args.device == "cuda" else 0), args.cpus * args.num_gpus
     log, where = args.output.resolve() / "%j.log", {"nodes": args.num_machines, "partition": args.partition}

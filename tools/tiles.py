@@ -24,7 +24,7 @@ WAYS = ("cut", "convert")
 
 def main() -> None:
     parser = parser_of(__doc__, __file__)
-    parser.add_argument("way", choices=WAYS, help="what is written: windows, or whole images")
+    parser.add_argument("way", choices=WAYS, metavar="{cut,convert}", help="what is written: windows, or whole images")
     add(parser, "data", required=True, help="a name or KIND:PATH, as in DATASETS.TRAIN, a folder of images, or a file")
     add(parser, "tiles", help="of cut: px of a tile, +overlap and @scale, such as 1024+128@0.5")
     add(parser, "output", required=True)

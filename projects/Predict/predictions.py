@@ -148,6 +148,9 @@ def read_test_set(cfg: CfgNode, dataset: str, *, truth_only: bool = False) -> Re
         cfg.DATASETS.TEST = (dataset,)
         follow_class_names(cfg, trained_network(cfg))
     records = get_records(dataset)
+    if truth_only and not cfg.DATASETS.TRAIN:
+        cfg.DATASETS.TRAIN = (dataset,)
+        resolve_auto_values(cfg, Facts())  # the number of classes, where the recipe leaves it open
     check_records(cfg, dataset, records)
     resolve_auto_values(cfg, Facts(records=records))
     return records

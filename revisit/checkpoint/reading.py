@@ -52,6 +52,8 @@ def read_checkpoint(path: Path) -> dict:
     if not path.exists():
         expected = "a checkpoint, such as model_final.pth, or a name such as imagenet:efficientnet_lite0"
         raise UnreadableCheckpointError(f"{path} is not there: expected {expected} (docs/weights.md)")
+    if path.is_dir():
+        raise UnreadableCheckpointError(f"{path} is a folder: expected a checkpoint, such as model_final.pth in it")
     try:
         if not path.is_file():
             raise UserError("no file")

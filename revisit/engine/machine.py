@@ -1,13 +1,14 @@
 """Keys that follow from the machine and its processes: the device, the form of SyncBN, the seed."""
 
 import os
+import re
 from glob import glob
 
 import numpy as np
 import torch
 
 from revisit.errors import UserError
-from revisit.keys import Decision, Facts, integer, of_detectron2, value_of
+from revisit.keys import Decision, Facts, Rule, integer, of_detectron2, value_of
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -47,6 +48,9 @@ def seed(cfg: CfgNode, facts: Facts) -> Decision | None:
     return Decision(int(np.random.SeedSequence().entropy % 2**31), "drawn", kept=True)
 
 
-of_detectron2("MODEL.DEVICE", resolve=device)
+_DEVICE = Rule(
+    "cpu, cuda, cuda:N or mps", lambda v: isinstance(v, str) and re.fullmatch(r"cpu|mps|cuda(:\d+)?", v) is not None
+)
+of_detectron2("MODEL.DEVICE", rule=_DEVICE, resolve=device)
 of_detectron2("MODEL.*.NORM", resolve=sync_norm, after="MODEL.DEVICE")
 of_detectron2("SEED", rule=integer(-1, 2**31 - 1), resolve=seed)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -193,11 +194,12 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
 
 
 def _as_list(key: str, text: str) -> str:
-    """What was meant by a text alone; of data sets a folder."""
-    if text.startswith("("):
-        return text
-    is_folder = ":" not in text and ("/" in text or os.path.isdir(text))
-    return f"('{'folder:' * (is_folder and key.startswith('DATASETS.'))}{text}',)"
+    """What was meant by a text that is no list, whatever brackets and quotation marks it has; of data sets folders."""
+    names = re.split(r"""['"]?,\s*['"]?""", text.strip("()[]'\", "))
+    are_data = key.startswith("DATASETS.")
+    are_folders = [are_data and ":" not in name and ("/" in name or os.path.isdir(name)) for name in names]
+    words = [f"'{'folder:' * is_folder}{name}'" for name, is_folder in zip(names, are_folders, strict=True)]
+    return f"({', '.join(words)}{',' * (len(words) == 1)})"
 
 
 def fitted(key: str, value: object, default: object, where: str) -> object:
@@ -221,5 +223,10 @@ def _expected(key: str, value: object, default: object) -> str:
     """What a key takes, in words, where it has a value of another type."""
     rule = declaration(key).rule
     words = rule.expected if rule else _WORDS.get(type(default), "a list")
-    is_text = isinstance(value, str) and isinstance(default, list | tuple)
-    return f'{words}; did you mean "{_as_list(key, value)}"?' if is_text else words
+    if not isinstance(default, list | tuple):
+        is_name = type(default) is str and isinstance(value, list | tuple) and len(value) == 1
+        return f"{words}; did you mean {str(value[0])!r}?" if is_name else words
+    if isinstance(value, str):
+        return f'{words}; did you mean "{_as_list(key, value)}"?'
+    is_one = rule is not None and rule.holds((value,))
+    return f'{words}; did you mean "({value!r},)"?' if is_one else words

@@ -43,7 +43,7 @@ from revisit.engine.run_log import LogBeforeTheLog, open_log
 from revisit.engine.same_experiment import check_same_network, config_text, may_be_the_same, unused_overrides
 from revisit.errors import UserError, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
-from revisit.keys import Facts, architecture_of, assign, resolve_auto_values
+from revisit.keys import Facts, architecture_of, assign, check_values, resolve_auto_values
 from revisit.modeling.distributed import raised_by_all
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import import_modules
@@ -180,6 +180,7 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
             folder = Path(cfg.OUTPUT_DIR)
             done, before = iterations_of_run(folder), settings_of_run(folder)
             facts = replace(facts, before=before if done or may_be_the_same(cfg, before) else {}, done=done)
+        check_values(cfg)  # what decides itself takes none that has no sense
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes)
         if facts.for_here:

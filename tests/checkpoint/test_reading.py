@@ -91,6 +91,11 @@ def test_a_record_that_torch_would_take_for_a_folder_and_leave_unread_is_refused
         read_checkpoint(tmp_path / "a.pth")
 
 
+def test_a_runs_folder_is_no_checkpoint(tmp_path):
+    with pytest.raises(UnreadableCheckpointError, match="is a folder: expected a checkpoint, such as"):
+        read_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("content", [[torch.zeros(2)], torch.zeros(2), 3])
 def test_what_is_no_dict_is_refused(tmp_path, content):
     with pytest.raises(UnreadableCheckpointError, match="expected a dict of tensors"):

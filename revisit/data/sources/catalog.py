@@ -174,8 +174,11 @@ def register(name: str) -> DataSet:
 
 def _unknown(name: str, kind: str, rest: str) -> UserError:
     problem = f"unknown data set {name!r}"
-    if os.sep in kind or (name and Path(name).is_dir()):
+    if name and Path(name).is_dir():
         return UserError(f"{problem}: for a folder of images write \"('folder:{name}',)\"")
+    if os.sep in kind:
+        found = "is a file" if Path(name).is_file() else "is not there"
+        return UserError(f"{problem}, which {found}: expected a folder of images, \"('folder:/data/photos',)\"")
     kinds = [*(layout for layout, _ in LABEL_LAYOUT_REGISTRY), SUBSET]
     expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
     names = [known for known in DatasetCatalog.list() if ":" not in known]
@@ -183,7 +186,7 @@ def _unknown(name: str, kind: str, rest: str) -> UserError:
     return UserError(f"{problem}: expected {expected}{meant}")
 
 
-def get_records(name: str, class_names: Sequence[str] = ()) -> Records:
+def get_records(name: str, class_names: Sequence[str] = (), *, whose: str = "the names asked for") -> Records:
     """The records of a data set by name, registered first where needed. At least one record.
 
     Between ``keep_records`` and ``drop_records`` its files are read once.
@@ -191,13 +194,14 @@ def get_records(name: str, class_names: Sequence[str] = ()) -> Records:
     Args:
         class_names: count classes in this order, and let the metadata say so; (): as ``share_classes`` has said in this
             process, else as the data set does.
+        whose: these names are, for a message.
 
     Raises:
         UserError: unknown name, missing folder, a data set without images, or with other classes.
     """
     data_set = register(name)
     own = data_set.own()
-    order = ClassOrder("the names asked for", names=class_names) if class_names else data_set.order
+    order = ClassOrder(whose, names=class_names) if class_names else data_set.order
     counted = own
     if order and key_of_classes(own.records):
         counted = counted_by(own, _wanted(order, name, own), name, order.leader)

@@ -230,6 +230,8 @@ def test_a_detector_labels_images_for_the_next_round(detector, tmp_path):
     records = get_records(re.search(r"learns them as (\S+)", text)[1])
     assert sum(len(record["annotations"]) for record in records)
     assert "no box scores 1 in 2 of 2 images" in one_line_error(f"{command} --score-threshold 1.0", tmp_path)
+    write_boxes(tmp_path, {"a.png": [(1, 5, 5, 20, 20)]}, classes=("auk",))
+    assert f"only {detector} has object" in one_line_error(f"{command} --score-threshold 0.1", tmp_path)
 
 
 def test_a_detector_that_sees_windows_labels_whole_images(tmp_path):

@@ -216,8 +216,16 @@ def test_the_command_writes_file_and_card_and_compares(trained_once, write_pictu
     (tmp_path / "out/labels.json").write_text('{"boxes": []}')
     line = one_line_error(f"{command}/labels.ts --weights {weights}", toy_root)
     assert "labels.json would be replaced" in line and (tmp_path / "out/labels.json").read_text() == '{"boxes": []}'
+    (tmp_path / "film.mp4").touch()
+    line = one_line_error(f"{command}/a.ts --weights {weights} --data {tmp_path}/film.mp4", toy_root)
+    assert "--data names videos alone: expected images" in line
     recipe = "--config-file configs/toy/detection.yaml"
     assert "no weights to predict with" in one_line_error(f"{command}/a.ts {recipe}", toy_root)
+
+
+def test_an_earlier_card_is_replaced(tmp_path):
+    (tmp_path / "boxes.json").write_text('{"network": "GeneralizedRCNN", "image": "", "outputs": []}')
+    model_export.check_place_of_card(tmp_path / "boxes.ts")
 
 
 def test_five_spellings_of_four_commands_have_one_config_and_find_the_same(trained_once, toy_datasets, tmp_path):

@@ -291,4 +291,6 @@ def test_the_commands_of_the_readme_write_pages(tmp_path):
 
 def test_a_folder_is_no_file_to_write(tmp_path):
     folder = make_run(tmp_path / "run")
-    assert "--output" in one_line_error(f"python tools/report.py {folder} --output {tmp_path}", tmp_path)
+    command = f"python tools/report.py {folder} --output"
+    assert f"--output {tmp_path} is a folder" in one_line_error(f"{command} {tmp_path}", tmp_path)
+    assert "page.pdf: expected a name in .html" in one_line_error(f"{command} {tmp_path}/page.pdf", tmp_path)

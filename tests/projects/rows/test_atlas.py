@@ -181,6 +181,10 @@ def test_the_command_writes_a_page_or_says_what_is_missing(table, tmp_path):
     save_table(tmp_path / "embeddings.npz", table.of(np.arange(1)))
     assert "expects at least two" in one_line_error(f"{command} {tmp_path}/one.html", tmp_path)
     assert not Path(tmp_path / "one.html").exists()
+    assert f"--output {tmp_path} is a folder: expected a name in .html" in one_line_error(
+        f"{command} {tmp_path}", tmp_path
+    )
+    assert "atlas.png: expected a name in .html" in one_line_error(f"{command} {tmp_path}/atlas.png", tmp_path)
 
 
 def test_a_query_is_a_row_only_by_all_of_its_sides(table):

@@ -261,5 +261,6 @@ def test_refusals_say_what_to_do(weights, write_pictures, boxes_file, tmp_path):
     assert "expected a run's checkpoint, such as model_final.pth" in one_line_error(head, tmp_path)
     query = f"python tools/similar.py --output {tmp_path}/s.png --data {tmp_path}/others/000.png --embeddings"
     assert "expected the output of tools/embed.py" in one_line_error(f"{query} {tmp_path}", tmp_path)
+    assert "s.jpg: expected a name in .png" in one_line_error(f"{query} {tmp_path} --output {tmp_path}/s.jpg", tmp_path)
     boxed = one_line_error(f"{query} {tmp_path}/out --boxes 0 0 9 9", tmp_path)
     assert "the table has a row for each image: expected no --boxes" in boxed

@@ -103,6 +103,8 @@ def test_what_is_converted_stays_and_is_never_its_own_target(tmp_path):
     for name in "ab":
         write_scan(tmp_path / f"in/{name}.tif", scan((60, 70)))
     command = f"python tools/tiles.py convert --data {tmp_path}/in --output {tmp_path}/"
+    what = run(command.replace(" convert", "") + "out", tmp_path, expect=2)
+    assert "the following arguments are required: {cut,convert}" in what
     run(f"{command}out", tmp_path)
     written = files_below(tmp_path / "out")
     (tmp_path / "out/b.tif").unlink()

@@ -497,6 +497,11 @@ def test_weights_of_a_network_of_timms_under_a_resnets_config_name_the_keys_that
     refused(message, check_flags, flags, cfg, ResNetDescription(), "atto.pth")
     plain = tiny_config("MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
     refused("such as own_images/detection_fpn.yaml", check_flags, flags, plain, ResNetDescription(), "atto.pth")
+    flags["MODEL.PIXEL_MEAN"] = [127.5] * 3
+    pixels = r".* MODEL.PIXEL_MEAN '\[127.5, 127.5, 127.5\]'"
+    refused(message + pixels, check_flags, flags, cfg, ResNetDescription(), "atto.pth")
+    frozen = "stay frozen add MODEL.BACKBONE.NAME build_timm_backbone MODEL.TIMM.NAME convnext_atto"
+    refused(frozen + pixels, check_flags, flags, plain, ResNetDescription(), "atto.pth")
 
 
 def test_a_vit_under_an_fpn_is_pointed_to_the_simple_pyramid():
