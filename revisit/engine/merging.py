@@ -195,7 +195,8 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
 
 def _as_list(key: str, text: str) -> str:
     """What was meant by a text that is no list, whatever brackets and quotation marks it has; of data sets folders."""
-    names = re.split(r"""['"]?,\s*['"]?""", text.strip("()[]'\", "))
+    inside = text.strip("()[]'\", ")  # a name alone may have commas, as those of channels' files
+    names = re.split(r"""['"]?,\s*['"]?""", inside) if text.startswith(("(", "[")) else [inside]
     are_data = key.startswith("DATASETS.")
     are_folders = [are_data and ":" not in name and ("/" in name or os.path.isdir(name)) for name in names]
     words = [f"'{'folder:' * is_folder}{name}'" for name, is_folder in zip(names, are_folders, strict=True)]

@@ -108,6 +108,7 @@ REFUSED = [
     (("DATASETS.TRAIN", "/x"), r"\('folder:/x',\)"),
     (("DATASETS.TRAIN", "(folder:/x, /y,)"), r"\('folder:/x', 'folder:/y'\)"),
     (("DATASETS.TRAIN", '("folder:/x",'), r"\('folder:/x',\)"),
+    (("DATASETS.TRAIN", "files:folder:/x:{}_D.TIF,{}_F.TIF"), r"\('files:folder:/x:\{\}_D.TIF,\{\}_F.TIF',\)"),
     (("KNN_EVAL.BANK", "('folder:/x',)"), "expected text; did you mean 'folder:/x'"),
     (("INPUT.MIN_SIZE_TRAIN", 640), r"\(640,\)"),
     (("SOLVER.PRECISION", "fp16"), "SOLVER.PRECISION is 'fp16': expected one of '', auto"),
