@@ -14,8 +14,9 @@ from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
 from revisit.boxes.boxes import in_coco, with_sides
 from revisit.boxes.coco_files import folder_of, size_of, write_data_set
+from revisit.data.images.reader import UNKNOWN_SIZE, read_size
 from revisit.data.sources.coco_truth import read_coco
-from revisit.data.sources.records import WITHOUT_LABELS
+from revisit.data.sources.records import WITHOUT_LABELS, Records
 from revisit.errors import UserError, expect, first_line
 from revisit.files import write_whole
 from revisit.markdown import CsvDicts
@@ -41,7 +42,8 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     the file.
 
     Raises:
-        UserError: rows that are none of FOLDER/suspects.json, suggestions that mean nothing, labels that have changed.
+        UserError: rows that are none of FOLDER/suspects.json, suggestions that mean nothing, labels that have changed;
+            see expect_sizes.
     """
     name, suspects = read_suspects(folder)
     labels = read_labels_of(name)
@@ -54,6 +56,7 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     if file := MetadataCatalog.get(name).get("json_file"):
         content, ids = read_coco(Path(file)), [record["image_id"] for record in labels.records]
     else:
+        expect_sizes(labels.records)
         images = [in_coco_format(record) for record in labels.records]
         write_data_set(path, images, labels.class_names, folder=folder_of(images, name))
         content, ids = read_coco(path), range(1, len(labels.records) + 1)
@@ -150,6 +153,16 @@ def _box(text: str) -> list[float]:
         return []
     is_box = len(sides) == 4 and all(map(math.isfinite, sides)) and sides[0] < sides[2] and sides[1] < sides[3]
     return sides if is_box else []
+
+
+def expect_sizes(records: Records) -> None:
+    """Raises UserError for an image with boxes that cannot be read: their px are those of an image of UNKNOWN_SIZE."""
+    for record in records:
+        if record.get("annotations") and UNKNOWN_SIZE.items() <= record.items():
+            try:
+                read_size(record["file_name"])
+            except UserError as error:
+                raise UserError(f"{error}, whose boxes can be written: copy it again, or remove it") from error
 
 
 def in_coco_format(record: dict) -> dict[str, Any]:

@@ -148,6 +148,17 @@ def test_labels_in_other_layouts_become_a_file_that_pycocotools_scores(tmp_path)
     assert len(COCO(tmp_path / "corrected.json").getAnnIds(areaRng=[1, 1e5])) == 4
 
 
+def test_boxes_in_shares_of_an_unreadable_image_are_not_written_as_px(tmp_path):
+    for name in ("a.png", "b.png"):
+        blank_image(tmp_path / "photos" / name)
+        write(tmp_path / f"labels/{name[0]}.txt", ["0 0.2 0.5 0.2 0.4", "1 0.5 0.5 0.2 0.4"])
+    write(tmp_path / "labels/classes.txt", ["cat", "dog"])
+    (tmp_path / "photos/b.png").write_bytes(b"no image")
+    name = f"yolo:{tmp_path}/photos:{tmp_path}/labels"
+    write_suspects(tmp_path, [of_label(read_labels_of(name), "odd", 0, 0.9, "dog")], name)
+    refused("photos/b.png has no size that can be read", accept, tmp_path / "suspects.csv", tmp_path)
+
+
 def test_rows_of_a_file_without_ids_are_changed_too(content, tmp_path):
     for entry in content["annotations"]:
         del entry["id"]
