@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from projects.Rows.embedders import Embedder, Sample, embedder_again
 from projects.Rows.regions import Places
-from projects.Rows.row_table import TABLE, RowTable, load_table, save_table
+from projects.Rows.row_table import FILE_SIZES, TABLE, RowTable, load_table, save_table
 from revisit.boxes.coco_files import folder_of
 from revisit.data.images.deep_images import format_flags, format_keys, format_of
 from revisit.data.images.pixel_format import PixelFormat
@@ -96,6 +96,7 @@ def embed(
         seen = dict.fromkeys(format_keys()) | format_flags(pixels)
         about = embedder.about | {"flags": embedder.about["flags"] | seen}
         table = RowTable(**arrays, about=about | {"left out": left_out})
+        table.about[FILE_SIZES] = table.file_sizes()
         save_table(output / TABLE, table)
     return table
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from commands import documented, one_line_error, run
 from PIL import Image
+from trees import refused
 
 from projects.Rows import grouping, hierarchy
 from projects.Rows.curation import Hashed, find_groups
 from projects.Rows.grouping import Looks, Rule, grouped, leaks
 from projects.Rows.hashes import Digests, differing_bits, perceptual_hash
 from projects.Rows.hierarchy import balanced, clustered, equal_shares
+from projects.Rows.image_lists import images_of
 from projects.Rows.pictures import SIDE, are_same, picture_of
 from projects.Rows.row_table import RowTable, save_table
 from revisit.data.sources.catalog import get_records
@@ -302,6 +304,15 @@ def test_no_duplicates_and_no_leaks_are_plain_statements(weights, write_pictures
     (tmp_path / "out/leaks.png").write_bytes(b"of another threshold")
     run(f"python tools/curate.py {words}", tmp_path)
     assert not (tmp_path / "out/leaks.png").exists()
+
+
+def test_images_that_have_changed_since_they_were_embedded_are_refused(weights, write_pictures, tmp_path):
+    pictures = write_pictures(tmp_path / "photos", 4, size=(64, 96))
+    embed(weights, f"folder:{tmp_path}/photos", tmp_path / "rows")
+    pictures[3].touch()
+    assert images_of(tmp_path / "rows").files.tolist() == list(map(str, pictures))
+    Image.open(pictures[0]).resize((50, 50)).save(pictures[3])
+    refused("other sizes than when they were embedded: embed these again", images_of, tmp_path / "rows")
 
 
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):
