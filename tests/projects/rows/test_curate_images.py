@@ -303,7 +303,9 @@ def test_no_duplicates_and_no_leaks_are_plain_statements(weights, write_pictures
     assert len((tmp_path / "out/unique.txt").read_text().splitlines()) == 4
     (tmp_path / "out/leaks.png").write_bytes(b"of another threshold")
     run(f"python tools/curate.py {words}", tmp_path)
-    assert not (tmp_path / "out/leaks.png").exists()
+    assert not (tmp_path / "out/leaks.png").exists() and (tmp_path / "out/leaks.csv").exists()
+    run(f"python tools/curate.py --embeddings {tmp_path}/rows --output {tmp_path}/out", tmp_path)
+    assert not (tmp_path / "out/leaks.csv").exists()
 
 
 def test_images_that_have_changed_since_they_were_embedded_are_refused(weights, write_pictures, tmp_path):
