@@ -70,13 +70,14 @@ def _rows(accepted: Path) -> list[tuple[str, dict[str, str]]]:
     try:
         with open(accepted, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             reader = CsvDicts(file)
-            lines = [(f"{accepted}, line {reader.line_num}", row) for row in reader]
+            lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+            lines = [] if lacking else [(f"{accepted}, line {reader.line_num}", row) for row in reader]
     except (OSError, csv.Error) as error:
         raise UserError(
             f"--table {accepted} cannot be read ({first_line(error)}): expected rows of suspects.csv"
         ) from error
-    lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    expect(not lacking, f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv")
+    problem = f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv"
+    expect(not lacking, f"{problem}, with commas between them")
     expect(bool(lines), f"--table {accepted} has no rows: expected those of suspects.csv that are right")
     return lines
 

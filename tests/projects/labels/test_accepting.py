@@ -11,7 +11,7 @@ from trees import blank_image, refused, write
 
 from projects.Labels.accepting import accept
 from projects.Labels.labels import Labels, read_labels_of
-from projects.Labels.suspects import among_all, of_label, of_place, write_suspects
+from projects.Labels.suspects import COLUMNS, among_all, of_label, of_place, write_suspects
 
 SUGGESTED = ("dog", "10 5 30 20", "remove", "cat")  # of three labels, and of a box that nobody has labelled
 
@@ -66,6 +66,13 @@ def test_what_is_accepted_changes_its_entries_and_all_else_of_the_file_stays(con
     new = {"id": 51, "image_id": 700, "iscrowd": 0, "category_id": 9, "bbox": [1, 2, 20, 10], "area": 200}
     expected["annotations"] = [empty, moved, swapped, new]
     assert corrected == expected and list(corrected) == list(content) and removed["id"] == 50
+
+
+def test_a_table_with_semicolons_says_so_though_a_name_has_a_comma(content, tmp_path):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    write_suspects(tmp_path, [], f"coco:{tmp_path}/photos:{tmp_path}/boxes.json")
+    write(tmp_path / "accepted.csv", [";".join(COLUMNS), "1;odd;0.9;a,b.png;1 2 3 4;cat;dog"])
+    refused("lacks id, kind, .* with commas between", accept, tmp_path / "accepted.csv", tmp_path)
 
 
 def test_nothing_is_fetched_for_a_list_of_suspects(tmp_path):
