@@ -3,6 +3,7 @@
 import csv
 import itertools
 import math
+import tracemalloc
 from pathlib import Path
 
 import cv2
@@ -127,6 +128,17 @@ def page_of_text(seed):
         dark = rng.random(34) < 0.75
         page[line : line + 8, 12:148] = np.where(dark.repeat(4), 30, 255)[None, :, None]
     return page
+
+
+def test_frames_that_are_all_alike_take_a_bit_of_memory_for_each_pair(monkeypatch):
+    monkeypatch.setattr(grouping, "BLOCK", 16)
+    frames = alike_but_for([np.full((8, 8, 3), 90, np.uint8)] * 2000)
+    tracemalloc.start()
+    found = grouped(frames, Rule(0.9, 16), np.arange(2000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not found.kept.any() and not found.groups.any()
+    assert peak < 2000**2 * 8  # bytes: one pair alone is two numbers of four
 
 
 def test_pages_of_other_text_and_areas_of_other_colours_are_no_duplicates():
