@@ -142,7 +142,11 @@ def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Chan
         return Change(suspect, is_removed=True)
     box = _box(suggestion)
     expected = f"a class, one of {', '.join(labels.class_names[:20])}" if is_new else SUGGESTION
-    expect(bool(box) and not is_new, f"{place}: the suggestion is {suggestion!r}, expected {expected}")
+    problem = f"{place}: the suggestion is {suggestion!r}"
+    expect(bool(box) and not is_new, f"{problem}, expected {expected}")
+    height, width = size_of(labels.records[suspect.image])
+    is_inside = box[0] < width and box[1] < height and box[2] > 0 and box[3] > 0
+    expect(is_inside, f"{problem}, outside its image of {width} x {height} px: expected a box in it")
     return Change(suspect, box=box)
 
 

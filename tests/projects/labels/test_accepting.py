@@ -75,6 +75,14 @@ def test_a_table_with_semicolons_says_so_though_a_name_has_a_comma(content, tmp_
     refused("lacks id, kind, .* with commas between", accept, tmp_path / "accepted.csv", tmp_path)
 
 
+@pytest.mark.parametrize("box", ["100 5 130 20", "10 50 30 60", "-9 5 0 20", "5 -9 20 0"])
+def test_a_box_outside_its_image_is_refused(content, tmp_path, box):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    write_suspects(tmp_path, [of_label(read_labels_of(name), "odd", 0, 0.9, box)], name)
+    refused("outside its image of 100 x 50 px: expected a box in it", accept, tmp_path / "suspects.csv", tmp_path)
+
+
 def test_nothing_is_fetched_for_a_list_of_suspects(tmp_path):
     write(tmp_path / "suspects.json", json.dumps({"labels": "shards:http://127.0.0.1:9/x", "suspects": []}))
     refused("nothing is fetched for a file", accept, tmp_path / "suspects.csv", tmp_path)
