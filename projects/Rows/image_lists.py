@@ -62,7 +62,10 @@ def labelled_in(table: RowTable, name: str) -> np.ndarray:
     places = {os.path.realpath(file): place for place, file in enumerate(table.files.tolist())}
     missing = [file for file in labelled if file not in places]
     lacking = f"the table lacks {len(missing)} of {len(labelled)} images of --labelled {name}, such as {missing[:1]}"
-    expect(not missing, f"{lacking}: embed all images, those with labels too")
+    way_out = "embed all images, those with labels too"
+    if table.about.get("left out"):
+        way_out = "copy those again that could not be read, or remove them with their labels, and embed all images"
+    expect(not missing, f"{lacking}: {way_out}")
     is_in = np.zeros(len(table.rows), bool)
     is_in[[places[file] for file in labelled]] = True
     return is_in
