@@ -54,6 +54,8 @@ def main() -> None:
     make_folder(args.output, "--output")
     images = hashed(table, args.output / "digests", runner)
     leaking = np.zeros(len(table.rows), bool)
+    for name in ("leaks.csv", "leaks.png"):  # of an earlier call, perhaps with other test images
+        (args.output / name).unlink(missing_ok=True)
     if args.test:
         test_table = table_of_test(args.test, table, args.weights, args.output / "test", runner)
         test = hashed(test_table, args.output / "test_digests", runner)

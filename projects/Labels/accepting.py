@@ -14,8 +14,9 @@ from projects.Labels.labels import Labels, read_labels_of
 from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
 from revisit.boxes.boxes import in_coco, with_sides
 from revisit.boxes.coco_files import folder_of, size_of, write_data_set
+from revisit.data.images.reader import UNKNOWN_SIZE, read_size
 from revisit.data.sources.coco_truth import read_coco
-from revisit.data.sources.records import WITHOUT_LABELS
+from revisit.data.sources.records import WITHOUT_LABELS, Records
 from revisit.errors import UserError, expect, first_line
 from revisit.files import write_whole
 from revisit.markdown import CsvDicts
@@ -41,7 +42,8 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     the file.
 
     Raises:
-        UserError: rows that are none of FOLDER/suspects.json, suggestions that mean nothing, labels that have changed.
+        UserError: rows that are none of FOLDER/suspects.json, suggestions that mean nothing, labels that have changed;
+            see expect_sizes.
     """
     name, suspects = read_suspects(folder)
     labels = read_labels_of(name)
@@ -54,6 +56,7 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     if file := MetadataCatalog.get(name).get("json_file"):
         content, ids = read_coco(Path(file)), [record["image_id"] for record in labels.records]
     else:
+        expect_sizes(labels.records)
         images = [in_coco_format(record) for record in labels.records]
         write_data_set(path, images, labels.class_names, folder=folder_of(images, name))
         content, ids = read_coco(path), range(1, len(labels.records) + 1)
@@ -67,13 +70,14 @@ def _rows(accepted: Path) -> list[tuple[str, dict[str, str]]]:
     try:
         with open(accepted, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             reader = CsvDicts(file)
-            lines = [(f"{accepted}, line {reader.line_num}", row) for row in reader]
+            lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+            lines = [] if lacking else [(f"{accepted}, line {reader.line_num}", row) for row in reader]
     except (OSError, csv.Error) as error:
         raise UserError(
             f"--table {accepted} cannot be read ({first_line(error)}): expected rows of suspects.csv"
         ) from error
-    lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    expect(not lacking, f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv")
+    problem = f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv"
+    expect(not lacking, f"{problem}, with commas between them")
     expect(bool(lines), f"--table {accepted} has no rows: expected those of suspects.csv that are right")
     return lines
 
@@ -138,7 +142,11 @@ def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Chan
         return Change(suspect, is_removed=True)
     box = _box(suggestion)
     expected = f"a class, one of {', '.join(labels.class_names[:20])}" if is_new else SUGGESTION
-    expect(bool(box) and not is_new, f"{place}: the suggestion is {suggestion!r}, expected {expected}")
+    problem = f"{place}: the suggestion is {suggestion!r}"
+    expect(bool(box) and not is_new, f"{problem}, expected {expected}")
+    height, width = size_of(labels.records[suspect.image])
+    is_inside = box[0] < width and box[1] < height and box[2] > 0 and box[3] > 0
+    expect(is_inside, f"{problem}, outside its image of {width} x {height} px: expected a box in it")
     return Change(suspect, box=box)
 
 
@@ -150,6 +158,16 @@ def _box(text: str) -> list[float]:
         return []
     is_box = len(sides) == 4 and all(map(math.isfinite, sides)) and sides[0] < sides[2] and sides[1] < sides[3]
     return sides if is_box else []
+
+
+def expect_sizes(records: Records) -> None:
+    """Raises UserError for an image with boxes that cannot be read: their px are those of an image of UNKNOWN_SIZE."""
+    for record in records:
+        if record.get("annotations") and UNKNOWN_SIZE.items() <= record.items():
+            try:
+                read_size(record["file_name"])
+            except UserError as error:
+                raise UserError(f"{error}, whose boxes can be written: copy it again, or remove it") from error
 
 
 def in_coco_format(record: dict) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def given_boxes(video: Video, words: Sequence[str], *, alone: bool) -> Given:
     """The objects of a video by --boxes: of the first frame X0 Y0 X1 Y1 each, in px, or a data set, whose images are
     frames of its, or the only labelled one of the only video its first.
 
-    Raises UserError for words that are neither, or that have objects of no frame or of several.
+    Raises UserError for words that are neither, or that have objects of no frame, of several, or of another size.
     """
     corners = _corners(words)
     if corners is not None:
@@ -167,6 +167,10 @@ def given_boxes(video: Video, words: Sequence[str], *, alone: bool) -> Given:
     expect(len(of_video) == 1, f"{what}: expected those of one, by the name of its file")
     (record,) = of_video
     number = _frame_of(Path(record["file_name"]), video, only=alone)
+    frame = video.frames[number]
+    labelled_at, own = (f"{width} x {height}" for height, width in map(size_of, (record, {"file_name": frame})))
+    sizes = f"--boxes {words[0]} has boxes in px of {labelled_at}, but {frame} is {own}, upright as EXIF turns it"
+    expect(labelled_at == own, f"{sizes}: expected the same size")
     return Given({}, {number: _objects(record)}, names_of(name))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
-from projects.Labels.accepting import in_coco_format
+from projects.Labels.accepting import expect_sizes, in_coco_format
 from projects.Labels.belonging import kept_together
 from projects.Labels.sides import IMAGES, divided
 from projects.Tiles.tiled_names import tiling_and_name
@@ -69,7 +69,7 @@ def write_split(
 
     Raises:
         UserError: images without files of their own, a rule that finds nothing, groups too large for what is asked, or
-            an output that has a split already.
+            an output that has a split already; see expect_sizes.
     """
     records = get_records(name)
     expect_files(records, f"--data {name}", "a folder of images, or labels next to files of images")
@@ -80,6 +80,10 @@ def write_split(
     files = split.files(records)
     for of_side in files.values():
         text_of_names(of_side, f"an image of --data {name}")  # refused before any file is written
+    _, whole = tiling_and_name(name)
+    of_whole = records if whole == name else get_records(whole)
+    if not MetadataCatalog.get(whole).get("json_file"):
+        expect_sizes(of_whole)
     make_folder(output, "--output")
     for side, of_side in files.items():
         write_list(output / f"{side}.txt", of_side)
@@ -87,8 +91,7 @@ def write_split(
     write_whole(output / "groups.csv", csv_table(("file_name", "group"), dict.fromkeys(lines)))
     yield from notes or ["no --rule: only windows of one file are kept together"]
     yield from _report(split, output)
-    _, whole = tiling_and_name(name)
-    yield from _write_boxes(whole, records if whole == name else get_records(whole), output, files)
+    yield from _write_boxes(whole, of_whole, output, files)
 
 
 def _names(records: Records) -> list[str]:

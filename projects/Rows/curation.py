@@ -102,7 +102,6 @@ def find_leaks(images: Hashed, test: Hashed, rule: Rule, output: Path) -> tuple[
     lines = zip(*names, leaked.pairs.differing.tolist(), leaked.pairs.cosines.round(4).tolist(), strict=True)
     write_whole(output / "leaks.csv", csv_table(("test", "training", "bits", "cosine"), lines))
     total = len(test.table.rows)
-    (output / "leaks.png").unlink(missing_ok=True)  # of another threshold
     if not len(places):
         return leaked, f"no leaks: none of {total:,} test images nearly equals a training image"
     draw_leaks(output / "leaks.png", images.table, test.table, leaked.pairs)

@@ -15,11 +15,11 @@ from torch.utils.data import Dataset
 
 from projects.Rows.embedders import Embedder, Sample, embedder_again
 from projects.Rows.regions import Places
-from projects.Rows.row_table import TABLE, RowTable, load_table, save_table
+from projects.Rows.row_table import FILE_SIZES, TABLE, RowTable, load_table, save_table
 from revisit.boxes.coco_files import folder_of
 from revisit.data.images.deep_images import format_flags, format_keys, format_of
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.reader import require_record
+from revisit.data.images.reader import UNKNOWN_SIZE, require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.records import fingerprint, sample
 from revisit.errors import UserError, expect
@@ -35,7 +35,7 @@ PARTS = "parts"
 
 
 class Image(NamedTuple):
-    """An image that a loader's worker has read, or why it could not."""
+    """An image that a loader's worker has read, or why there is none."""
 
     places: Places
     sample: Sample | None
@@ -58,8 +58,20 @@ class _Images(Dataset):
         except UserError as error:
             return Image(places, None, str(error))
         height, width = image.shape[:2]
+        if problem := _other_size(places, {"height": height, "width": width}):
+            return Image(places, None, problem)
         boxes = np.array([[0, 0, width, height]], np.float32) if places.boxes is None else places.boxes
         return Image(places, Sample(self._prepare(places.record, image), (height, width), boxes))
+
+
+def _other_size(places: Places, size: dict[str, int]) -> str:
+    """What is wrong where boxes are px of an image of another size, such as of a photograph that EXIF turns."""
+    stated = {side: places.record.get(side) for side in size}
+    if places.boxes is None or None in stated.values() or stated in (size, UNKNOWN_SIZE):
+        return ""
+    sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, stated))
+    found = f"{places.record['file_name']} has {sizes} (width x height, upright as EXIF turns it)"
+    return f"{found}: write the image's size, and its boxes"
 
 
 def embed(
@@ -72,8 +84,9 @@ def embed(
 ) -> RowTable:
     """The table of all places, which OUTPUT/embeddings.npz has too; what is there already is not made again.
 
-    ``about["left out"]`` says of each image that cannot be read why. ``readers`` is the number of processes that read
-    images for each network; other processes than this one compute on ``device``, by default a GPU where they have one.
+    ``about["left out"]`` says of each image why it has no rows: it cannot be read, or its boxes are of another size.
+    ``readers`` is the number of processes that read images for each network; other processes than this one compute on
+    ``device``, by default a GPU where they have one.
 
     Raises:
         SystemExit: in a process that has made its share of the parts, where another one puts them together.
@@ -96,6 +109,7 @@ def embed(
         seen = dict.fromkeys(format_keys()) | format_flags(pixels)
         about = embedder.about | {"flags": embedder.about["flags"] | seen}
         table = RowTable(**arrays, about=about | {"left out": left_out})
+        table.about[FILE_SIZES] = table.file_sizes()
         save_table(output / TABLE, table)
     return table
 

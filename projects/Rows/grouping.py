@@ -5,11 +5,10 @@ small pictures are the same. The first two alone each take more others for near-
 together pages of text, or areas of any colour (docs/results/curation.md).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
 
 from projects.Rows.hashes import differing_bits
 from projects.Rows.pictures import are_same
@@ -33,9 +32,9 @@ class Looks(NamedTuple):
 
     def pairs(self, places: np.ndarray, others: np.ndarray) -> "Pairs":
         """How similar each image at ``places`` (P,) is to that at ``others`` (P,)."""
-        one, other = self.of(places), self.of(others)
-        cosines = np.minimum((one.rows * other.rows).sum(axis=1), 1)
-        return Pairs(np.stack([places, others], axis=1), (one.bits != other.bits).sum(axis=1), cosines)
+        differing = (self.bits[places] != self.bits[others]).sum(axis=1)
+        cosines = np.minimum((self.rows[places] * self.rows[others]).sum(axis=1), 1)
+        return Pairs(np.stack([places, others], axis=1), differing, cosines)
 
 
 class Rule(NamedTuple):
@@ -101,33 +100,49 @@ def grouped(looks: Looks, rule: Rule, order: np.ndarray) -> Grouped:
     Args:
         order: (N,) int64, the places of the images, what is to be kept first.
     """
-    ordered, links, others = looks.of(order), [], NO_PAIRS
+    count, links, others = len(order), [], NO_PAIRS
+    ordered = looks.of(order)
     for pairs in pairs_of(ordered, ordered, rule.differing, "comparing"):
         is_near = rule.may_hold(pairs)
-        links.append(pairs.places[is_near].astype(np.int32))
+        links += _links_in(pairs.places[is_near], range(len(links), min(len(links) + BLOCK, count)), count)
         is_other = ~is_near & (pairs.places[:, 0] < pairs.places[:, 1])
         others = _most_similar_first(others.joined(pairs.of(is_other))).of(slice(SHOWN))
     kept = np.empty_like(order)
-    kept[order] = order[_kept(ordered.pictures, np.concatenate(links))]
+    kept[order] = order[_kept(ordered.pictures, links)]
     left_out = np.flatnonzero(kept != np.arange(len(kept)))
     alike = _most_similar_first(looks.pairs(left_out, kept[left_out])).of(slice(-SHOWN, None))
     _, where, numbers = np.unique(kept, return_index=True, return_inverse=True)
     return Grouped(where.argsort().argsort()[numbers], kept, alike, others._replace(places=order[others.places]))
 
 
-def _kept(pictures: np.ndarray, links: np.ndarray) -> np.ndarray:
-    """For each picture the place of the one that is kept, (N,) int64; ``links`` (L, 2) go both ways."""
+def _links_in(places: np.ndarray, block: range, count: int) -> list[np.ndarray]:
+    """For each image of a block those that it is linked to, by pairs (P, 2) in order: as int32 numbers, or as ``count``
+    bits where these take less memory. Frames of a camera that stands still are all linked to each other."""
+    ends = np.searchsorted(places[:, 0], block[1:])
+    every = np.split(places[:, 1].astype(np.int32), ends)
+    return [_as_bits(linked, count) if 8 * linked.nbytes > count else linked.copy() for linked in every]
+
+
+def _as_bits(numbers: np.ndarray, count: int) -> np.ndarray:
+    is_there = np.zeros(count, bool)
+    is_there[numbers] = True
+    return np.packbits(is_there)
+
+
+def _kept(pictures: np.ndarray, links: Sequence[np.ndarray]) -> np.ndarray:
+    """For each picture the place of the one that is kept, (N,) int64; ``links`` of _links_in go both ways."""
     count = len(pictures)
-    neighbours = coo_array((np.ones(len(links), bool), links.T), shape=(count, count)).tolil().rows
-    kept = np.full(count, -1)
+    kept, seen_from = np.full(count, -1), np.full(count, -1)
     for first in range(count):
         if kept[first] < 0:
-            same, seen = [first], {first}
+            same = [first]
+            seen_from[first] = first
             for place in same:  # which grows
-                for other in set(neighbours[place]) - seen:
-                    if kept[other] < 0 and are_same(pictures[first], pictures[other]):
-                        same.append(other)
-                seen.update(neighbours[place])
+                linked = links[place]
+                near = np.flatnonzero(np.unpackbits(linked, count=count)) if linked.dtype == np.uint8 else linked
+                new = near[(seen_from[near] != first) & (kept[near] < 0)]
+                seen_from[new] = first
+                same += [other for other in new.tolist() if are_same(pictures[first], pictures[other])]
             kept[same] = first
     return kept
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from projects.Rows.row_table import RowTable, load_table
+from projects.Rows.row_table import FILE_SIZES, RowTable, load_table
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import require_files
@@ -20,14 +20,17 @@ def images_of(place: Path) -> RowTable:
     """A table of tools/embed.py with a row for each image.
 
     Raises:
-        UserError: there is none; its rows are of boxes, or several of one file; a file is not there any more, or has a
-            name that no list of images holds.
+        UserError: there is none; its rows are of boxes, or several of one file; a file is not there any more, has
+            changed, or has a name that no list of images holds.
     """
     table = load_table(place)
     expect(table.about["of"] == "image", f"{place} has rows of boxes: expected those of images, without --boxes")
     file, count = Counter(table.files.tolist()).most_common(1)[0]
     expect(count == 1, f"{place} has {count} rows of {file}: expected one for each file")
     require_files(records_of(table), f" of {place}")
+    stated = table.about[FILE_SIZES]  # "" of an earlier version
+    changed = f"{place}: files of its images have other sizes than when they were embedded: embed these again"
+    expect(stated in ("", table.file_sizes()), changed)
     text_of_names(full_names(table).tolist(), f"an image of {place}")
     return table
 
@@ -59,7 +62,10 @@ def labelled_in(table: RowTable, name: str) -> np.ndarray:
     places = {os.path.realpath(file): place for place, file in enumerate(table.files.tolist())}
     missing = [file for file in labelled if file not in places]
     lacking = f"the table lacks {len(missing)} of {len(labelled)} images of --labelled {name}, such as {missing[:1]}"
-    expect(not missing, f"{lacking}: embed all images, those with labels too")
+    way_out = "embed all images, those with labels too"
+    if table.about.get("left out"):
+        way_out = "copy those again that could not be read, or remove them with their labels, and embed all images"
+    expect(not missing, f"{lacking}: {way_out}")
     is_in = np.zeros(len(table.rows), bool)
     is_in[[places[file] for file in labelled]] = True
     return is_in

@@ -9,6 +9,7 @@ import numpy as np
 from revisit.arrays import read_arrays
 from revisit.data.images.deep_images import format_of
 from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.sources.records import fingerprint
 from revisit.errors import UserError, expect, first_few, translated, without_secrets
 from revisit.files import is_url, written_whole
 from revisit.jobs.parts import save_arrays
@@ -18,7 +19,9 @@ from revisit.plugins import require_package
 
 TABLE = "embeddings.npz"
 NEEDS_PYARROW = "--format parquet needs pyarrow: pip install pyarrow, or take npz or csv"
-ABOUT = {"of": str, "network": str, "digest": str, "flags": dict, "options": dict}  # types of what it says
+FILE_SIZES = "file sizes"  # what a table says of its files: see ``file_sizes``
+# Types of what it says.
+ABOUT = {"of": str, "network": str, "digest": str, "flags": dict, "options": dict, FILE_SIZES: str}
 COLUMNS = ("file_name", "x0", "y0", "x1", "y1", "class")
 
 
@@ -45,6 +48,11 @@ class RowTable(NamedTuple):
     def pixels(self) -> PixelFormat:
         """Of its images: as they were embedded."""
         return format_of(self.about.get("flags", {}), [{"file_name": file} for file in self.files.tolist()])
+
+    def file_sizes(self) -> str:
+        """A digest of how many bytes its files have now, of at most COMPARED rows."""
+        (found,) = fingerprint([{"file_name": file} for file in self.files.tolist()], labels=False)
+        return str(found["sizes"])
 
     def of(self, places: np.ndarray) -> "RowTable":
         """The rows at these places, or of this mask."""

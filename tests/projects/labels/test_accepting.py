@@ -11,7 +11,7 @@ from trees import blank_image, refused, write
 
 from projects.Labels.accepting import accept
 from projects.Labels.labels import Labels, read_labels_of
-from projects.Labels.suspects import among_all, of_label, of_place, write_suspects
+from projects.Labels.suspects import COLUMNS, among_all, of_label, of_place, write_suspects
 
 SUGGESTED = ("dog", "10 5 30 20", "remove", "cat")  # of three labels, and of a box that nobody has labelled
 
@@ -66,6 +66,21 @@ def test_what_is_accepted_changes_its_entries_and_all_else_of_the_file_stays(con
     new = {"id": 51, "image_id": 700, "iscrowd": 0, "category_id": 9, "bbox": [1, 2, 20, 10], "area": 200}
     expected["annotations"] = [empty, moved, swapped, new]
     assert corrected == expected and list(corrected) == list(content) and removed["id"] == 50
+
+
+def test_a_table_with_semicolons_says_so_though_a_name_has_a_comma(content, tmp_path):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    write_suspects(tmp_path, [], f"coco:{tmp_path}/photos:{tmp_path}/boxes.json")
+    write(tmp_path / "accepted.csv", [";".join(COLUMNS), "1;odd;0.9;a,b.png;1 2 3 4;cat;dog"])
+    refused("lacks id, kind, .* with commas between", accept, tmp_path / "accepted.csv", tmp_path)
+
+
+@pytest.mark.parametrize("box", ["100 5 130 20", "10 50 30 60", "-9 5 0 20", "5 -9 20 0"])
+def test_a_box_outside_its_image_is_refused(content, tmp_path, box):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    write_suspects(tmp_path, [of_label(read_labels_of(name), "odd", 0, 0.9, box)], name)
+    refused("outside its image of 100 x 50 px: expected a box in it", accept, tmp_path / "suspects.csv", tmp_path)
 
 
 def test_nothing_is_fetched_for_a_list_of_suspects(tmp_path):
@@ -146,6 +161,17 @@ def test_labels_in_other_layouts_become_a_file_that_pycocotools_scores(tmp_path)
     ]
     assert all(each["area"] > 0 for each in corrected["annotations"])
     assert len(COCO(tmp_path / "corrected.json").getAnnIds(areaRng=[1, 1e5])) == 4
+
+
+def test_boxes_in_shares_of_an_unreadable_image_are_not_written_as_px(tmp_path):
+    for name in ("a.png", "b.png"):
+        blank_image(tmp_path / "photos" / name)
+        write(tmp_path / f"labels/{name[0]}.txt", ["0 0.2 0.5 0.2 0.4", "1 0.5 0.5 0.2 0.4"])
+    write(tmp_path / "labels/classes.txt", ["cat", "dog"])
+    (tmp_path / "photos/b.png").write_bytes(b"no image")
+    name = f"yolo:{tmp_path}/photos:{tmp_path}/labels"
+    write_suspects(tmp_path, [of_label(read_labels_of(name), "odd", 0, 0.9, "dog")], name)
+    refused("photos/b.png has no size that can be read", accept, tmp_path / "suspects.csv", tmp_path)
 
 
 def test_rows_of_a_file_without_ids_are_changed_too(content, tmp_path):

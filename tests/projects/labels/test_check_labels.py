@@ -205,6 +205,18 @@ def test_a_detection_of_two_classes_is_one_missing_box(world, tmp_path):
     assert [(suspect.suggestion, suspect.suspicion) for suspect in suspects] == [("red", pytest.approx(0.7))]
 
 
+@pytest.mark.parametrize(("iscrowd", "count"), [(0, 1), (1, 0)])
+def test_what_lies_in_a_crowd_of_another_class_is_not_missing(world, tmp_path, iscrowd, count):
+    content = json.loads((world / "boxes.json").read_text())
+    place = {"image_id": 0, "category_id": 3, "bbox": [150, 90, 42, 38], "area": 1596}
+    crowd = {"id": 1000, "iscrowd": iscrowd, **place}
+    (tmp_path / "boxes.json").write_text(json.dumps({**content, "annotations": [crowd, *content["annotations"][6:]]}))
+    labels = read_labels_of(f"coco:{world}/photos:{tmp_path}/boxes.json")
+    path = found_in(world, labels, tmp_path)
+    path.write_text(json.dumps([{"image_id": 0, "category_id": 1, "bbox": [160, 95, 14, 14], "score": 0.5}]))
+    assert len(missing(judged(labels, read_detections([path], labels.class_names)), labels)) == count
+
+
 def checked(world, weights, folder, more="", expect=0):
     """The command's output folder, for the labels in ``folder``/data_set.json."""
     words = f"--weights {weights} --data {name_of(world, 'boxes.json').rpartition(':')[0]}:{folder}/data_set.json"

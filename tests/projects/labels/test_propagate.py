@@ -479,6 +479,7 @@ def make(folder: Path) -> Path:
         ("--masks {0}/first.png {0}/zero.png", "first.png is of no frame of film: expected the name of one, such as 0"),
         ("--boxes 1 2 3", "--boxes has 3 numbers: expected four an object"),
         ("--boxes 9 9 1 1", "box 1, .*, has no pixel of .*/film/0.png .64 x 48. of its own"),
+        ("--boxes coco:{0}/film:{0}/large.json", "has boxes in px of 128 x 96, but .*film/0.png is 64 x 48, upright"),
         ("--boxes 1 1 9 x", "expected X0 Y0 X1 Y1 for each object, or one data set"),
     ],
 )
@@ -486,6 +487,10 @@ def test_what_is_given_has_to_fit(given, message, film, weights, tmp_path):
     (tmp_path / "empty").mkdir()
     write_ids(tmp_path / "zero.png", np.zeros(SIZE, np.uint8))
     write_ids(tmp_path / "large.png", np.ones((49, 64), np.uint8))
+    image = {"id": 1, "file_name": "0.png", "height": 96, "width": 128}
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [20, 20, 30, 30]}
+    content = {"images": [image], "annotations": [box], "categories": [{"id": 1, "name": "crate"}]}
+    (tmp_path / "large.json").write_text(json.dumps(content))
     words = f"--weights {weights} --frames {film} {given.format(tmp_path)} --output {tmp_path}/out"
     assert re.search(message, one_line_error(f"python tools/propagate.py {words}", tmp_path))
     assert not [*tmp_path.glob("out/masks/film/*")]

@@ -263,6 +263,19 @@ def test_boxes_of_other_files_are_written_as_coco_and_what_nobody_labelled_stays
     assert len(seen) == 20
 
 
+def test_an_unreadable_image_with_boxes_in_shares_is_refused_before_anything_is_written(tmp_path):
+    for n in range(20):
+        blank_image(tmp_path / f"photos/{n}.jpg")
+        write(tmp_path / f"labels/{n}.txt", ["0 0.5 0.5 0.2 0.4"])
+    write(tmp_path / "labels/classes.txt", ["cat"])
+    (tmp_path / "photos/7.jpg").write_bytes(b"no image")
+    name = f"yolo:{tmp_path}/photos:{tmp_path}/labels"
+    refused("photos/7.jpg has no size that can be read", split, name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "labels/7.txt").write_text("")
+    split(name, tmp_path / "out")
+
+
 def test_what_groups_forbid_is_said(tmp_path):
     touch(*(tmp_path / f"data/a/clip_{n}.jpg" for n in range(80)), *(tmp_path / f"data/{n}x.jpg" for n in range(40)))
     lines = split(f"folder:{tmp_path}/data", tmp_path / "out", ("video", ""), shares=LARGE)

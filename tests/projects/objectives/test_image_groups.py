@@ -70,6 +70,13 @@ def test_a_wrong_file_is_one_line(records, tmp_path, lines, message):
     assert line.startswith(f"NEIGHBORS.GROUPS {tmp_path}/groups.csv") and message.format(folder=tmp_path) in line
 
 
+def test_two_names_of_one_image_are_of_one_group(records, tmp_path):
+    path = file_of(tmp_path, "a.jpg,x", "c.jpg,y", "below/b.jpg,y", f"{tmp_path}/a.jpg,y")
+    assert f"{tmp_path}/a.jpg is of groups x and y: expected one line for each" in refusal(groups_of, path, records)
+    same = file_of(tmp_path, "a.jpg,x", "c.jpg,y", "below/b.jpg,y", f"{tmp_path}/a.jpg,x")
+    assert groups_of(same, records)[0] == ["x", "y", "y"]
+
+
 def test_no_file_and_images_without_names_of_their_own_are_one_line(records):
     assert "nowhere.csv is no file: expected a CSV file with file_name,group, or self" in refusal(
         groups_of, "nowhere.csv", records

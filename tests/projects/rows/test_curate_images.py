@@ -3,6 +3,7 @@
 import csv
 import itertools
 import math
+import tracemalloc
 from pathlib import Path
 
 import cv2
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 from commands import documented, one_line_error, run
 from PIL import Image
+from trees import refused
 
 from projects.Rows import grouping, hierarchy
 from projects.Rows.curation import Hashed, find_groups
 from projects.Rows.grouping import Looks, Rule, grouped, leaks
 from projects.Rows.hashes import Digests, differing_bits, perceptual_hash
 from projects.Rows.hierarchy import balanced, clustered, equal_shares
+from projects.Rows.image_lists import images_of
 from projects.Rows.pictures import SIDE, are_same, picture_of
 from projects.Rows.row_table import RowTable, save_table
 from revisit.data.sources.catalog import get_records
@@ -125,6 +128,17 @@ def page_of_text(seed):
         dark = rng.random(34) < 0.75
         page[line : line + 8, 12:148] = np.where(dark.repeat(4), 30, 255)[None, :, None]
     return page
+
+
+def test_frames_that_are_all_alike_take_a_bit_of_memory_for_each_pair(monkeypatch):
+    monkeypatch.setattr(grouping, "BLOCK", 16)
+    frames = alike_but_for([np.full((8, 8, 3), 90, np.uint8)] * 2000)
+    tracemalloc.start()
+    found = grouped(frames, Rule(0.9, 16), np.arange(2000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not found.kept.any() and not found.groups.any()
+    assert peak < 2000**2 * 8  # bytes: one pair alone is two numbers of four
 
 
 def test_pages_of_other_text_and_areas_of_other_colours_are_no_duplicates():
@@ -301,7 +315,18 @@ def test_no_duplicates_and_no_leaks_are_plain_statements(weights, write_pictures
     assert len((tmp_path / "out/unique.txt").read_text().splitlines()) == 4
     (tmp_path / "out/leaks.png").write_bytes(b"of another threshold")
     run(f"python tools/curate.py {words}", tmp_path)
-    assert not (tmp_path / "out/leaks.png").exists()
+    assert not (tmp_path / "out/leaks.png").exists() and (tmp_path / "out/leaks.csv").exists()
+    run(f"python tools/curate.py --embeddings {tmp_path}/rows --output {tmp_path}/out", tmp_path)
+    assert not (tmp_path / "out/leaks.csv").exists()
+
+
+def test_images_that_have_changed_since_they_were_embedded_are_refused(weights, write_pictures, tmp_path):
+    pictures = write_pictures(tmp_path / "photos", 4, size=(64, 96))
+    embed(weights, f"folder:{tmp_path}/photos", tmp_path / "rows")
+    pictures[3].touch()
+    assert images_of(tmp_path / "rows").files.tolist() == list(map(str, pictures))
+    Image.open(pictures[0]).resize((50, 50)).save(pictures[3])
+    refused("other sizes than when they were embedded: embed these again", images_of, tmp_path / "rows")
 
 
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):

@@ -16,6 +16,7 @@ import pytest
 import torch
 from checkpoints import finetuned_checkpoint
 from commands import ROOT, one_line_error, run
+from PIL import Image
 from torch.nn.functional import normalize
 from trees import refused
 
@@ -130,6 +131,17 @@ def test_rows_of_boxes_are_those_of_a_probe(weights, boxes_file, tmp_path):
     strides = {"res3": 8, "res4": 16, "res5": 32}
     expected = normalize(of_maps(maps, strides, boxes))  # what projects/CompareStarts probes
     assert table.rows[:2] == pytest.approx(expected.numpy(), abs=1e-6)
+
+
+def test_boxes_of_an_image_that_exif_turns_are_left_out_where_they_are_not_turned(weights, boxes_file, tmp_path):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    picture = Image.open(tmp_path / "photos/001.png")
+    picture.save(tmp_path / "photos/001.png", exif=turned)
+    table = embed(boxes_of(boxes_file), BoxesOfMaps(weights, 8, 96, False, "cpu"), tmp_path)
+    assert table.files.tolist() == [str(tmp_path / "photos/000.png")] * 2
+    (line,) = table.about["left out"]
+    assert "001.png has 90 x 120 px and its annotation 120 x 90 px (width x height, upright as EXIF turns it)" in line
 
 
 def test_rows_of_a_box_head_are_those_of_a_probe(boxes_file, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import one_line_error, run
+from trees import refused
 
 from projects.Rows import selection
 from projects.Rows.image_lists import labelled_in
@@ -132,6 +133,13 @@ def test_labelled_images_are_not_chosen(table, tmp_path):
     (tmp_path / "labelled.txt").write_text("photos/new.png\n")
     text = one_line_error(f"python tools/select_images.py {words} --count 2", tmp_path)
     assert "the table lacks 1 of 1 images of --labelled" in text and "embed all images" in text
+
+
+def test_a_labelled_image_that_could_not_be_embedded_is_to_be_copied_again(table, tmp_path):
+    (tmp_path / "photos/new.png").write_bytes(b"no image")
+    (tmp_path / "labelled.txt").write_text("photos/new.png\n")
+    embedded = table._replace(about=table.about | {"left out": ["unreadable image new.png"]})
+    refused("such as .*new.png'.: copy those again", labelled_in, embedded, f"list:{tmp_path}/labelled.txt")
 
 
 def test_of_a_group_the_largest_image_stays_and_where_some_are_labelled_these_alone():
