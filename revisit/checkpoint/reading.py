@@ -180,18 +180,24 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
 
 
 def _unpickle_arrays(path: Path) -> object:
-    content = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-    _require_plain(content)
+    packed = path.read_bytes()
+    content = _ArrayUnpickler(io.BytesIO(packed), encoding="latin1").load()
+    sizes: dict[int, int] = {}
+    _require_plain(content, sizes)
+    claimed = sum(sizes.values())
+    expect(claimed <= len(packed), f"its arrays claim {claimed} bytes, and it has {len(packed)}")
     return content
 
 
-def _require_plain(value: object) -> None:
+def _require_plain(value: object, sizes: dict[int, int]) -> None:
+    """Enters the bytes of each array in ``sizes``."""
     if isinstance(value, dict):
         for item in value.values():
-            _require_plain(item)
+            _require_plain(item, sizes)
     elif isinstance(value, np.ndarray | np.generic):
         if value.dtype.kind not in "biuf":
             raise UserError(f"it has an array of {value.dtype}")
+        sizes[id(value)] = value.nbytes
     elif not isinstance(value, str | bytes | int | float | None):
         raise UserError(f"it has a {type(value).__name__} among its arrays")
 
