@@ -210,8 +210,10 @@ class TrainedStatistics(HookBase):
     """
 
     def __init__(self, model: nn.Module):
-        self._layers = get_bn_modules(model)
-        self._own: list[dict[str, Tensor]] = []  # of each layer, from an evaluation until the next step
+        self._model, layers = model, get_bn_modules(model)
+        parts = [(name, part) for name, part in model.named_modules() if part in layers]
+        self._names = [f"{name}.{buffer}" for name, part in parts for buffer, _ in part.named_buffers()]
+        self._own: dict[str, Tensor] = {}  # by name, from an evaluation until the next step
 
     def state_dict(self) -> dict:
         return {"own": self._own} if self._own else {}
@@ -221,13 +223,12 @@ class TrainedStatistics(HookBase):
 
     def after_step(self) -> None:
         if self.trainer.is_evaluated:
-            self._own = [{name: each.clone() for name, each in layer.named_buffers()} for layer in self._layers]
+            self._own = {name: self._model.get_buffer(name).clone() for name in self._names}
 
     def before_step(self) -> None:
-        for layer, own in zip(self._layers, self._own, strict=False):
-            for name, values in own.items():
-                layer.get_buffer(name).copy_(values)
-        self._own = []
+        for name, values in self._own.items():
+            self._model.get_buffer(name).copy_(values)
+        self._own = {}
 
 
 class FreshPreciseBN(HookBase):
