@@ -97,6 +97,7 @@ of_detectron2(
 )
 of_detectron2("MODEL.RPN.SMOOTH_L1_BETA", "MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", rule=number(), read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.SMOOTH_L1_LOSS_BETA", rule=number(), read_by="RetinaNet")  # of boxes; inf: a loss of 0
+of_detectron2("MODEL.*.BATCH_SIZE_PER_IMAGE", rule=COUNT)  # of 0, the loss is 0
 _LAYERS = integer(0, 99, "layers")  # each is built, even for a dry run
 of_detectron2("MODEL.ROI_BOX_HEAD.NUM_*", rule=_LAYERS, read_by=_TWO_STAGE)
 of_detectron2("MODEL.ROI_MASK_HEAD.NUM_CONV", rule=_LAYERS, read_by=_TWO_STAGE)

@@ -130,3 +130,23 @@ def test_a_tables_jobs_wait_for_those_they_need_and_trainings_alone_are_queued_a
     assert f"#SBATCH --dependency=afterok:{FIRST}\n" in second and "#SBATCH --gpus-per-node=1\n" in second
     assert "USR1" not in second and re.search(rf"&& step .*{sys.executable} run.py --resume", second)
     assert all("#SBATCH --requeue\n" in script and "--kill-on-invalid-dep=yes" in script for script in (first, second))
+
+
+def test_a_result_that_slurm_has_made_counts_once_all_commands_have_ended_well(cluster, monkeypatch):
+    folder, again = cluster / "a", cluster / "again"
+    write = f"import pathlib, sys; pathlib.Path({str(folder / 'r')!r}).touch(); "
+    write += f"sys.exit(0 if pathlib.Path({str(again)!r}).exists() else 3)"
+    job = Job("a", (("-c", write), ("-c", f"open({str(cluster / 'later')!r}, 'x')")), folder / "r")
+    job.claim()
+    monkeypatch.setattr(BatchJob, "submit", run_at_once)
+    submit_jobs([job], hours=1, gpus=1, partition=None)
+    assert job.result.is_file() and not job.done
+    again.touch()
+    submit_jobs([job], hours=1, gpus=1, partition=None)
+    assert job.done and (cluster / "later").is_file()
+
+
+def run_at_once(batch: BatchJob) -> str:
+    """What the script does, in this process."""
+    subprocess.run(" && ".join(batch.commands), shell=True)
+    return "1"

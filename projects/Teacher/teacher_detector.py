@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from projects.Teacher.geometry import as_labels
-from projects.Teacher.own_numbers import unmoved_numbers
 from projects.Teacher.samples import with_unlabelled
 from projects.Teacher.tally import Tally
 from revisit.compat.private_names import BatchNorm
@@ -20,6 +19,7 @@ from revisit.engine.writers import Writers
 from revisit.errors import UserError, expect
 from revisit.keys import Architecture, with_values
 from revisit.modeling.momentum import ema_update, momentum_copy
+from revisit.modeling.own_numbers import unmoved_numbers
 
 from detectron2.config import CfgNode
 from detectron2.evaluation import inference_context

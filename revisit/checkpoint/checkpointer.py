@@ -30,7 +30,7 @@ from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
     for_prediction,
     read_checkpoint,
-    require_finite,
+    require_numbers,
     require_tensors,
     unwrapped,
 )
@@ -180,8 +180,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         folded = flags is None and self.trains and is_folded(of_backbone(tensors))
         check_stated_flags(flags, self._cfg, description, self._path, is_folded=folded)
         checkpoint = {**checkpoint, "model": self._for_channels(tensors, flags or {}, description)}
-        for key, value in tensors.items():
-            require_finite(f"{self._path}: {key}", value)
+        self._check_numbers(tensors)
         taken = self._named_plainly({**checkpoint, "model": self._taken(checkpoint, flags or {})})
         incompatible = super()._load_model(taken)
         self._check_backbone_is_whole(incompatible.missing_keys, checkpoint)
@@ -220,6 +219,14 @@ class RevisitCheckpointer(DetectionCheckpointer):
         is_of_caffe2 = checkpoint.get("__author__") == "Caffe2"
         tensors = align_and_update_state_dicts(plain, checkpoint["model"], c2_conversion=is_of_caffe2)
         return {**checkpoint, "model": tensors, "matching_heuristics": False}
+
+    def _check_numbers(self, tensors: dict) -> None:
+        """Whole numbers where this model has others would be codes of a quantised network, without their scales."""
+        ours = [f".{key}" for key, value in self.model.state_dict().items() if value.is_floating_point()]
+        for key, value in tensors.items():
+            numbers = require_numbers(f"{self._path}: {key}", value)
+            are_codes = not numbers.is_floating_point() and any(place.endswith(f".{key}") for place in ours)
+            expect(not are_codes, f"{self._path}: {key} holds {numbers.dtype}: expected weights of floating point")
 
     def _check_fits_exactly(self, tensors: dict) -> None:
         ours = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}

@@ -17,7 +17,7 @@ from revisit.checkpoint.flags import (
     is_for_photographs_alone,
     pixel_keys,
 )
-from revisit.checkpoint.reading import require_finite, tensors_of
+from revisit.checkpoint.reading import FLOATS, require_numbers, tensors_of
 from revisit.checkpoint.sources import layout_of
 from revisit.checkpoint.stem import change_stem, stem_for, stem_words
 from revisit.data.images.deep_images import flags_of_images, format_flags, pixel_format
@@ -28,7 +28,6 @@ from detectron2.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COUNTER = "num_batches_tracked"  # of a BN layer; files older than it have none
 
 
@@ -163,10 +162,10 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
         cfg = flags_to_config(flags)
         with torch.device("meta"):
             model = description.build(cfg)
+        count, pixels = len(cfg.MODEL.PIXEL_MEAN), pixel_format(cfg)
     except Exception as error:  # flags come from a file, and its author may have written anything
         reason = first_line(error)
         raise UserError(f"the checkpoint's flags describe no {description.NAME} ({reason}): {flags}") from error
-    count, pixels = len(cfg.MODEL.PIXEL_MEAN), pixel_format(cfg)
     unnamed = f"the weights' MODEL.PIXEL_MEAN has {count} values, for {pixels.count} channels"
     expect(count == pixels.count, f"{unnamed}: state INPUT.CHANNELS, in a file that --config-file names")
     network = f"a {description.title(flags_of(cfg, description))}"
@@ -181,12 +180,9 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
 
 
 def _check_value(key: str, value: Tensor, expected: Tensor) -> None:
-    is_plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
-    dtypes = _FLOATS if expected.is_floating_point() else (expected.dtype,)
-    if not is_plain or value.dtype not in dtypes:
+    dtypes = FLOATS if expected.is_floating_point() else (expected.dtype,)
+    if value.dtype not in dtypes:
         raise UserError(f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
     if value.shape != expected.shape:
         raise UserError(f"{key} is {tuple(value.shape)}, expected {tuple(expected.shape)}")
-    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-        raise UserError(f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them")
-    require_finite(key, value)
+    require_numbers(key, value)

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from revisit.errors import UserError, first_line
+from revisit.errors import UserError, expect, first_line
 from revisit.plugins import require_package
 
 # All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2. _frombuffer is of pickle's
@@ -26,6 +26,8 @@ _ARRAYS = {
 _WRAPPERS = re.compile(
     r"^(module\.)+|(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.(module\.)*"
 )
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_NUMBERS = (*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 TOP_LEVEL = ("model", "state_dict", "teacher", "blobs")  # where tensors lie, the first that is there
 _IS_FOLDER = 0x10  # in the attributes of a zip file's record
 
@@ -127,16 +129,26 @@ def clipped(key: object) -> str:
     return str(key).replace("\n", " ")[:100]
 
 
-def require_finite(key: str, value: torch.Tensor | np.ndarray) -> None:
-    """Raises UserError where a tensor, which the checkpoint has as ``key``, holds NaN or an infinity."""
-    if not torch.as_tensor(value).isfinite().all():
-        raise UserError(f"{key} has values that are not finite: the weights of a run that diverged")
+def require_numbers(key: str, value: torch.Tensor | np.ndarray) -> torch.Tensor:
+    """The value as a tensor. Raises UserError where it, which the checkpoint has as ``key``, is not made of plain
+    numbers, has fewer than it claims, or holds NaN or an infinity."""
+    value = as_tensor(value)
+    is_plain = value.layout == torch.strided and not value.is_meta and value.dtype in _NUMBERS
+    expect(is_plain, f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
+    claimed = value.numel() * value.element_size()
+    claims = f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them"
+    expect(claimed <= value.untyped_storage().nbytes(), claims)
+    finite = f"{key} has values that are not finite: the weights of a run that diverged"
+    expect(bool(value.isfinite().all()), finite)
+    return value
 
 
 def for_prediction(checkpoint: dict) -> dict:
     """A checkpoint without the tensors that only its training needs, under the prefixes in ``training_only``."""
-    prefixes = tuple(checkpoint.get("training_only", ()))
-    tensors = {key: value for key, value in checkpoint["model"].items() if not key.startswith(prefixes)}
+    prefixes = checkpoint.get("training_only", ())
+    if not isinstance(prefixes, list | tuple) or not all(isinstance(prefix, str) for prefix in prefixes):
+        raise UnreadableCheckpointError("the checkpoint's training_only has no names: expected how those begin")
+    tensors = {key: value for key, value in checkpoint["model"].items() if not key.startswith(tuple(prefixes))}
     return {**checkpoint, "model": tensors}
 
 
@@ -170,18 +182,24 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
 
 
 def _unpickle_arrays(path: Path) -> object:
-    content = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-    _require_plain(content)
+    packed = path.read_bytes()
+    content = _ArrayUnpickler(io.BytesIO(packed), encoding="latin1").load()
+    sizes: dict[int, int] = {}
+    _require_plain(content, sizes)
+    claimed = sum(sizes.values())
+    expect(claimed <= len(packed), f"its arrays claim {claimed} bytes, and it has {len(packed)}")
     return content
 
 
-def _require_plain(value: object) -> None:
+def _require_plain(value: object, sizes: dict[int, int]) -> None:
+    """Enters the bytes of each array in ``sizes``."""
     if isinstance(value, dict):
         for item in value.values():
-            _require_plain(item)
+            _require_plain(item, sizes)
     elif isinstance(value, np.ndarray | np.generic):
         if value.dtype.kind not in "biuf":
             raise UserError(f"it has an array of {value.dtype}")
+        sizes[id(value)] = value.nbytes
     elif not isinstance(value, str | bytes | int | float | None):
         raise UserError(f"it has a {type(value).__name__} among its arrays")
 

@@ -38,7 +38,7 @@ class RunLayout(SourceLayout):
 
     def training(self, checkpoint: dict) -> str:
         """The method, ``1188 iterations, seed 1``, and what the run started from."""
-        words = [checkpoint.get("method")]
+        words = [checkpoint["method"]] if isinstance(checkpoint.get("method"), str) else []
         if isinstance(checkpoint.get("iteration"), int):
             words.append(f"{checkpoint['iteration'] + 1} iterations")
         trainer = checkpoint.get("trainer")

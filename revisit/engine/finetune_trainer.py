@@ -9,7 +9,7 @@ from revisit.data.finetuning.pixel_mapper import PixelMapper, pixel_mapper_of
 from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.engine.evaluation_hooks import Evaluation
-from revisit.engine.hooks import FreshPreciseBN, LossNormalizers
+from revisit.engine.hooks import FreshPreciseBN, LossNormalizers, TrainedStatistics
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
@@ -49,6 +49,7 @@ class FinetuneTrainer(RevisitTrainer):
             hooks.LRScheduler(),
             *self.added_hooks(),
             *self.step_hooks(),
+            TrainedStatistics(unwrap(self.model)),
             self._precise_bn(),  # after all that changes parameters, and before evaluation and checkpoint
             LossNormalizers(unwrap(self.model)),
             # The evaluation and what follows from it, before the checkpoint, which holds both.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
 from revisit.data.sources.inspection import MOST_UNREADABLE
@@ -15,6 +15,7 @@ from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 from revisit.keys import SWITCH, declare, integer, list_of, registered
+from revisit.modeling.own_numbers import unmoved_numbers
 
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, hooks
@@ -22,6 +23,7 @@ from detectron2.modeling.meta_arch import DenseDetector
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 from fvcore.common.registry import Registry
+from fvcore.nn.precise_bn import get_bn_modules
 
 logger = logging.getLogger(__name__)
 
@@ -199,16 +201,48 @@ class LossNormalizers(HookBase):
         self._of_processes = comm.all_gather({name: part.loss_normalizer for name, part in trained.items()})
 
 
+class TrainedStatistics(HookBase):
+    """Lets a training continue after an evaluation with its own running statistics of batch norm, which precise batch
+    norm replaces, and the main process's on all processes: a teacher labels by them, and would label otherwise where
+    it is evaluated more often. Checkpoints hold them, too.
+
+    Must run before all that changes statistics for an evaluation.
+    """
+
+    def __init__(self, model: nn.Module):
+        self._model, layers = model, get_bn_modules(model)
+        parts = [(name, part) for name, part in model.named_modules() if part in layers]
+        self._names = [f"{name}.{buffer}" for name, part in parts for buffer, _ in part.named_buffers()]
+        self._own: dict[str, Tensor] = {}  # by name, from an evaluation until the next step
+
+    def state_dict(self) -> dict:
+        return {"own": self._own} if self._own else {}
+
+    def load_state_dict(self, state: dict) -> None:
+        self._own = state["own"]
+
+    def after_step(self) -> None:
+        if self.trainer.is_evaluated:
+            self._own = {name: self._model.get_buffer(name).clone() for name in self._names}
+
+    def before_step(self) -> None:
+        for name, values in self._own.items():
+            self._model.get_buffer(name).copy_(values)
+        self._own = {}
+
+
 class FreshPreciseBN(HookBase):
-    """Detectron2's PreciseBN before each evaluation, from the loader's first batch, whenever the run was resumed.
+    """Detectron2's PreciseBN before each evaluation, from the loader's first batch, whenever the run was resumed. What
+    the network keeps beside its tensors stays.
 
     Args:
         loader: of ``num_iter`` batches or more, whose iteration starts from the beginning.
     """
 
     def __init__(self, model: nn.Module, loader: Iterable, num_iter: int):
-        self._options = (model, loader, num_iter)
+        self._model, self._options = model, (model, loader, num_iter)
 
     def after_step(self) -> None:
         if self.trainer.is_evaluated:
-            hooks.PreciseBN(1, *self._options).update_stats()
+            with unmoved_numbers(self._model):
+                hooks.PreciseBN(1, *self._options).update_stats()

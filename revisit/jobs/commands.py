@@ -34,6 +34,7 @@ from revisit.plugins import TRAIN, find_config, find_file
 from detectron2.config import CfgNode
 
 RECORD = "job.json"
+AT_WORK = "job.at_work"  # from the start of the first command until the last one has ended well
 RECIPES = "recipes"
 CONFIG_FILE = "--config-file"
 LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process holds it
@@ -42,6 +43,9 @@ LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process 
 @dataclass(frozen=True)
 class Job:
     """Commands, run one after the other by this Python, that end with ``result`` on disk.
+
+    A result counts once every command has ended well: until then AT_WORK lies next to it, also where a command has
+    failed, and the same commands run again.
 
     ``facts`` is what else the result depends on, such as the number of images. ``job.json`` next to the result
     keeps commands, facts and what the recipes state; a result of others is not taken for this job's. ``needs`` are
@@ -57,7 +61,11 @@ class Job:
 
     @property
     def done(self) -> bool:
-        return self.result.is_file()
+        return self.result.is_file() and not self.at_work.exists()
+
+    @property
+    def at_work(self) -> Path:
+        return self.result.parent / AT_WORK
 
     @property
     def log(self) -> Path:
@@ -118,9 +126,10 @@ class Job:
         return f"by other commands ({self.result.parent / RECORD})"
 
     def give_up(self) -> None:
-        """Forget the record of a job that failed before its first checkpoint, so that it can be corrected."""
-        if not checkpoints_of_run(self.result.parent):
+        """Forget a job that failed before its first checkpoint and its result, so that it can be corrected."""
+        if not (self.result.exists() or checkpoints_of_run(self.result.parent)):
             (self.result.parent / RECORD).unlink(missing_ok=True)
+            self.at_work.unlink(missing_ok=True)
 
 
 def with_needs(jobs: Iterable[Job]) -> list[Job]:
@@ -291,7 +300,8 @@ class _Progress:
 
     def _outcome(self, run: _RunningJob) -> str:
         if not run.job.done:
-            return f"FAILED: {run.job.last_line}"
+            written = f" after it wrote {run.job.result.name}" if run.job.result.is_file() else ""
+            return f"FAILED{written}: {run.job.last_line}"
         seconds = f"{time.perf_counter() - run.start:.0f} s"
         result = self._result_of(run.job)
         return f"{seconds}, {result}" if result else seconds
@@ -353,6 +363,7 @@ class _RunningJob:
                 return
             self._log.close()
             raise UserError(f"{self.job.name} is being run by another process ({self.job.log})") from error
+        self.job.at_work.touch()
         self._run(next(self._commands))
 
     def _run(self, command: tuple[str, ...]) -> None:
@@ -376,6 +387,8 @@ class _RunningJob:
         if command:
             self._run(command)
             return False
+        if code == 0:
+            self.job.at_work.unlink(missing_ok=True)
         if not self.job.done:
             self.job.give_up()
         self._log.close()
@@ -402,9 +415,12 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
     numbers: dict[Path, str] = {}
     for job in (job for job in jobs if not job.done):
         trains = any(command[0] == TRAIN for command in job.commands)
-        commands = tuple(shlex.join([sys.executable, find_file(command[0]), *command[1:]]) for command in job.commands)
+        commands = [shlex.join([sys.executable, find_file(command[0]), *command[1:]]) for command in job.commands]
+        at_work = shlex.quote(str(job.at_work))
+        commands[0] = f"touch {at_work} && {commands[0]}"
+        commands[-1] += f" && rm -f {at_work}"
         after = tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers)
         size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
-        batch = BatchJob(job.name, commands, job.log, **size, partition=partition, resumes=trains, after=after)
+        batch = BatchJob(job.name, tuple(commands), job.log, **size, partition=partition, resumes=trains, after=after)
         numbers[job.result] = batch.submit()
         print(f"submitted as {numbers[job.result]}: {job.name}", flush=True)

@@ -107,6 +107,43 @@ def test_weights_of_a_run_that_diverged_are_refused(checkpoint, tmp_path):
         load_into(detector_config(), tmp_path / "nan.pth")
 
 
+ODD_NUMBERS = {
+    "int8": (lambda value: (100 * value).to(torch.int8), "holds torch.int8: expected weights of floating point"),
+    "complex": (lambda value: value.to(torch.complex64), "is a torch.complex64 tensor .*: expected plain numbers"),
+    "float8": (lambda value: value.to(torch.float8_e4m3fn), "is a torch.float8_e4m3fn tensor .*: expected plain"),
+    "sparse": (lambda value: value.to_sparse(), "is a .* tensor of layout torch.sparse_coo: expected plain numbers"),
+    "meta": (lambda value: value.to("meta"), ".*: expected plain numbers"),
+    "few": (lambda value: value[:1, :1, :1, :1].clone().expand(10**8, 10**4, 1, 1), r"claims .* and has fewer"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_NUMBERS)
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
+def test_a_model_starts_from_plain_numbers_alone(checkpoint, tmp_path, kind):
+    """Codes of a quantised network, without their scales, would load as its weights."""
+    change, message = ODD_NUMBERS[kind]
+    tensors = backbone_of_run(checkpoint)
+    tensors["stem.conv1.weight"] = change(tensors["stem.conv1.weight"])
+    torch.save({"model": tensors, "matching_heuristics": True}, tmp_path / "odd.pth")
+    refused(f"odd.pth: stem.conv1.weight {message}", load_into, detector_config(), tmp_path / "odd.pth")
+
+
+@pytest.mark.parametrize("prefixes", [5, [1], "student."])
+def test_names_in_a_file_that_are_none_are_refused_in_one_line(checkpoint, tmp_path, prefixes):
+    torch.save({**checkpoint, "training_only": prefixes}, tmp_path / "odd.pth")
+    refused("training_only has no names", load_into, detector_config(), tmp_path / "odd.pth")
+
+
+def test_facts_of_a_training_that_are_no_words_are_left_out(checkpoint, tmp_path):
+    torch.save({**checkpoint, "method": ["MoCo"]}, tmp_path / "odd.pth")
+    assert load_backbone(tmp_path / "odd.pth").origin == "revisit: odd.pth"
+
+
+def test_flags_with_channels_that_are_no_names_are_refused_in_one_line(checkpoint, tmp_path):
+    torch.save({**checkpoint, "flags": {**checkpoint["flags"], "INPUT.CHANNELS": 5}}, tmp_path / "odd.pth")
+    refused("flags describe no ResNet", load_backbone, tmp_path / "odd.pth")
+
+
 @pytest.mark.parametrize("suffix", [".pth", ".pkl"])
 def test_detectron2s_own_checkpointer_loads_the_weights_too(suffix, checkpoint, tmp_path):
     detector = build_model(detector_config())

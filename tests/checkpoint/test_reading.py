@@ -114,6 +114,24 @@ def test_arrays_in_a_pkl_are_read_and_objects_refused(tmp_path, protocol):
         read_checkpoint(tmp_path / "a.pkl")
 
 
+class Claimed:
+    """What asks, where it is unpickled, for an array whose numbers the file does not have."""
+
+    def __init__(self, *of_array: object):
+        self._of_array = of_array
+
+    def __reduce__(self) -> tuple:
+        return np.ndarray, self._of_array
+
+
+@pytest.mark.parametrize("of_array", [((10**9,),), ((10**6,), np.dtype("f4"), b"1234", 0, (0,))])
+def test_arrays_whose_numbers_a_pkl_does_not_have_are_refused(tmp_path, of_array):
+    """Of memory as it happens to be, or one number a million times: a file of 100 bytes would take all memory."""
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": Claimed(*of_array)}}))
+    with pytest.raises(UnreadableCheckpointError, match="its arrays claim .* bytes, and it has 1?.."):
+        read_checkpoint(tmp_path / "a.pkl")
+
+
 @pytest.mark.parametrize("suffix", [".pkl", ".pth"])
 @pytest.mark.parametrize("place", ["top", "inside", "as a tensor"])
 def test_a_planted_payload_does_not_run(tmp_path, suffix, place):

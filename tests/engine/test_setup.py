@@ -101,6 +101,7 @@ REFUSED = [
     ),
     (("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", -1.0), "SOLVER.CLIP_GRADIENTS.CLIP_VALUE"),
     (("TEST.PRECISE_BN.NUM_ITER", 0), "TEST.PRECISE_BN.NUM_ITER"),
+    (("MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 0), "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE is 0: expected a whole number"),
     (("INPUT.MIN_SIZE_TEST", 10**400), "a whole number from 0 to 1000000000 px"),
     (("MODEL.ROI_BOX_HEAD.NUM_FC", 10**9), "a whole number from 0 to 99 layers"),
     (("MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", "1e999"), "SMOOTH_L1_BETA"),  # inf: a loss of 0

@@ -21,7 +21,7 @@ from revisit.engine.train_step import TrainStep
 from revisit.engine.trainer import RevisitTrainer
 from revisit.engine.writers import Writers
 from revisit.errors import UserError
-from revisit.keys import Facts, resolve_auto_values
+from revisit.keys import Facts, resolve_auto_values, with_values
 from revisit.modeling.distributed import unwrap
 
 from detectron2.utils import comm
@@ -108,15 +108,15 @@ FINETUNING = {
 ON_PROCESSES = "MODEL.RESNETS.NORM naiveSyncBN MODEL.FPN.NORM naiveSyncBN"
 
 
-def finetune(output: Path, task: str, workers: int, more: str = "", **how: object) -> RevisitTrainer:
+def finetune(output: Path, task: str, workers: int, more: str = "", period: int = 2, **how: object) -> RevisitTrainer:
     options = (
         f"OUTPUT_DIR {output} SEED 5 SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 5 SOLVER.CHECKPOINT_PERIOD 3 "
         f"MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu {FINETUNING[task]} "
-        f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.NUM_ITER 2 TEST.EVAL_PERIOD 2 "
+        f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.NUM_ITER 2 "
     )
     cfg = make_config(f"configs/toy/{task}.yaml", (options + more).split(), num_processes=comm.get_world_size())
     resolve_auto_values(cfg, Facts(images=60, processes=comm.get_world_size()))
-    cfg.freeze()
+    cfg = with_values(cfg, {"TEST.EVAL_PERIOD": period})  # of no data set it is resolved to 0
     return run(cfg, trainer_class=FinetuneTrainer, **how)
 
 
@@ -137,6 +137,14 @@ def test_each_process_resumes_with_the_running_mean_that_it_had(toy_datasets, tm
     whole = launch_forks(running_mean, 2, tmp_path, False)
     (tmp_path / "model_final.pth").unlink()
     assert launch_forks(running_mean, 2, tmp_path, True) == whole and whole[0] != whole[1]
+
+
+def test_evaluations_on_the_way_change_nothing_that_a_retinanet_learns(toy_datasets, tmp_path):
+    """Its running mean is what it divides losses by, and precise batch norm runs it in training mode."""
+    more = "TEST.PRECISE_BN.ENABLED True MODEL.RESNETS.NORM BN"
+    runs = [finetune(tmp_path / str(n), "retinanet_fpn", 0, more, period=n) for n in (1, 0)]
+    often, rarely = (unwrap(trainer.model).loss_normalizer for trainer in runs)
+    assert often == rarely
 
 
 def test_a_retinanet_resumes_from_a_checkpoint_without_its_running_mean(toy_datasets, tmp_path):

@@ -95,6 +95,23 @@ def test_a_failed_job_is_named_with_its_log_those_that_need_it_do_not_run_and_th
     assert "broken: FAILED: no data" in capsys.readouterr().out
 
 
+def test_a_result_whose_job_failed_after_it_counts_once_all_commands_have_ended_well(tmp_path, capsys):
+    folder, again = tmp_path / "a", tmp_path / "again"
+    fails = f"import pathlib, sys; pathlib.Path({str(folder / 'r.json')!r}).write_text('1'); print('no space'); "
+    fails += f"sys.exit(0 if pathlib.Path({str(again)!r}).exists() else 3)"
+    later = f"open({str(tmp_path / 'later')!r}, 'x')"
+    job = Job("a", (("-c", fails), ("-c", later)), folder / "r.json")
+    after = writing_job(tmp_path, "after", job)
+    for _ in range(2):  # also of a later call
+        refused("1 of 2 jobs failed; .*a/job.log; 1 that need", run_jobs, [job, after], parallel=1)
+        assert "a: FAILED after it wrote r.json: no space" in capsys.readouterr().out
+    refused("a was made by other commands", run_jobs, [writing_job(tmp_path, "a")], parallel=1)
+    assert job.result.is_file() and not after.done
+    again.touch()
+    run_jobs([job, after], parallel=1)
+    assert job.done and after.done and (tmp_path / "later").is_file()
+
+
 def test_a_result_of_another_recipe_or_other_data_is_not_taken_for_this_one(tmp_path):
     job = writing_job(tmp_path, "a")
     run_jobs([job], parallel=1)

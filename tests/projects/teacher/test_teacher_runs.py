@@ -32,7 +32,7 @@ from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.trainer import RevisitTrainer
 from revisit.engine.writers import Writers
-from revisit.keys import Facts, resolve_auto_values
+from revisit.keys import Facts, resolve_auto_values, with_values
 from revisit.modeling.distributed import unwrap
 
 from detectron2.config import CfgNode
@@ -48,7 +48,7 @@ LEAST = (
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.FPN.OUT_CHANNELS 8"
 ALL_BOXES = "MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.0"
 DETECTORS = {
-    "faster_rcnn_fpn": "MODEL.ROI_BOX_HEAD.FC_DIM 16 TEST.EVAL_PERIOD 2",  # precise BN after iterations 1, 3 and 4
+    "faster_rcnn_fpn": "MODEL.ROI_BOX_HEAD.FC_DIM 16",
     "retinanet_fpn": "TEACHER.DETECTOR RetinaNet MODEL.RETINANET.NUM_CONVS 1 MODEL.RETINANET.SCORE_THRESH_TEST 0.0",
 }
 
@@ -61,8 +61,12 @@ def teacher_config(output: Path, recipe: str = "faster_rcnn_fpn", more: str = ""
     return cfg
 
 
-def teach(output: Path, recipe: str, workers: int = 0, **how: object) -> RevisitTrainer:
-    cfg = teacher_config(output, recipe, f"DATALOADER.NUM_WORKERS {workers}")
+def teach(
+    output: Path, recipe: str, workers: int = 0, period: int = 2, more: str = "", **how: object
+) -> RevisitTrainer:
+    """By default precise BN follows iterations 1, 3 and 4."""
+    cfg = teacher_config(output, recipe, f"DATALOADER.NUM_WORKERS {workers} {more}")
+    cfg = with_values(cfg, {"TEST.EVAL_PERIOD": period})  # of no data set it is resolved to 0
     return run(cfg, trainer_class=FinetuneTrainer, **how)
 
 
@@ -84,6 +88,21 @@ def test_a_resumed_run_ends_bit_identical(toy_datasets, taught, tmp_path, recipe
     whole, _ = taught(recipe)
     assert load(whole / "model_0000002.pth")["trainer"]["hooks"]["FollowTeacher"]["count"] == 8
     assert_resumes(whole, tmp_path / "parts", 2, recipe, 2, train=teach)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("recipe", DETECTORS)
+def test_evaluations_on_the_way_change_nothing_that_is_trained(toy_datasets, tmp_path, recipe, processes):
+    """Neither precise statistics, which the next pseudo-labels would come from, nor the running mean of a RetinaNet."""
+    launch_forks(teach_with_period, processes, tmp_path / "often", recipe, 1)
+    launch_forks(teach_with_period, processes, tmp_path / "rarely", recipe, 0)
+    often, rarely = (load(tmp_path / name / "model_final.pth") for name in ("often", "rarely"))
+    assert all(torch.equal(value, rarely["model"][key]) for key, value in often["model"].items())
+
+
+def teach_with_period(output: Path, recipe: str, period: int) -> None:
+    statistics = f"{ALL_BOXES} MODEL.RESNETS.NORM BN MODEL.FPN.NORM BN TEST.PRECISE_BN.ENABLED True"
+    teach(output, recipe, 0, period, statistics)
 
 
 def test_a_resumed_run_wants_the_same_photographs(toy_datasets, taught, tmp_path, write_pictures):
