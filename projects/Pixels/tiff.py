@@ -6,6 +6,7 @@ tifffile, with imagecodecs, decodes strips and tiles; what they mean is decided 
 import io
 import logging
 import math
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -20,7 +21,7 @@ from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError,
 from revisit.data.images.opening import MAX_MEMORY, TIFF_MAGICS, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import turned
-from revisit.data.images.tiff_tags import ALPHA
+from revisit.data.images.tiff_tags import ALPHA, BITS, EXTRA, PHOTOMETRIC, PLANES, SAMPLES
 
 from detectron2.utils.logger import log_first_n
 
@@ -33,6 +34,7 @@ except ImportError:  # said where a TIFF is to be read
 
 ORIENTATION, GDAL_METADATA, NODATA = 274, 42112, 42113
 OF_PLACE = (33550, 33922, 34264, 34735, 34736, 34737)  # GeoTIFF's: scale, tie points, affine map, keys
+_OF_SAMPLES = (BITS, PHOTOMETRIC, SAMPLES, PLANES, 317, 320, EXTRA, 339, NODATA)  # predictor, palette, format, too
 MOST_PAGES = 4096
 _REDUCED, MASK = 1, 4  # bits of NewSubfileType
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
@@ -139,7 +141,7 @@ def _pages(file: "tifffile.TiffFile") -> tuple[list["TiffPage"], list["TiffPage"
 def opened(source: bytes | str) -> Iterator["tifffile.TiffFile"]:
     """The pages of a TIFF. Raises DeepImageError where tifffile or imagecodecs is not installed."""
     if tifffile is None:
-        raise DeepImageError("a TIFF of several channels needs tifffile: pip install 'revisit-detectron2[tiff]'")
+        raise DeepImageError("such a TIFF needs tifffile: pip install 'revisit-detectron2[tiff]'")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it tells of every odd tag; what matters is raised here
     with tifffile.TiffFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
         yield file
@@ -193,6 +195,7 @@ def _check_windows(page: "TiffPage") -> None:
 
 def _check_page(page: "TiffPage", window: Window | None, count: int = 1) -> None:
     """One of so many."""
+    _check_tags(page)
     if page.dtype is None or isinstance(page.bitspersample, tuple) or page.imagedepth != 1:
         bits, depth = page.bitspersample, page.imagedepth
         raise DeepImageError(f"a TIFF of {bits} bits a sample, {depth} deep: expected one number of bits, and depth 1")
@@ -205,6 +208,17 @@ def _check_page(page: "TiffPage", window: Window | None, count: int = 1) -> None
     if not window:
         check_pixel_count(math.prod(page.chunks), 1, _COPIES * page.dtype.itemsize)
     _check_segments(page, window)
+
+
+def _check_tags(page: "TiffPage") -> None:
+    """None that says what samples are is lost, as tifffile leaves out those whose values the file does not hold."""
+    form, file = page.parent.tiff, page.parent.filehandle
+    file.seek(page.offset)
+    (count,) = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
+    entries = struct.iter_unpack(f"{form.byteorder}H{form.tagsize - 2}x", file.read(count * form.tagsize))
+    lost = {code for (code,) in entries if code in _OF_SAMPLES} - {tag.code for tag in page.tags}
+    if lost:
+        raise TruncatedImageError(f"a TIFF without the values of tag {min(lost)}, which says what its samples are")
 
 
 def _check_segments(page: "TiffPage", window: Window | None) -> None:

@@ -304,6 +304,21 @@ def test_a_file_without_its_end_is_not_read():
             read_samples(data[:-50])
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int16"])
+def test_a_file_whose_tags_have_lost_their_values_is_not_read(kind):
+    """libtiff writes tags after the samples, and the values of some of them last."""
+    data = tiff(numbers(*SIZE, 3, kind=kind), photometric="rgb", metadata=None, compression="zlib")
+    with tifffile.TiffFile(io.BytesIO(data)) as file:
+        page = file.pages[0]
+        own = {code: page.tags[code] for code in (258, 339) if code in page.tags}
+    for tag in own.values():
+        beyond = bytearray(data)
+        at = tag.offset + 8
+        beyond[at : at + 4] = (len(data) + 9).to_bytes(4, "little")
+        with pytest.raises(TruncatedImageError, match=f"values of tag {tag.code}"):
+            read_samples(bytes(beyond))
+
+
 def test_damaged_files_are_read_or_refused_and_never_hang():
     """What is read has a size that the file has room for: nothing is made up."""
     rng = random.Random(0)
