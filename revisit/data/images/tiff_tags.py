@@ -12,7 +12,9 @@ from revisit.data.images.opening import TIFF_MAGICS
 
 from detectron2.utils.logger import log_first_n
 
-WIDTH, HEIGHT, BITS, PHOTOMETRIC, DESCRIPTION, SAMPLES, PLANES, EXTRA = 256, 257, 258, 262, 270, 277, 284, 338
+WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, DESCRIPTION = 256, 257, 258, 259, 262, 270
+SAMPLES, PLANES, EXTRA = 277, 284, 338
+NOT_COMPRESSED = 1
 _KIND, _REDUCED_OR_MASK = 254, 1 | 4  # NewSubfileType, and two of its bits
 _COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
 ALPHA = (1, 2)  # kinds of further bands that are transparency
@@ -25,7 +27,9 @@ def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
     """
     file = io.BytesIO(file) if isinstance(file, bytes) else file
     head = file.read(16)
-    tags = ImageFileDirectory_v2(head if head.startswith(TIFF_MAGICS[2:]) else head[:8])
+    is_big, order = head.startswith(TIFF_MAGICS[2:]), head[:2]
+    # PIL finds BigTIFF's number where the low byte is first: the order of bytes is stated apart from it.
+    tags = ImageFileDirectory_v2(TIFF_MAGICS[2] + head[4:] if is_big else head[:8], order)
     file.seek(tags.next)
     tags.load(file)
     if tags.next and tags.get(_KIND, 0) & _REDUCED_OR_MASK:
