@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from projects.Pixels.samples import straight
 from projects.Pixels.tiff import read_tiff
 from revisit.data.images.deep_images import DeepImageError, is_deep, open_deep
 from revisit.data.images.image_bytes import read_bytes
@@ -27,9 +28,11 @@ from revisit.data.images.pixel_format import COLOURS, PixelFormat
 from revisit.data.images.tiff_tags import (
     BITS,
     COMPRESSION,
+    EXTRA,
     HEIGHT,
     NOT_COMPRESSED,
     PHOTOMETRIC,
+    PREMULTIPLIED,
     SAMPLES,
     WIDTH,
     lies_in_planes,
@@ -73,7 +76,7 @@ def _read_values(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]
     """
     _check_values(image, tags)
     if _by_tifffile(data, image, tags):
-        return _colours(read_tiff(data).values)
+        return _colours(straight(read_tiff(data)).values)
     if image.mode.startswith(("I", "F")):
         return np.asarray(image)
     open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
@@ -83,14 +86,15 @@ def _read_values(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]
 
 def _by_tifffile(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]) -> bool:
     """Whether other decoders misread a TIFF: OpenCV gives those that PIL does not know as black where it lacks the
-    codec, as 8 bits where they are grey with transparency, and planes as pixels; PIL turns round the bytes of
-    compressed numbers whose first byte is the highest, a second time."""
+    codec, as 8 bits where they are grey with transparency, planes as pixels, and premultiplied colours as they are; PIL
+    turns round the bytes of compressed numbers whose first byte is the highest, a second time."""
     compression = tags.get(COMPRESSION, NOT_COMPRESSED)
     if not tags or image is None or lies_in_planes(tags):
         return bool(tags)
     is_turned = data.startswith(b"MM") and compression != NOT_COMPRESSED and image.mode in ("I", "F")
     is_of_colours = not image.mode.startswith(("I", "F"))
-    return is_turned or (is_of_colours and compression in _UNKNOWN_TO_OPENCV)
+    is_beyond_opencv = compression in _UNKNOWN_TO_OPENCV or PREMULTIPLIED in tags.get(EXTRA, ())
+    return is_turned or (is_of_colours and is_beyond_opencv)
 
 
 def _colours(values: np.ndarray) -> np.ndarray:

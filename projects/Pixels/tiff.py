@@ -21,7 +21,7 @@ from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError,
 from revisit.data.images.opening import MAX_MEMORY, TIFF_MAGICS, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import turned
-from revisit.data.images.tiff_tags import ALPHA, BITS, EXTRA, PHOTOMETRIC, PLANES, SAMPLES
+from revisit.data.images.tiff_tags import ALPHA, BITS, EXTRA, FORMAT, PHOTOMETRIC, PLANES, PREMULTIPLIED, SAMPLES
 
 from detectron2.utils.logger import log_first_n
 
@@ -34,7 +34,7 @@ except ImportError:  # said where a TIFF is to be read
 
 ORIENTATION, GDAL_METADATA, NODATA = 274, 42112, 42113
 OF_PLACE = (33550, 33922, 34264, 34735, 34736, 34737)  # GeoTIFF's: scale, tie points, affine map, keys
-_OF_SAMPLES = (BITS, PHOTOMETRIC, SAMPLES, PLANES, 317, 320, EXTRA, 339, NODATA)  # predictor, palette, format, too
+_OF_SAMPLES = (BITS, PHOTOMETRIC, SAMPLES, PLANES, 317, 320, EXTRA, FORMAT, NODATA)  # predictor and palette, too
 MOST_PAGES = 4096
 _REDUCED, MASK = 1, 4  # bits of NewSubfileType
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
@@ -68,7 +68,8 @@ def read_tiff(source: bytes | str, name: str = "", window: Window | None = None)
 
     - What OME, ImageJ or tifffile call z or time is read at its first place, which is logged once. Pages of one shape
       that nothing names are refused. Reduced levels are not read, and masks (GDAL's) are ``marked``.
-    - Samples after the colours are channels, but ExtraSamples 1 and 2, which are ``alpha``.
+    - Samples after the colours are channels, but ExtraSamples 1 and 2, which are ``alpha``; by 1 the others are
+      multiplied, see ``straight``.
     - A palette of greys is one channel of its levels, another one RGB. Where white is 0, grey is inverted.
     - The mark of GDAL_NODATA says of a pixel that it is missing where all its channels have it, as rasterio's
       dataset_mask: 0 and 255 are in one channel of many a pixel that is there. NaN says so in any channel.
@@ -263,6 +264,7 @@ def _samples(pages: list["TiffPage"], names: tuple[str, ...], window: Window | N
         names=names or tuple(of_page[place] for place in taken if of_page),
         is_colour=_COLOURS[page.photometric] == len(COLOURS),
         alpha=None if alpha is None else stored[0][..., alpha],
+        is_premultiplied=alpha is not None and _is_premultiplied(page, alpha),
     )
     if page.photometric == _PALETTE:
         samples = _through_palette(samples, page.colormap)
@@ -277,6 +279,12 @@ def _place_of_alpha(page: "TiffPage") -> int | None:
     if len(places) > 1:
         raise DeepImageError(f"a TIFF with {len(places)} samples of transparency: expected one at most")
     return places[0] if places else None
+
+
+def _is_premultiplied(page: "TiffPage", alpha: int) -> bool:
+    """Whether its values are multiplied by the transparency in a sample of the page."""
+    fills_type = page.dtype.kind == "f" or (page.dtype.kind == "u" and page.bitspersample in (8, 16))
+    return fills_type and page.extrasamples[alpha - page.samplesperpixel] == PREMULTIPLIED
 
 
 def _stored(page: "TiffPage", window: Window | None = None) -> np.ndarray:

@@ -13,11 +13,12 @@ from revisit.data.images.opening import TIFF_MAGICS
 from detectron2.utils.logger import log_first_n
 
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, DESCRIPTION = 256, 257, 258, 259, 262, 270
-SAMPLES, PLANES, EXTRA = 277, 284, 338
+SAMPLES, PLANES, EXTRA, FORMAT = 277, 284, 338, 339
 NOT_COMPRESSED = 1
 _KIND, _REDUCED_OR_MASK = 254, 1 | 4  # NewSubfileType, and two of its bits
 _COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
-ALPHA = (1, 2)  # kinds of further bands that are transparency
+PREMULTIPLIED = 1  # a kind of transparency, by which the other bands are multiplied
+ALPHA = (PREMULTIPLIED, 2)  # kinds of further bands that are transparency
 
 
 def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
@@ -53,13 +54,12 @@ def further_bands(tags: ImageFileDirectory_v2) -> int:
     return tags.get(SAMPLES, 1) - colours_of(tags) - sum(kind in ALPHA for kind in tags.get(EXTRA, ()))
 
 
-def check_bands(data: bytes) -> None:
+def check_bands(tags: ImageFileDirectory_v2) -> None:
     """Warn once of bands of a TIFF that are read by nobody.
 
     Raises:
         DeepImageError: several bands, and no tag says that they are colours.
     """
-    tags = tags_of(data)
     bands, further = tags.get(SAMPLES, 1), further_bands(tags)
     if further > 0 and colours_of(tags) == 1:
         expected = "1 band, or RGB with photometric tag 2; where networks see them, INPUT.CHANNELS names all"

@@ -202,3 +202,19 @@ def test_deep_colours_of_codecs_that_opencv_lacks_are_read(tmp_path, compression
     values = np.random.default_rng(0).integers(0, 65536, (20, 30, 3), np.uint16)
     path = deep_tiff(tmp_path / "a.tif", values, photometric="rgb", compression=compression, tile=(16, 16))
     np.testing.assert_array_equal(read_image(path, PixelFormat(16)), values >> 8)
+
+
+@pytest.mark.parametrize("photometric", ["minisblack", "rgb"])
+def test_values_below_0_of_8_bits_are_refused_and_never_white(tmp_path, photometric):
+    values = np.full((20, 30, 3) if photometric == "rgb" else (20, 30), -1, np.int8)
+    with pytest.raises(DeepImageError, match="values from -1 to -1"):
+        read_image(deep_tiff(tmp_path / "a.tif", values, photometric=photometric))
+
+
+@pytest.mark.parametrize("extra", ["unspecified", "unassalpha"])
+@pytest.mark.parametrize("bits", [None, 16])
+def test_levels_of_8_bits_in_planes_stay_so(tmp_path, extra, bits):
+    values = np.random.default_rng(0).integers(0, 256, (20, 30, 4), np.uint8)
+    planes = {"photometric": "rgb", "planarconfig": "separate", "extrasamples": [extra]}
+    path = deep_tiff(tmp_path / "a.tif", np.moveaxis(values, -1, 0), **planes)
+    np.testing.assert_array_equal(read_image(path, PixelFormat(bits)), values[..., :3])
