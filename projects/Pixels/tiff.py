@@ -98,6 +98,7 @@ def tiff_head(file_name: str) -> TiffHead:
     """Of a file, of which no image is read. Raises DeepImageError for one whose windows cannot be read."""
     with opened(file_name) as file:
         pages, (page, *_) = _pages(file)
+        _check_colours(page)
         _check_windows(page)
         is_marked = bool(_text(page, NODATA)) or page.dtype is None or page.dtype.kind == "f"
         has_mask = _place_of_alpha(page) is not None or _mask_of(pages, page) is not None
@@ -172,13 +173,17 @@ def _check(pages: list["TiffPage"], window: Window | None) -> None:
     first = pages[0]
     if len({(page.shaped, page.dtype, page.photometric, page.extrasamples) for page in pages}) > 1:
         raise DeepImageError("a TIFF whose channels are pages of different sizes or kinds: expected one kind")
-    if first.photometric not in _COLOURS or (first.photometric == _YCBCR and first.compression != _JPEG):
-        colours = getattr(first.photometric, "name", first.photometric)
-        raise DeepImageError(f"a TIFF of {colours} colours: expected grey levels, a palette or RGB")
+    _check_colours(first)
     if window:
         _check_windows(first)
     for page in pages:
         _check_page(page, window, len(pages))
+
+
+def _check_colours(page: "TiffPage") -> None:
+    if page.photometric not in _COLOURS or (page.photometric == _YCBCR and page.compression != _JPEG):
+        colours = getattr(page.photometric, "name", page.photometric)
+        raise DeepImageError(f"a TIFF of {colours} colours: expected grey levels, a palette or RGB")
 
 
 def _check_windows(page: "TiffPage") -> None:

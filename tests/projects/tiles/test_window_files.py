@@ -235,6 +235,8 @@ def test_files_that_cannot_be_read_by_windows_are_named(tmp_path, monkeypatch):
     assert look_at(write(tmp_path / "plain.tif", numbers())) == (*SIZE, False)
     turned = write(tmp_path / "turned.tif", numbers(), extratags=[(274, "H", 1, 6, True)])
     assert "to be turned (orientation 6): save it upright" in refusal(turned)
+    lab = write(tmp_path / "lab.tif", numbers(3, "uint8"), photometric="cielab")
+    assert "a TIFF of CIELAB colours: expected grey levels, a palette or RGB" in refusal(lab)
     monkeypatch.setattr("revisit.data.images.opening.MAX_MEMORY", 10_000)
     Image.fromarray(numbers(3, "uint8")).save(tmp_path / "large.png")
     assert "210 x 150 pixels" in refusal(tmp_path / "large.png")
