@@ -238,6 +238,12 @@ def test_descriptions_that_do_not_fit_are_refused_and_name_no_other_file(tmp_pat
     assert swapped != data and "names page 9" in refusal(swapped) or "names page 10" in refusal(swapped)
 
 
+def test_pages_that_a_file_leaves_out_are_not_one_channel():
+    for options in ({}, {"imagej": True}):
+        said = refusal(tiff(numbers(4, *SIZE), metadata={"axes": "CYX"}, truncate=True, **options))
+        assert "4 C, and it has 1 pages: expected as many" in said
+
+
 def test_bands_have_the_names_that_gdal_gives_them():
     def named(*roles):
         item = '<Item name="X" sample="{}" role="{}">{}</Item>'
