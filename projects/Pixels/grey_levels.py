@@ -30,11 +30,11 @@ from revisit.data.images.tiff_tags import (
     COMPRESSION,
     EXTRA,
     HEIGHT,
-    NOT_COMPRESSED,
     PHOTOMETRIC,
     PREMULTIPLIED,
     SAMPLES,
     WIDTH,
+    is_turned,
     lies_in_planes,
     tags_of,
 )
@@ -88,13 +88,11 @@ def _by_tifffile(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]
     """Whether other decoders misread a TIFF: OpenCV gives those that PIL does not know as black where it lacks the
     codec, as 8 bits where they are grey with transparency, planes as pixels, and premultiplied colours as they are; PIL
     turns round the bytes of compressed numbers whose first byte is the highest, a second time."""
-    compression = tags.get(COMPRESSION, NOT_COMPRESSED)
     if not tags or image is None or lies_in_planes(tags):
         return bool(tags)
-    is_turned = data.startswith(b"MM") and compression != NOT_COMPRESSED and image.mode in ("I", "F")
     is_of_colours = not image.mode.startswith(("I", "F"))
-    is_beyond_opencv = compression in _UNKNOWN_TO_OPENCV or PREMULTIPLIED in tags.get(EXTRA, ())
-    return is_turned or (is_of_colours and is_beyond_opencv)
+    is_beyond_opencv = tags.get(COMPRESSION) in _UNKNOWN_TO_OPENCV or PREMULTIPLIED in tags.get(EXTRA, ())
+    return is_turned(data, tags, image.mode) or (is_of_colours and is_beyond_opencv)
 
 
 def _colours(values: np.ndarray) -> np.ndarray:

@@ -45,19 +45,21 @@ def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:
 
 
 def straight(samples: Samples) -> Samples:
-    """With the values of the image, rounded down as PIL has them, where those of the file are premultiplied."""
+    """With the values of the image, where those of the file are premultiplied: as PIL has them, rounded down, and 0
+    where all is transparent."""
     if not samples.is_premultiplied:
         return samples
     values, kind = samples.values, samples.values.dtype
     top = 1 if kind.kind == "f" else np.iinfo(kind).max
-    shares = np.where(samples.alpha > 0, samples.alpha, kind.type(top))[..., None]
+    is_seen = (samples.alpha > 0)[..., None]
+    shares = np.where(is_seen, samples.alpha[..., None], kind.type(top))
     own = np.empty_like(values)
     for rows in strips(*shares.shape[:2]):
         if kind.kind == "f":
             own[rows] = values[rows] / shares[rows]
         else:
             own[rows] = np.minimum(values[rows].astype(np.uint64) * np.uint64(top) // shares[rows], top)
-    return samples._replace(values=own, is_premultiplied=False)
+    return samples._replace(values=own * is_seen, is_premultiplied=False)
 
 
 def any_of(*masks: np.ndarray | None) -> np.ndarray | None:

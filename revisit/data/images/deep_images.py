@@ -18,6 +18,7 @@ from revisit.data.images.tiff_tags import (
     FORMAT,
     NOT_COMPRESSED,
     check_bands,
+    leaves_out_parts,
     lies_in_planes,
     tags_of,
 )
@@ -155,4 +156,5 @@ def open_deep(data: bytes) -> Image.Image | None:
         return None
     is_negative = image.mode == "L" and _SIGNED in tags.get(FORMAT, ())
     is_unpacked = image.mode == "RGB" or not lies_in_planes(tags) or tags.get(COMPRESSION) != NOT_COMPRESSED
-    return image if is_unpacked and image.mode != "La" and not is_negative else None
+    is_known = is_unpacked and image.mode != "La" and not is_negative and not leaves_out_parts(tags)
+    return image if is_known else None

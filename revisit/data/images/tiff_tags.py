@@ -14,6 +14,7 @@ from detectron2.utils.logger import log_first_n
 
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, DESCRIPTION = 256, 257, 258, 259, 262, 270
 SAMPLES, PLANES, EXTRA, FORMAT = 277, 284, 338, 339
+_PLACES = (273, 324)  # of strips and of tiles
 NOT_COMPRESSED = 1
 _KIND, _REDUCED_OR_MASK = 254, 1 | 4  # NewSubfileType, and two of its bits
 _COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
@@ -42,6 +43,17 @@ def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
 def lies_in_planes(tags: Mapping[int, Any]) -> bool:
     """Whether all values of a band follow one another, which OpenCV takes for those of a pixel."""
     return tags.get(PLANES, 1) == 2 and tags.get(SAMPLES, 1) > 1
+
+
+def leaves_out_parts(tags: Mapping[int, Any]) -> bool:
+    """Whether strips or tiles are not there, as GDAL writes where all is 0; PIL takes other bytes for them."""
+    return any(0 in tags.get(places, ()) for places in _PLACES)
+
+
+def is_turned(head: bytes, tags: Mapping[int, Any], mode: str) -> bool:
+    """Whether PIL, in such a mode, turns round the bytes of numbers a second time: of compressed ones whose first byte
+    is the highest."""
+    return head.startswith(b"MM") and tags.get(COMPRESSION, NOT_COMPRESSED) != NOT_COMPRESSED and mode in ("I", "F")
 
 
 def colours_of(tags: ImageFileDirectory_v2) -> int:

@@ -13,7 +13,7 @@ from PIL import Image
 from revisit.arrays import array_in, map_array, read_array
 from revisit.data.images.image_bytes import AS_STORED, WINDOW, first_bytes, read_bytes
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
-from revisit.data.images.tiff_tags import BITS, COMPRESSION, PHOTOMETRIC, tags_of
+from revisit.data.images.tiff_tags import BITS, COMPRESSION, PHOTOMETRIC, is_turned, leaves_out_parts, tags_of
 from revisit.errors import UserError, first_few, translated
 from revisit.files import written_whole
 
@@ -152,7 +152,10 @@ def _all_ids(file_name: PathLike) -> np.ndarray:
         open(file_name, "rb") as file,
         open_image(file) as image,
     ):
-        mode, ids, tags = image.mode, np.asarray(image), getattr(image, "tag_v2", {})
+        mode, tags = image.mode, getattr(image, "tag_v2", {})
+        if leaves_out_parts(tags) or (tags and is_turned(first_bytes(file_name), tags, mode)):  # which PIL misreads
+            return _ids_of_tiff(file_name, (0, 0, *image.size))
+        ids = np.asarray(image)
         is_jpeg = image.format in ("JPEG", "MPO")  # whatever its name ends in
         file.seek(0)
         header = file.read(26)

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 import tifffile
-from deep import DEPTHS, photograph, write_at
+from deep import DEPTHS, leave_out, photograph, write_at
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -218,3 +218,16 @@ def test_levels_of_8_bits_in_planes_stay_so(tmp_path, extra, bits):
     planes = {"photometric": "rgb", "planarconfig": "separate", "extrasamples": [extra]}
     path = deep_tiff(tmp_path / "a.tif", np.moveaxis(values, -1, 0), **planes)
     np.testing.assert_array_equal(read_image(path, PixelFormat(bits)), values[..., :3])
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16"])
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("colours", [1, 3])
+def test_tiles_that_a_file_leaves_out_are_black(tmp_path, kind, compression, colours):
+    values = np.full((40, 56) if colours == 1 else (40, 56, 3), 200, kind)
+    photometric = "rgb" if colours == 3 else "minisblack"
+    path = deep_tiff(tmp_path / "a.tif", values, photometric=photometric, compression=compression, tile=(16, 16))
+    leave_out(path, [0, 5, 11])
+    number = np.arange(40)[:, None] // 16 * 4 + np.arange(56) // 16
+    expected = np.where(np.isin(number, [0, 5, 11]), 0, 200)
+    np.testing.assert_array_equal(read_image(path, PixelFormat(8)), np.repeat(expected[..., None], 3, axis=2))
