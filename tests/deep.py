@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import tifffile
 from PIL import Image
 
 DEPTHS = {"8": 8, "10": 10, "12": 12, "16": 16, "float": 1, "float255": 8}  # INPUT.BIT_DEPTH of each
@@ -56,3 +57,17 @@ def lay(path: Path, orientation: int) -> None:
     entries.sort(key=lambda entry: struct.unpack("<H", entry[:2]))
     table = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
     path.write_bytes(data[:4] + struct.pack("<L", len(data)) + data[8:] + table)
+
+
+def leave_out(path: Path, numbers: list[int]) -> None:
+    """Have a TIFF in tiles say of some that they are not there, as GDAL's SPARSE_OK."""
+    with tifffile.TiffFile(path) as file:
+        order = "<" if file.byteorder == "<" else ">"
+        tags = [file.pages[0].tags[code] for code in (324, 325)]
+        places = [(tag.valueoffset, {3: "H", 4: "L"}[tag.dtype]) for tag in tags]
+    data = bytearray(path.read_bytes())
+    for place, kind in places:
+        size = struct.calcsize(order + kind)
+        for number in numbers:
+            struct.pack_into(order + kind, data, place + size * number, 0)
+    path.write_bytes(data)

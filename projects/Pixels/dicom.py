@@ -37,6 +37,7 @@ _COPIES = 3  # of the values, of which one is in float64
 _COLOURS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 _FUNCTIONS = ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence")
 _TRANSFORMATION = "PixelValueTransformationSequence"
+_RESCALE = {"RescaleSlope": 1, "RescaleIntercept": 0}  # where one of them alone is stated
 _DEFLATED, _PLAIN = b"1.2.840.10008.1.2.1.99", b"1.2.840.10008.1.2.1".ljust(22, b"\0")  # transfer syntaxes
 _CONVERT = "gdcmconv --raw"
 _DIGITS = 16  # of a patient's digest
@@ -183,19 +184,30 @@ def _is_decoded(syntax: str) -> bool:
 
 def _rescaled(file: "Dataset", stored: np.ndarray) -> np.ndarray:
     """By the file's table, or its slope and intercept, which an enhanced file has for each frame; else as stored."""
-    if "ModalityLUTSequence" in file or "RescaleSlope" in file:
+    if file.get("ModalityLUTSequence") or _says_rescale(file):
         return pixels.apply_modality_lut(stored, file).astype(np.float32)
     for functions in filter(None, map(file.get, _FUNCTIONS)):
-        if _TRANSFORMATION in functions[0]:
+        if _TRANSFORMATION in functions[0] and _says_rescale(functions[0][_TRANSFORMATION][0]):
             return pixels.apply_rescale(stored, functions[0][_TRANSFORMATION][0]).astype(np.float32)
     return stored
+
+
+def _says_rescale(part: "Dataset") -> bool:
+    """Whether a part of a file has a slope or an intercept, of which an empty one says nothing. It then has both:
+    without one of them pydicom applies none."""
+    stated = {name: part.get(name) for name in _RESCALE}
+    if set(stated.values()) == {None}:
+        return False
+    for name, default in _RESCALE.items():
+        setattr(part, name, default if stated[name] is None else stated[name])
+    return True
 
 
 def _possible(file: "Dataset", stored: np.ndarray) -> tuple[float, float]:
     """The lowest and the highest number that the bits of a pixel can have after the rescale."""
     if stored.dtype.kind == "f":
         raise DeepImageError("a DICOM file of floats as MONOCHROME1: expected MONOCHROME2, or integers")
-    if "ModalityLUTSequence" in file:
+    if file.get("ModalityLUTSequence"):
         return 0, 2 ** int(file.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
     bits = int(file.BitsStored)
     low = -(2 ** (bits - 1)) if file.PixelRepresentation else 0
@@ -205,7 +217,18 @@ def _possible(file: "Dataset", stored: np.ndarray) -> tuple[float, float]:
 
 def _padding(file: "Dataset", stored: np.ndarray) -> np.ndarray | None:
     """(H, W), where a pixel is outside of what was seen."""
-    if "PixelPaddingValue" not in file:
+    values = [file.get(name) for name in ("PixelPaddingValue", "PixelPaddingRangeLimit")]
+    if values[0] is None:
         return None
-    ends = [file.PixelPaddingValue, file.get("PixelPaddingRangeLimit", file.PixelPaddingValue)]
+    ends = [_as_stored(file, value, stored.dtype) for value in values if value is not None]
     return (stored >= min(ends)) & (stored <= max(ends))
+
+
+def _as_stored(file: "Dataset", value: float, kind: np.dtype) -> float:
+    """A number of a tag, which some programs write with a sign where pixels have none, or the other way round."""
+    if kind.kind == "f":
+        return value
+    bits = int(file.BitsStored)
+    if kind.kind == "i" and value >= 2 ** (bits - 1):
+        return (value & (2**bits - 1)) - 2**bits
+    return value & (2**bits - 1) if kind.kind == "u" and value < 0 else value

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from projects.Pixels.samples import straight
 from projects.Pixels.tiff import read_tiff
 from revisit.data.images.deep_images import DeepImageError, is_deep, open_deep
 from revisit.data.images.image_bytes import read_bytes
@@ -23,8 +24,20 @@ from revisit.data.images.opening import (
     strips,
     taking_turns,
 )
-from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.tiff_tags import BITS, HEIGHT, PHOTOMETRIC, SAMPLES, WIDTH, lies_in_planes, tags_of
+from revisit.data.images.pixel_format import COLOURS, PixelFormat
+from revisit.data.images.tiff_tags import (
+    BITS,
+    COMPRESSION,
+    EXTRA,
+    HEIGHT,
+    PHOTOMETRIC,
+    PREMULTIPLIED,
+    SAMPLES,
+    WIDTH,
+    is_turned,
+    lies_in_planes,
+    tags_of,
+)
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError
 
@@ -35,7 +48,9 @@ _SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM", b"P5", b"P6")
 SPREAD = 100_000  # values of an image, for their percentile
 NARROW = 10  # the range is so many times what nearly all values fill
 _HEADER = 26  # bytes, up to where PNG has its number of bits
-_WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
+_WHITE_IS_ZERO, _PALETTE = 0, 3  # values of the photometric tag; the first one in some X-rays
+_BITS_OF_LEVELS = 8  # of a grey level
+_UNKNOWN_TO_OPENCV = (34925, 50000)  # LZMA and ZSTD in TIFFs
 
 
 def _tags_of_deep(data: bytes) -> Mapping[int, Any]:
@@ -60,21 +75,31 @@ def _read_values(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]
         ValueError, OSError: a damaged file, one that no decoder knows, or too many pixels.
     """
     _check_values(image, tags)
-    if lies_in_planes(tags):
-        return _colours(read_tiff(data).values)
-    if image is not None and image.mode.startswith(("I", "F")):
+    if _by_tifffile(data, image, tags):
+        return _colours(straight(read_tiff(data)).values)
+    if image.mode.startswith(("I", "F")):
         return np.asarray(image)
-    if image is not None:
-        open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
+    open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
     values = all_bits(data)
     return _colours(values)[..., ::-1] if values.ndim == 3 else values
 
 
+def _by_tifffile(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]) -> bool:
+    """Whether other decoders misread a TIFF: OpenCV gives those that PIL does not know as black where it lacks the
+    codec, as 8 bits where they are grey with transparency, planes as pixels, and premultiplied colours as they are; PIL
+    turns round the bytes of compressed numbers whose first byte is the highest, a second time."""
+    if not tags or image is None or lies_in_planes(tags):
+        return bool(tags)
+    is_of_colours = not image.mode.startswith(("I", "F"))
+    is_beyond_opencv = tags.get(COMPRESSION) in _UNKNOWN_TO_OPENCV or PREMULTIPLIED in tags.get(EXTRA, ())
+    return is_turned(data, tags, image.mode) or (is_of_colours and is_beyond_opencv)
+
+
 def _colours(values: np.ndarray) -> np.ndarray:
-    """(H, W, 3) of as many bands, or of transparency too."""
-    if values.shape[2] not in (3, 4):
+    """(H, W, C) of a band of grey, or of three of colours, without a fourth one."""
+    if values.shape[2] not in (1, 3, 4):
         raise ValueError(f"{values.shape[2]} bands, expected 1, or 3 and perhaps transparency")
-    return values[..., :3]
+    return values[..., : len(COLOURS)]
 
 
 def all_bits(data: bytes) -> np.ndarray:
@@ -112,8 +137,15 @@ def to_grey_levels(values: np.ndarray, bits: int | None) -> np.ndarray:
 def decode_deep(data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
     """(H, W, 3) uint8 of a file that ``is_deep``; see _read_values and to_grey_levels."""
     tags = _tags_of_deep(data)
-    levels = to_grey_levels(_read_values(data, image, tags), pixels.bits)
-    return np.subtract(255, levels, out=levels) if tags.get(PHOTOMETRIC) == _WHITE_IS_ZERO else levels
+    levels = to_grey_levels(_read_values(data, image, tags), _few_bits(tags) or pixels.bits)
+    is_inverted = tags.get(PHOTOMETRIC) == _WHITE_IS_ZERO and not _by_tifffile(data, image, tags)
+    return np.subtract(255, levels, out=levels) if is_inverted else levels
+
+
+def _few_bits(tags: Mapping[int, Any]) -> int | None:
+    """Of a TIFF that has no more than 8 bits a sample, and which PIL does not know: those of its levels."""
+    bits = max(tags.get(BITS, (1 if tags else 16,)))
+    return None if bits > _BITS_OF_LEVELS else _BITS_OF_LEVELS if tags.get(PHOTOMETRIC) == _PALETTE else bits
 
 
 def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:
@@ -156,8 +188,11 @@ def _range_of_deep(record: dict) -> tuple[str, bool, float, float, float] | None
         image = open_deep(data)
         if not is_deep(data, image):
             return None
+        tags = _tags_of_deep(data)
+        if _few_bits(tags):
+            return None
         with taking_turns(image.height * image.width if image else len(data)):
-            values = _read_values(data, image, _tags_of_deep(data))
+            values = _read_values(data, image, tags)
     except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
         return None
     low, high = float(values.min()), float(values.max())

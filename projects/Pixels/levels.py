@@ -7,7 +7,7 @@ import numpy as np
 
 from projects.Pixels.channel_files import files_of
 from projects.Pixels.sample_files import read_samples
-from projects.Pixels.samples import Samples, any_of, with_missing
+from projects.Pixels.samples import Samples, any_of, straight, with_missing
 from revisit.data.images.image_bytes import WINDOW, DeepImageError, read_bytes
 from revisit.data.images.opening import strips
 from revisit.data.images.pixel_format import COLOURS, PixelFormat
@@ -28,12 +28,12 @@ def samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
     chosen = _with_nodata(_with_alpha(whole) if max(places) >= whole.values.shape[2] else whole, pixels.nodata)
     if places != tuple(range(chosen.values.shape[2])):
         chosen = chosen._replace(values=chosen.values[..., list(places)])
-    return chosen
+    return straight(chosen)
 
 
 def all_samples_of(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
     """As samples_of, in all channels that the image has."""
-    return _with_nodata(_samples_in_files(data, record, pixels), pixels.nodata)
+    return straight(_with_nodata(_samples_in_files(data, record, pixels), pixels.nodata))
 
 
 def _samples_in_files(data: bytes, record: dict, pixels: PixelFormat) -> Samples:
@@ -45,7 +45,7 @@ def _samples_in_files(data: bytes, record: dict, pixels: PixelFormat) -> Samples
         if WINDOW in record:
             _check_sizes(tuple(files))
         others = [read_samples(read_bytes(record | {"file_name": file}), file) for file in files[1:]]
-        whole = _joined([whole, *others], files)
+        whole = _joined([straight(each) for each in (whole, *others)], files)
     return whole
 
 

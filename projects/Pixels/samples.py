@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from revisit.data.images.image_bytes import DeepImageError
+from revisit.data.images.opening import strips
 
 _MOST_BYTES = 8  # of a sample
 
@@ -17,6 +18,7 @@ class Samples(NamedTuple):
     names: tuple[str, ...] = ()  # of the channels, where the file says them
     is_colour: bool = False  # whether its tags call the first three channels red, green and blue
     alpha: np.ndarray | None = None  # (H, W), as the values: what the file calls transparency, and others a channel
+    is_premultiplied: bool = False  # whether the values are those of the image times the share that alpha says
 
     @property
     def missing(self) -> np.ndarray | None:
@@ -40,6 +42,24 @@ def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:
     values = np.ascontiguousarray(values, kind)
     of_values = None if kind == np.uint8 or values.dtype.kind != "f" else ~np.isfinite(values).all(axis=-1)
     return samples._replace(values=values, marked=any_of(samples.marked, *masks, of_values))
+
+
+def straight(samples: Samples) -> Samples:
+    """With the values of the image, where those of the file are premultiplied: as PIL has them, rounded down, and 0
+    where all is transparent."""
+    if not samples.is_premultiplied:
+        return samples
+    values, kind = samples.values, samples.values.dtype
+    top = 1 if kind.kind == "f" else np.iinfo(kind).max
+    is_seen = (samples.alpha > 0)[..., None]
+    shares = np.where(is_seen, samples.alpha[..., None], kind.type(top))
+    own = np.empty_like(values)
+    for rows in strips(*shares.shape[:2]):
+        if kind.kind == "f":
+            own[rows] = values[rows] / shares[rows]
+        else:
+            own[rows] = np.minimum(values[rows].astype(np.uint64) * np.uint64(top) // shares[rows], top)
+    return samples._replace(values=own * is_seen, is_premultiplied=False)
 
 
 def any_of(*masks: np.ndarray | None) -> np.ndarray | None:

@@ -19,12 +19,12 @@ from projects.Pixels.tiff_descriptions import says_planes
 from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_bytes
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.tiff_tags import BITS, DESCRIPTION, colours_of, further_bands, tags_of
+from revisit.data.images.tiff_tags import BITS, DESCRIPTION, FORMAT, colours_of, further_bands, tags_of
 from revisit.data.sources.records import CHANNEL_FILES, ask_each, sample
 from revisit.errors import UserError, expect, first_line
 
 PIXELS = 4096  # of an image, at most
-_FORMAT = 339  # a tag of TIFFs: 1 of integers without a sign
+_UNSIGNED = 1  # a format of a TIFF's samples
 _kept: dict[tuple, "Survey | None"] = {}  # of the last images that were asked for
 
 
@@ -140,7 +140,9 @@ def _is_plain_tiff(data: bytes) -> bool:
             return further_bands(tags) <= 0 or colours_of(tags) > 1
         if tags.next and says_planes(str(tags.get(DESCRIPTION, ""))):
             return False
-        return further_bands(tags) <= 0 and max(tags.get(BITS, (1,))) <= 8 and set(tags.get(_FORMAT, (1,))) == {1}
+        return (
+            further_bands(tags) <= 0 and max(tags.get(BITS, (1,))) <= 8 and set(tags.get(FORMAT, (1,))) == {_UNSIGNED}
+        )
     except Exception:  # of a damaged file, which who reads it names
         return False
 

@@ -6,6 +6,7 @@ tifffile, with imagecodecs, decodes strips and tiles; what they mean is decided 
 import io
 import logging
 import math
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -20,7 +21,7 @@ from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError,
 from revisit.data.images.opening import MAX_MEMORY, TIFF_MAGICS, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import turned
-from revisit.data.images.tiff_tags import ALPHA
+from revisit.data.images.tiff_tags import ALPHA, BITS, EXTRA, FORMAT, PHOTOMETRIC, PLANES, PREMULTIPLIED, SAMPLES
 
 from detectron2.utils.logger import log_first_n
 
@@ -33,6 +34,7 @@ except ImportError:  # said where a TIFF is to be read
 
 ORIENTATION, GDAL_METADATA, NODATA = 274, 42112, 42113
 OF_PLACE = (33550, 33922, 34264, 34735, 34736, 34737)  # GeoTIFF's: scale, tie points, affine map, keys
+_OF_SAMPLES = (BITS, PHOTOMETRIC, SAMPLES, PLANES, 317, 320, EXTRA, FORMAT, NODATA)  # predictor and palette, too
 MOST_PAGES = 4096
 _REDUCED, MASK = 1, 4  # bits of NewSubfileType
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
@@ -66,7 +68,8 @@ def read_tiff(source: bytes | str, name: str = "", window: Window | None = None)
 
     - What OME, ImageJ or tifffile call z or time is read at its first place, which is logged once. Pages of one shape
       that nothing names are refused. Reduced levels are not read, and masks (GDAL's) are ``marked``.
-    - Samples after the colours are channels, but ExtraSamples 1 and 2, which are ``alpha``.
+    - Samples after the colours are channels, but ExtraSamples 1 and 2, which are ``alpha``; by 1 the others are
+      multiplied, see ``straight``.
     - A palette of greys is one channel of its levels, another one RGB. Where white is 0, grey is inverted.
     - The mark of GDAL_NODATA says of a pixel that it is missing where all its channels have it, as rasterio's
       dataset_mask: 0 and 255 are in one channel of many a pixel that is there. NaN says so in any channel.
@@ -95,6 +98,7 @@ def tiff_head(file_name: str) -> TiffHead:
     """Of a file, of which no image is read. Raises DeepImageError for one whose windows cannot be read."""
     with opened(file_name) as file:
         pages, (page, *_) = _pages(file)
+        _check_colours(page)
         _check_windows(page)
         is_marked = bool(_text(page, NODATA)) or page.dtype is None or page.dtype.kind == "f"
         has_mask = _place_of_alpha(page) is not None or _mask_of(pages, page) is not None
@@ -139,7 +143,7 @@ def _pages(file: "tifffile.TiffFile") -> tuple[list["TiffPage"], list["TiffPage"
 def opened(source: bytes | str) -> Iterator["tifffile.TiffFile"]:
     """The pages of a TIFF. Raises DeepImageError where tifffile or imagecodecs is not installed."""
     if tifffile is None:
-        raise DeepImageError("a TIFF of several channels needs tifffile: pip install 'revisit-detectron2[tiff]'")
+        raise DeepImageError("such a TIFF needs tifffile: pip install 'revisit-detectron2[tiff]'")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it tells of every odd tag; what matters is raised here
     with tifffile.TiffFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
         yield file
@@ -169,13 +173,17 @@ def _check(pages: list["TiffPage"], window: Window | None) -> None:
     first = pages[0]
     if len({(page.shaped, page.dtype, page.photometric, page.extrasamples) for page in pages}) > 1:
         raise DeepImageError("a TIFF whose channels are pages of different sizes or kinds: expected one kind")
-    if first.photometric not in _COLOURS or (first.photometric == _YCBCR and first.compression != _JPEG):
-        colours = getattr(first.photometric, "name", first.photometric)
-        raise DeepImageError(f"a TIFF of {colours} colours: expected grey levels, a palette or RGB")
+    _check_colours(first)
     if window:
         _check_windows(first)
     for page in pages:
         _check_page(page, window, len(pages))
+
+
+def _check_colours(page: "TiffPage") -> None:
+    if page.photometric not in _COLOURS or (page.photometric == _YCBCR and page.compression != _JPEG):
+        colours = getattr(page.photometric, "name", page.photometric)
+        raise DeepImageError(f"a TIFF of {colours} colours: expected grey levels, a palette or RGB")
 
 
 def _check_windows(page: "TiffPage") -> None:
@@ -193,6 +201,7 @@ def _check_windows(page: "TiffPage") -> None:
 
 def _check_page(page: "TiffPage", window: Window | None, count: int = 1) -> None:
     """One of so many."""
+    _check_tags(page)
     if page.dtype is None or isinstance(page.bitspersample, tuple) or page.imagedepth != 1:
         bits, depth = page.bitspersample, page.imagedepth
         raise DeepImageError(f"a TIFF of {bits} bits a sample, {depth} deep: expected one number of bits, and depth 1")
@@ -205,6 +214,17 @@ def _check_page(page: "TiffPage", window: Window | None, count: int = 1) -> None
     if not window:
         check_pixel_count(math.prod(page.chunks), 1, _COPIES * page.dtype.itemsize)
     _check_segments(page, window)
+
+
+def _check_tags(page: "TiffPage") -> None:
+    """None that says what samples are is lost, as tifffile leaves out those whose values the file does not hold."""
+    form, file = page.parent.tiff, page.parent.filehandle
+    file.seek(page.offset)
+    (count,) = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
+    entries = struct.iter_unpack(f"{form.byteorder}H{form.tagsize - 2}x", file.read(count * form.tagsize))
+    lost = {code for (code,) in entries if code in _OF_SAMPLES} - {tag.code for tag in page.tags}
+    if lost:
+        raise TruncatedImageError(f"a TIFF without the values of tag {min(lost)}, which says what its samples are")
 
 
 def _check_segments(page: "TiffPage", window: Window | None) -> None:
@@ -249,6 +269,7 @@ def _samples(pages: list["TiffPage"], names: tuple[str, ...], window: Window | N
         names=names or tuple(of_page[place] for place in taken if of_page),
         is_colour=_COLOURS[page.photometric] == len(COLOURS),
         alpha=None if alpha is None else stored[0][..., alpha],
+        is_premultiplied=alpha is not None and _is_premultiplied(page, alpha),
     )
     if page.photometric == _PALETTE:
         samples = _through_palette(samples, page.colormap)
@@ -263,6 +284,12 @@ def _place_of_alpha(page: "TiffPage") -> int | None:
     if len(places) > 1:
         raise DeepImageError(f"a TIFF with {len(places)} samples of transparency: expected one at most")
     return places[0] if places else None
+
+
+def _is_premultiplied(page: "TiffPage", alpha: int) -> bool:
+    """Whether its values are multiplied by the transparency in a sample of the page."""
+    fills_type = page.dtype.kind == "f" or (page.dtype.kind == "u" and page.bitspersample in (8, 16))
+    return fills_type and page.extrasamples[alpha - page.samplesperpixel] == PREMULTIPLIED
 
 
 def _stored(page: "TiffPage", window: Window | None = None) -> np.ndarray:

@@ -128,7 +128,7 @@ def _of_tifffile(text: str, count: int) -> Planes | None:
     over_pages = axes[: axes.index("Y")]
     sizes = [int(size) for size in shape[: len(over_pages)]]
     names = stated.get("channel_names", ())
-    if count == 1 and over_pages in ("C", "S"):  # planes of one page
+    if count == 1 and over_pages in ("C", "S") and not stated.get("truncated"):  # planes of one page
         return None
     return _planes(over_pages, sizes, count, tuple(map(str, names)))
 

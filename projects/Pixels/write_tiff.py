@@ -61,10 +61,13 @@ def _colours(samples: Samples) -> int:
 
 def tiff_layout(samples: Samples) -> tuple[np.ndarray, dict]:
     """The (H, W) or (H, W, C) samples of a page, transparency last, and what tifffile writes with them."""
-    values, _, names, is_colour, alpha = samples
+    values, _, names, is_colour, alpha, is_premultiplied = samples
     kinds = ["unspecified"] * (values.shape[2] - _colours(samples))
     if alpha is not None:
-        values, kinds = np.concatenate([values, alpha[..., None]], axis=2), [*kinds, "unassalpha"]
+        values, kinds = (
+            np.concatenate([values, alpha[..., None]], axis=2),
+            [*kinds, "assocalpha" if is_premultiplied else "unassalpha"],
+        )
     layout = {"planarconfig": "contig", "extrasamples": kinds} if values.shape[2] > 1 else {}
     described = (*names, "alpha")[: values.shape[2]]
     tags = [(GDAL_METADATA, "s", 0, _descriptions(described), True)] if names else []

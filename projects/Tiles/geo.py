@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -123,6 +124,16 @@ def reprojected(shapes: np.ndarray, crs: str, other: str) -> np.ndarray:
     except pyproj.exceptions.ProjError as error:
         raise UserError(f"no coordinates of {other} for those of {crs[:60]}: {first_line(error)}") from error
     return geo_package("shapely").transform(shapes, lambda points: np.column_stack(move.transform(*points.T)))
+
+
+@lru_cache(maxsize=64)
+def is_on_earth(crs: str) -> bool:
+    """Whether a CRS has longitudes and latitudes: not one of a hall, of a drone's own coordinates, or of Mars."""
+    try:
+        reprojected(np.array([]), crs, WGS84)
+    except UserError:
+        return False
+    return True
 
 
 def shape_of(found: Mapping[str, Any]) -> Any:

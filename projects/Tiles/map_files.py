@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projects.Tiles.geo import WGS84, Place, geo_package, place_of, reprojected, shape_of
+from projects.Tiles.geo import WGS84, Place, geo_package, is_on_earth, place_of, reprojected, shape_of
 from revisit.errors import UserError, expect, printable
 from revisit.files import written_whole
 
@@ -59,9 +59,9 @@ def write_map(folder: Path, images: Sequence[Mapping[str, Any]], class_names: Se
     except UserError as error:
         return f"no map: {error}"
     places = [place_of(str(image["file_name"])) for image in images]
-    placed = [(image, place) for image, place in zip(images, places, strict=True) if place]
+    placed = [(image, place) for image, place in zip(images, places, strict=True) if place and is_on_earth(place.crs)]
     if not placed:
-        return "no map: no image has coordinates with a CRS"
+        return f"no map: no image has coordinates with a CRS{' of the earth' * any(places)}"
     layer = _layer(placed, class_names)
     _write_geojson(folder / GEOJSON, layer)
     written = f"{folder / GEOJSON}: {len(layer.shapes):,} objects of {len(placed):,} of {len(images):,} images"

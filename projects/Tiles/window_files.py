@@ -37,6 +37,7 @@ from revisit.data.images.image_bytes import (
 )
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.reader import naming, read_size
+from revisit.data.images.tiff_tags import EXTRA, PREMULTIPLIED, tags_of
 from revisit.errors import UserError, first_line
 
 _LARGE = "one that is too large can be saved in tiles: gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
@@ -105,11 +106,21 @@ def _reduced(samples: Samples, times: int) -> Samples:
     count = _sums(has_data, times)
     means = [_sums(np.where(has_data, values[..., c], 0), times) / np.maximum(count, 1) for c in range(values.shape[2])]
     mean = np.stack(means, axis=-1)
+    kind = values.dtype
     return samples._replace(
-        values=mean.astype(values.dtype) if values.dtype.kind == "f" else np.round(mean).astype(values.dtype),
+        values=mean.astype(kind) if kind.kind == "f" else np.round(mean).astype(kind),
         marked=count == 0,
-        alpha=None if alpha is None else np.ceil(_sums(alpha, times) / times**2).astype(alpha.dtype),
+        alpha=None if alpha is None else _reduced_alpha(samples, count, times),
     )
+
+
+def _reduced_alpha(samples: Samples, count: np.ndarray, times: int) -> np.ndarray:
+    """Of all pixels of a square, of premultiplied values of those ``count`` with data that these are of; of integers 0
+    where all are transparent alone."""
+    of_all = _sums(np.ones(samples.alpha.shape), times)
+    mean = _sums(samples.alpha, times) / (np.maximum(count, 1) if samples.is_premultiplied else of_all)
+    kind = samples.alpha.dtype
+    return mean.astype(kind) if kind.kind == "f" else np.ceil(mean).astype(kind)
 
 
 def _sums(values: np.ndarray, times: int) -> np.ndarray:
@@ -157,7 +168,10 @@ def _read_tiff(file_name: str, window: Window) -> Samples:
     try:
         return read_tiff(file_name, file_name, window)
     except UnknownCompressionError:
-        return read_raster(file_name, window)
+        samples = read_raster(file_name, window)
+        with open(file_name, "rb") as file:  # GDAL does not say it
+            is_premultiplied = samples.alpha is not None and PREMULTIPLIED in tags_of(file).get(EXTRA, ())
+        return samples._replace(is_premultiplied=is_premultiplied)
 
 
 def _look_at_array(file_name: str) -> tuple[int, int, bool]:

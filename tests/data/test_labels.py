@@ -6,12 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 import tifffile
+from deep import leave_out
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from trees import refusal
 
-from revisit.data.sources.labels import read_depth, read_labels, write_depth, write_labels
+from revisit.data.sources.labels import read_depth, read_ids, read_labels, write_depth, write_labels
 
 IDS = np.array([[0, 1, 15], [20, 255, 7]], np.uint8)
 DEPTH = np.array([[0.0, 0.5, 9.75], [1.25, 10.0, 3.0]])  # exact in float16
@@ -130,3 +131,17 @@ def test_a_damaged_or_missing_map_is_named(tmp_path, name, read):
     for content in (path.read_bytes()[: path.stat().st_size // 2], b"", b"\x89PNG\r\n\x1a\n", pickled):
         path.write_bytes(content)
         assert str(path) in refusal(read, path)
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "int16", "int32"])
+@pytest.mark.parametrize("order", "<>")
+def test_ids_of_tiffs_that_pil_misreads_are_those_of_the_file(tmp_path, compression, kind, order):
+    ids = np.arange(40 * 56).reshape(40, 56) % 7
+    options = {"compression": compression, "byteorder": order, "photometric": "minisblack", "metadata": None}
+    tifffile.imwrite(tmp_path / "whole.tif", ids.astype(kind), **options)
+    assert read_ids(tmp_path / "whole.tif").tolist() == ids.tolist()
+    tifffile.imwrite(tmp_path / "sparse.tif", ids.astype(kind), tile=(16, 16), **options)
+    leave_out(tmp_path / "sparse.tif", [0])
+    ids[:16, :16] = 0
+    assert read_ids(tmp_path / "sparse.tif").tolist() == ids.tolist()

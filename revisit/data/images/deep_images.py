@@ -12,7 +12,16 @@ from PIL import Image, UnidentifiedImageError
 from revisit.data.images.image_bytes import DeepImageError
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
-from revisit.data.images.tiff_tags import BITS, check_bands
+from revisit.data.images.tiff_tags import (
+    BITS,
+    COMPRESSION,
+    FORMAT,
+    NOT_COMPRESSED,
+    check_bands,
+    leaves_out_parts,
+    lies_in_planes,
+    tags_of,
+)
 from revisit.errors import expect
 from revisit.keys import declaration, value_of
 from revisit.plugins import load_plugins
@@ -22,6 +31,7 @@ from fvcore.common.registry import Registry
 
 _STATISTICS = ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")  # in grey levels; the mean is what pixels without data become
 _COLORS = ("RGB", "RGBA", "RGBX")
+_SIGNED = 2  # a format of a TIFF's samples
 
 
 DEEP_IMAGES_REGISTRY = Registry("DEEP_IMAGES")
@@ -134,12 +144,17 @@ def is_deep(data: bytes, image: Image.Image | None) -> bool:
 
 
 def open_deep(data: bytes) -> Image.Image | None:
-    """As open_image, or None of a TIFF that PIL does not know. Raises DeepImageError: see check_bands."""
-    if data.startswith(TIFF_MAGICS):
-        check_bands(data)
-    try:
+    """As open_image, or None of a TIFF that PIL does not know, or does not unpack. Raises DeepImageError: see
+    check_bands."""
+    if not data.startswith(TIFF_MAGICS):
         return open_image(data)
+    tags = tags_of(data)
+    check_bands(tags)
+    try:
+        image = open_image(data)
     except UnidentifiedImageError:
-        if data.startswith(TIFF_MAGICS):
-            return None
-        raise
+        return None
+    is_negative = image.mode == "L" and _SIGNED in tags.get(FORMAT, ())
+    is_unpacked = image.mode == "RGB" or not lies_in_planes(tags) or tags.get(COMPRESSION) != NOT_COMPRESSED
+    is_known = is_unpacked and image.mode != "La" and not is_negative and not leaves_out_parts(tags)
+    return image if is_known else None

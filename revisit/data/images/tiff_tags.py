@@ -12,10 +12,14 @@ from revisit.data.images.opening import TIFF_MAGICS
 
 from detectron2.utils.logger import log_first_n
 
-WIDTH, HEIGHT, BITS, PHOTOMETRIC, DESCRIPTION, SAMPLES, PLANES, EXTRA = 256, 257, 258, 262, 270, 277, 284, 338
+WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, DESCRIPTION = 256, 257, 258, 259, 262, 270
+SAMPLES, PLANES, EXTRA, FORMAT = 277, 284, 338, 339
+_PLACES = (273, 324)  # of strips and of tiles
+NOT_COMPRESSED = 1
 _KIND, _REDUCED_OR_MASK = 254, 1 | 4  # NewSubfileType, and two of its bits
 _COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
-ALPHA = (1, 2)  # kinds of further bands that are transparency
+PREMULTIPLIED = 1  # a kind of transparency, by which the other bands are multiplied
+ALPHA = (PREMULTIPLIED, 2)  # kinds of further bands that are transparency
 
 
 def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
@@ -25,7 +29,9 @@ def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
     """
     file = io.BytesIO(file) if isinstance(file, bytes) else file
     head = file.read(16)
-    tags = ImageFileDirectory_v2(head if head.startswith(TIFF_MAGICS[2:]) else head[:8])
+    is_big, order = head.startswith(TIFF_MAGICS[2:]), head[:2]
+    # PIL finds BigTIFF's number where the low byte is first: the order of bytes is stated apart from it.
+    tags = ImageFileDirectory_v2(TIFF_MAGICS[2] + head[4:] if is_big else head[:8], order)
     file.seek(tags.next)
     tags.load(file)
     if tags.next and tags.get(_KIND, 0) & _REDUCED_OR_MASK:
@@ -39,6 +45,17 @@ def lies_in_planes(tags: Mapping[int, Any]) -> bool:
     return tags.get(PLANES, 1) == 2 and tags.get(SAMPLES, 1) > 1
 
 
+def leaves_out_parts(tags: Mapping[int, Any]) -> bool:
+    """Whether strips or tiles are not there, as GDAL writes where all is 0; PIL takes other bytes for them."""
+    return any(0 in tags.get(places, ()) for places in _PLACES)
+
+
+def is_turned(head: bytes, tags: Mapping[int, Any], mode: str) -> bool:
+    """Whether PIL, in such a mode, turns round the bytes of numbers a second time: of compressed ones whose first byte
+    is the highest."""
+    return head.startswith(b"MM") and tags.get(COMPRESSION, NOT_COMPRESSED) != NOT_COMPRESSED and mode in ("I", "F")
+
+
 def colours_of(tags: ImageFileDirectory_v2) -> int:
     """How many bands the tags call colours; 1 is grey, or has no meaning."""
     return _COLOURS.get(tags.get(PHOTOMETRIC), 1)
@@ -49,13 +66,12 @@ def further_bands(tags: ImageFileDirectory_v2) -> int:
     return tags.get(SAMPLES, 1) - colours_of(tags) - sum(kind in ALPHA for kind in tags.get(EXTRA, ()))
 
 
-def check_bands(data: bytes) -> None:
+def check_bands(tags: ImageFileDirectory_v2) -> None:
     """Warn once of bands of a TIFF that are read by nobody.
 
     Raises:
         DeepImageError: several bands, and no tag says that they are colours.
     """
-    tags = tags_of(data)
     bands, further = tags.get(SAMPLES, 1), further_bands(tags)
     if further > 0 and colours_of(tags) == 1:
         expected = "1 band, or RGB with photometric tag 2; where networks see them, INPUT.CHANNELS names all"

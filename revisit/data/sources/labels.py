@@ -13,7 +13,7 @@ from PIL import Image
 from revisit.arrays import array_in, map_array, read_array
 from revisit.data.images.image_bytes import AS_STORED, WINDOW, first_bytes, read_bytes
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
-from revisit.data.images.tiff_tags import BITS, PHOTOMETRIC, tags_of
+from revisit.data.images.tiff_tags import BITS, COMPRESSION, PHOTOMETRIC, is_turned, leaves_out_parts, tags_of
 from revisit.errors import UserError, first_few, translated
 from revisit.files import written_whole
 
@@ -21,7 +21,7 @@ VOID = 255  # the train id of pixels without a class
 _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
 PathLike = str | os.PathLike[str]
 Window = tuple[int, int, int, int]  # left, top, right and bottom, px
-COMPRESSION, AS_JPEG = 259, (6, 7)  # a tag of TIFFs, and two of its values
+AS_JPEG = (6, 7)  # values of TIFFs' COMPRESSION
 WHITE_IS_ZERO, BLACK_IS_ZERO = 0, 1  # of PHOTOMETRIC; of 8 bits with white as 0, PIL gives 255 - id
 UNCERTAIN = "grey {}, so that its ids are not certain"
 LOSSY = "compressed as a JPEG, which changes its ids"
@@ -152,7 +152,10 @@ def _all_ids(file_name: PathLike) -> np.ndarray:
         open(file_name, "rb") as file,
         open_image(file) as image,
     ):
-        mode, ids, tags = image.mode, np.asarray(image), getattr(image, "tag_v2", {})
+        mode, tags = image.mode, getattr(image, "tag_v2", {})
+        if leaves_out_parts(tags) or (tags and is_turned(first_bytes(file_name), tags, mode)):  # which PIL misreads
+            return _ids_of_tiff(file_name, (0, 0, *image.size))
+        ids = np.asarray(image)
         is_jpeg = image.format in ("JPEG", "MPO")  # whatever its name ends in
         file.seek(0)
         header = file.read(26)

@@ -134,6 +134,31 @@ def test_padding_is_missing():
     same(data, 4095 - stored[..., None], stored == 4000)
 
 
+@pytest.mark.parametrize(("kind", "own", "other"), [("int16", b"SS", b"US"), ("uint16", b"US", b"SS")])
+def test_padding_counts_whatever_sign_its_tag_has(kind, own, other):
+    mark = -2000 if kind == "int16" else 63536
+    stored = numbers(0, 1000, kind)
+    stored[:3] = mark
+    data = dicom(stored, PixelPaddingValue=mark)
+    tag = b"\x28\x00\x20\x01" + own
+    assert data.count(tag) == 1
+    same(data.replace(tag, tag[:4] + other), stored[..., None], stored == mark)
+
+
+def test_tags_without_a_value_say_nothing():
+    stored = numbers(0, 1000)
+    empty = dict.fromkeys(("PixelPaddingValue", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence"))
+    same(dicom(stored, **empty), stored[..., None])
+    inverted = dicom(stored, bits=10, PhotometricInterpretation="MONOCHROME1", ModalityLUTSequence=[])
+    same(inverted, 1023 - stored[..., None])
+
+
+def test_a_slope_or_an_intercept_alone_counts():
+    stored = numbers(0, 1000)
+    same(dicom(stored, RescaleIntercept=-1024), stored[..., None] - np.float32(1024))
+    same(dicom(stored, RescaleSlope=2, RescaleIntercept=None), stored[..., None] * np.float32(2))
+
+
 def test_colours_are_rgb():
     colours = numbers(0, 255, "uint8", (20, 30, 3))
     assert same(dicom(colours), colours).is_colour

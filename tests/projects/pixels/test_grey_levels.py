@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 import tifffile
-from deep import DEPTHS, photograph, write_at
+from deep import DEPTHS, leave_out, photograph, write_at
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -147,3 +147,87 @@ def test_values_without_a_depth_are_refused_in_one_line(tmp_path):
 def test_each_level_has_an_equal_part_of_the_range_of_floats(bits, top):
     middles = (np.arange(256) + 0.5) / 256 * top
     assert to_grey_levels(middles.astype(np.float32).reshape(4, 64), bits)[..., 1].ravel().tolist() == list(range(256))
+
+
+def deep_tiff(path, values, **options):
+    tifffile.imwrite(path, values, **{"photometric": "minisblack", "metadata": None} | options)
+    return path
+
+
+@pytest.mark.parametrize("compression", ["jpeg2000", "jpegxl", "png"])
+@pytest.mark.parametrize("photometric", ["minisblack", "rgb"])
+def test_tiffs_of_an_unknown_compression_are_refused_and_never_black(tmp_path, compression, photometric):
+    values = np.full((20, 30, 3), 200, np.uint8) if photometric == "rgb" else np.full((20, 30), 200, np.uint8)
+    path = deep_tiff(tmp_path / "a.tif", values, photometric=photometric, compression=compression, tile=(16, 16))
+    assert bits_of(path) is None
+    for bits in (None, 8, 16):
+        with pytest.raises(DeepImageError, match="a TIFF of compression .*gdal_translate"):
+            read_image(path, PixelFormat(bits))
+
+
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+def test_deep_grey_with_transparency_has_all_its_bits(tmp_path, planes):
+    values = np.stack([np.arange(600).reshape(20, 30) * 100, np.full((20, 30), 65535)], -1).astype(np.uint16)
+    stored = values if planes == "contig" else np.moveaxis(values, -1, 0)
+    path = deep_tiff(tmp_path / "a.tif", stored, planarconfig=planes, extrasamples=["unassalpha"])
+    assert bits_of(path) == 16
+    np.testing.assert_array_equal(read_image(path, PixelFormat(16))[..., 1], values[..., 0] >> 8)
+
+
+@pytest.mark.parametrize("kind", ["int16", "int32", "uint32", "float32"])
+@pytest.mark.parametrize("compression", [None, "zlib", "lzw", "zstd", "packbits"])
+@pytest.mark.parametrize("order", "<>")
+def test_numbers_are_the_same_in_both_orders_of_bytes(tmp_path, kind, compression, order):
+    levels = np.arange(600).reshape(20, 30) % 256
+    values = (levels / 255 if kind == "float32" else levels * 16).astype(kind)
+    path = deep_tiff(tmp_path / "a.tif", values, compression=compression, byteorder=order)
+    bits = 1 if kind == "float32" else 12
+    assert bits_of(path) == bits
+    assert np.abs(read_image(path, PixelFormat(bits))[..., 0] - levels).max() <= 1
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("kind", ["uint8", "uint16"])
+def test_big_tiffs_are_read_in_both_orders_of_bytes(tmp_path, kind, order):
+    values = (np.arange(600).reshape(20, 30) % 256).astype(kind)
+    path = deep_tiff(tmp_path / "a.tif", values, bigtiff=True, byteorder=order)
+    assert read_size(path) == {"height": 20, "width": 30}
+    for bits in (8, 16):
+        expected = values >> (bits - 8) if kind == "uint16" else values
+        np.testing.assert_array_equal(read_image(path, PixelFormat(bits))[..., 2], expected)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lzma"])
+def test_deep_colours_of_codecs_that_opencv_lacks_are_read(tmp_path, compression):
+    values = np.random.default_rng(0).integers(0, 65536, (20, 30, 3), np.uint16)
+    path = deep_tiff(tmp_path / "a.tif", values, photometric="rgb", compression=compression, tile=(16, 16))
+    np.testing.assert_array_equal(read_image(path, PixelFormat(16)), values >> 8)
+
+
+@pytest.mark.parametrize("photometric", ["minisblack", "rgb"])
+def test_values_below_0_of_8_bits_are_refused_and_never_white(tmp_path, photometric):
+    values = np.full((20, 30, 3) if photometric == "rgb" else (20, 30), -1, np.int8)
+    with pytest.raises(DeepImageError, match="values from -1 to -1"):
+        read_image(deep_tiff(tmp_path / "a.tif", values, photometric=photometric))
+
+
+@pytest.mark.parametrize("extra", ["unspecified", "unassalpha"])
+@pytest.mark.parametrize("bits", [None, 16])
+def test_levels_of_8_bits_in_planes_stay_so(tmp_path, extra, bits):
+    values = np.random.default_rng(0).integers(0, 256, (20, 30, 4), np.uint8)
+    planes = {"photometric": "rgb", "planarconfig": "separate", "extrasamples": [extra]}
+    path = deep_tiff(tmp_path / "a.tif", np.moveaxis(values, -1, 0), **planes)
+    np.testing.assert_array_equal(read_image(path, PixelFormat(bits)), values[..., :3])
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16"])
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("colours", [1, 3])
+def test_tiles_that_a_file_leaves_out_are_black(tmp_path, kind, compression, colours):
+    values = np.full((40, 56) if colours == 1 else (40, 56, 3), 200, kind)
+    photometric = "rgb" if colours == 3 else "minisblack"
+    path = deep_tiff(tmp_path / "a.tif", values, photometric=photometric, compression=compression, tile=(16, 16))
+    leave_out(path, [0, 5, 11])
+    number = np.arange(40)[:, None] // 16 * 4 + np.arange(56) // 16
+    expected = np.where(np.isin(number, [0, 5, 11]), 0, 200)
+    np.testing.assert_array_equal(read_image(path, PixelFormat(8)), np.repeat(expected[..., None], 3, axis=2))

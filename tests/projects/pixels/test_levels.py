@@ -150,3 +150,43 @@ def test_marks_of_no_data_count_where_transparency_is_a_channel(tmp_path, record
         images.append(read_record({"file_name": str(file), **record}, pixels))
     assert (images[1][:4] == 99).all() and (images[1][6] != 99).any(axis=1).all()
     np.testing.assert_array_equal(*images)
+
+
+def premultiplied(path, values, shares, **options):
+    """A file of (H, W, C) values times their shares, which it has, too."""
+    top = np.iinfo(values.dtype).max if values.dtype.kind == "u" else 1
+    stored = np.concatenate([values * (shares / top)[..., None], shares[..., None]], axis=2)
+    stored = (stored if values.dtype.kind == "f" else np.rint(stored)).astype(values.dtype)
+    if options.get("planarconfig") == "separate":
+        stored = np.moveaxis(stored, -1, 0)
+    tifffile.imwrite(path, stored, extrasamples=["assocalpha"], metadata=None, **options)
+    return path
+
+
+@pytest.mark.parametrize("record", [{}, {WINDOW: (4, 2, 28, 18)}], ids=["whole", "window"])
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+@pytest.mark.parametrize("form", [{}, {"compression": "zlib", "tile": (16, 16)}], ids=["plain", "tiles"])
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize("colours", [1, 3])
+def test_colours_times_their_transparency_are_the_image_again(tmp_path, record, planes, form, kind, colours):
+    rng = np.random.default_rng(0)
+    levels, shares = rng.integers(0, 256, (20, 30, colours)), rng.choice([64, 128, 255], (20, 30))
+    scale = {"uint8": 1, "uint16": 257, "float32": 1 / 255}[kind]
+    photometric = "rgb" if colours == 3 else "minisblack"
+    values, shares = (levels * scale).astype(kind), (shares * scale).astype(kind)
+    file = premultiplied(tmp_path / "a.tif", values, shares, photometric=photometric, planarconfig=planes, **form)
+    expected = levels[2:18, 4:28] if record else levels
+    bits = {"uint8": None, "uint16": 16, "float32": 1}[kind]
+    formats = [PixelFormat(bits), PixelFormat(bits, ranges=((0.0, 255.0 * scale),))]
+    for pixels in formats:
+        image = read_record({"file_name": str(file), **record}, pixels)
+        assert image.shape == (*expected.shape[:2], 3)
+        assert np.abs(image[..., :colours].astype(int) - expected).max() <= 4  # of the lost quarter
+
+
+@pytest.mark.parametrize("record", [{}, {WINDOW: (0, 0, 16, 12)}], ids=["whole", "window"])
+def test_a_channel_that_a_file_calls_transparency_multiplies_no_other(tmp_path, record):
+    values = np.random.default_rng(0).integers(0, 256, (12, 16, 4), np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", values, photometric="rgb", extrasamples=["assocalpha"], metadata=None)
+    pixels = PixelFormat(channels=("red", "green", "blue", "nir"))
+    np.testing.assert_array_equal(read_record({"file_name": str(tmp_path / "a.tif"), **record}, pixels), values)

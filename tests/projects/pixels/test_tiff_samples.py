@@ -238,6 +238,12 @@ def test_descriptions_that_do_not_fit_are_refused_and_name_no_other_file(tmp_pat
     assert swapped != data and "names page 9" in refusal(swapped) or "names page 10" in refusal(swapped)
 
 
+def test_pages_that_a_file_leaves_out_are_not_one_channel():
+    for options in ({}, {"imagej": True}):
+        said = refusal(tiff(numbers(4, *SIZE), metadata={"axes": "CYX"}, truncate=True, **options))
+        assert "4 C, and it has 1 pages: expected as many" in said
+
+
 def test_bands_have_the_names_that_gdal_gives_them():
     def named(*roles):
         item = '<Item name="X" sample="{}" role="{}">{}</Item>'
@@ -302,6 +308,21 @@ def test_a_file_without_its_end_is_not_read():
         data = pages({"data": numbers(*SIZE, 4), "planarconfig": "contig"}, **options)
         with pytest.raises(TruncatedImageError):
             read_samples(data[:-50])
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int16"])
+def test_a_file_whose_tags_have_lost_their_values_is_not_read(kind):
+    """libtiff writes tags after the samples, and the values of some of them last."""
+    data = tiff(numbers(*SIZE, 3, kind=kind), photometric="rgb", metadata=None, compression="zlib")
+    with tifffile.TiffFile(io.BytesIO(data)) as file:
+        page = file.pages[0]
+        own = {code: page.tags[code] for code in (258, 339) if code in page.tags}
+    for tag in own.values():
+        beyond = bytearray(data)
+        at = tag.offset + 8
+        beyond[at : at + 4] = (len(data) + 9).to_bytes(4, "little")
+        with pytest.raises(TruncatedImageError, match=f"values of tag {tag.code}"):
+            read_samples(bytes(beyond))
 
 
 def test_damaged_files_are_read_or_refused_and_never_hang():

@@ -119,6 +119,18 @@ def test_coordinates_that_are_on_no_earth_are_refused(tmp_path):
     assert not (tmp_path / GEOJSON).exists()
 
 
+def test_an_image_in_coordinates_of_its_own_takes_the_map_of_no_other(image, tmp_path):
+    rasterio = pytest.importorskip("rasterio")
+    local, form = tmp_path / "local.tif", {"driver": "GTiff", "width": 60, "height": 40, "count": 1, "dtype": "uint8"}
+    place = {"crs": 'LOCAL_CS["a hall",UNIT["metre",1]]', "transform": rasterio.Affine(1, 0, 9, 0, -1, 9)}
+    with rasterio.open(local, "w", **form, **place) as raster:
+        raster.write(np.zeros((1, 40, 60), np.uint8))
+    line = write_map(tmp_path, [found(local), found(image)], ["oak", "fir"])
+    assert f"2 objects of 1 of 2 images; in their own CRS, {UTM}" in line
+    line = write_map(tmp_path, [found(local)], ["oak", "fir"])
+    assert line == "no map: no image has coordinates with a CRS of the earth"
+
+
 def test_a_layer_has_one_crs_and_wgs84_takes_all(image, tmp_path):
     other = write_tiff(tmp_path / "b.tif", [*tie(), geo_keys(code=32632)])
     line = write_map(tmp_path, [found(image), found(other)], ["oak", "fir"])

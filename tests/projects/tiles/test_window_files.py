@@ -11,9 +11,10 @@ from PIL import Image
 from trees import spoil_bytes
 
 from projects.Pixels.sample_files import read_samples
+from projects.Pixels.samples import straight
 from projects.Pixels.write_tiff import samples_bytes
 from projects.Tiles import window_files
-from projects.Tiles.window_files import look_at, read_window, window_bytes
+from projects.Tiles.window_files import look_at, read_reduced, read_window, window_bytes
 from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
 from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import open_record, read_record
@@ -234,6 +235,8 @@ def test_files_that_cannot_be_read_by_windows_are_named(tmp_path, monkeypatch):
     assert look_at(write(tmp_path / "plain.tif", numbers())) == (*SIZE, False)
     turned = write(tmp_path / "turned.tif", numbers(), extratags=[(274, "H", 1, 6, True)])
     assert "to be turned (orientation 6): save it upright" in refusal(turned)
+    lab = write(tmp_path / "lab.tif", numbers(3, "uint8"), photometric="cielab")
+    assert "a TIFF of CIELAB colours: expected grey levels, a palette or RGB" in refusal(lab)
     monkeypatch.setattr("revisit.data.images.opening.MAX_MEMORY", 10_000)
     Image.fromarray(numbers(3, "uint8")).save(tmp_path / "large.png")
     assert "210 x 150 pixels" in refusal(tmp_path / "large.png")
@@ -256,3 +259,31 @@ def test_a_file_that_became_smaller_is_named(tmp_path):
     (tmp_path / "a.npy").write_bytes(buffer.getvalue()[:-9])
     with pytest.raises(UnreadableImageError, match=r"a\.npy: [^\n]+$"):
         read_window(str(tmp_path / "a.npy"), (0, 0, 10, 10))
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float32"])
+def test_reduced_transparency_is_the_mean_also_where_a_square_leaves_the_image(tmp_path, kind):
+    """It may be a channel, as infrared is in files of older programs."""
+    values = np.full((10, 14, 4), 0.5 if kind == "float32" else 100, kind)
+    path = write(tmp_path / "a.tif", values, photometric="rgb", extrasamples=["unassalpha"])
+    reduced = read_reduced(str(path), (0, 0, 14, 10), 4)
+    assert reduced.alpha.shape == (3, 4) and (reduced.alpha == values[0, 0, 3]).all()
+
+
+def test_reduced_colours_times_their_transparency_are_those_of_the_image(tmp_path):
+    shares = np.where(np.arange(140).reshape(10, 14) % 2, 0, 100).astype(np.uint8)
+    values = np.stack([shares // 2] * 3 + [shares], -1)
+    path = write(tmp_path / "a.tif", values, photometric="rgb", extrasamples=["assocalpha"])
+    reduced = straight(read_reduced(str(path), (0, 0, 14, 10), 4))
+    assert (reduced.values == 127).all()
+
+
+def test_rasters_of_gdal_say_that_their_colours_are_premultiplied(tmp_path):
+    pytest.importorskip("rasterio")
+    values = np.full((32, 32, 4), 64, np.uint8)
+    options = {"photometric": "rgb", "compression": "lerc", "tile": (16, 16)}
+    for extra in ("assocalpha", "unassalpha"):
+        path = write(tmp_path / f"{extra}.tif", values, extrasamples=[extra], **options)
+        samples = read_window(str(path), (0, 0, 20, 20))
+        assert samples.is_premultiplied == (extra == "assocalpha")
+        assert (samples.alpha == 64).all() and (samples.values == 64).all()
