@@ -144,8 +144,12 @@ def decode_deep(data: bytes, image: Image.Image | None, pixels: PixelFormat) -> 
 
 def _few_bits(tags: Mapping[int, Any]) -> int | None:
     """Of a TIFF that has no more than 8 bits a sample, and which PIL does not know: those of its levels."""
-    bits = max(tags.get(BITS, (1 if tags else 16,)))
-    return None if bits > _BITS_OF_LEVELS else _BITS_OF_LEVELS if tags.get(PHOTOMETRIC) == _PALETTE else bits
+    if not tags:
+        return None
+    bits = max(tags.get(BITS, (1,)))
+    if bits > _BITS_OF_LEVELS:
+        return None
+    return _BITS_OF_LEVELS if tags.get(PHOTOMETRIC) == _PALETTE else bits
 
 
 def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:

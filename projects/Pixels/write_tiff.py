@@ -64,10 +64,8 @@ def tiff_layout(samples: Samples) -> tuple[np.ndarray, dict]:
     values, _, names, is_colour, alpha, is_premultiplied = samples
     kinds = ["unspecified"] * (values.shape[2] - _colours(samples))
     if alpha is not None:
-        values, kinds = (
-            np.concatenate([values, alpha[..., None]], axis=2),
-            [*kinds, "assocalpha" if is_premultiplied else "unassalpha"],
-        )
+        values = np.concatenate([values, alpha[..., None]], axis=2)
+        kinds.append("assocalpha" if is_premultiplied else "unassalpha")
     layout = {"planarconfig": "contig", "extrasamples": kinds} if values.shape[2] > 1 else {}
     described = (*names, "alpha")[: values.shape[2]]
     tags = [(GDAL_METADATA, "s", 0, _descriptions(described), True)] if names else []
