@@ -140,9 +140,9 @@ def _is_plain_tiff(data: bytes) -> bool:
             return further_bands(tags) <= 0 or colours_of(tags) > 1
         if tags.next and says_planes(str(tags.get(DESCRIPTION, ""))):
             return False
-        return (
-            further_bands(tags) <= 0 and max(tags.get(BITS, (1,))) <= 8 and set(tags.get(FORMAT, (1,))) == {_UNSIGNED}
-        )
+        is_shallow = max(tags.get(BITS, (1,))) <= 8
+        is_unsigned = set(tags.get(FORMAT, (_UNSIGNED,))) == {_UNSIGNED}
+        return further_bands(tags) <= 0 and is_shallow and is_unsigned
     except Exception:  # of a damaged file, which who reads it names
         return False
 
