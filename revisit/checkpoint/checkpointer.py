@@ -27,6 +27,7 @@ from revisit.checkpoint.flags import (
 )
 from revisit.checkpoint.named_weights import is_named, weights_file
 from revisit.checkpoint.reading import (
+    TOP_LEVEL,
     UnreadableCheckpointError,
     for_prediction,
     read_checkpoint,
@@ -38,7 +39,7 @@ from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.checkpoint.run_layout import start_of
 from revisit.checkpoint.sources import origin_of, recognised
 from revisit.data.sources.class_names import names_of
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, first_few
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, network_of, value_of
 from revisit.modeling.backbone.description import (
@@ -152,7 +153,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
             require_tensors(blobs, "blobs")
             tensors = {key: value for key, value in blobs.items() if not key.endswith("_momentum")}
             return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
-        content = content if "model" in content else {"model": content}
+        if "model" not in content:
+            theirs = [name for name in TOP_LEVEL if isinstance(content.get(name), dict)]
+            found = f"{filename} has its tensors under {first_few(theirs)}, as other programs save them"
+            expect(not theirs, f"{found}: convert it first, tools/convert_to_d2.py {filename} backbone.pth")
+            content = {"model": content}
         require_tensors(content["model"], "model")
         content = {**content, "model": unwrapped(content["model"])}
         return content if self._resuming and self.trains else for_prediction(content)

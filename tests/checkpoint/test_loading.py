@@ -128,6 +128,17 @@ def test_a_model_starts_from_plain_numbers_alone(checkpoint, tmp_path, kind):
     refused(f"odd.pth: stem.conv1.weight {message}", load_into, detector_config(), tmp_path / "odd.pth")
 
 
+@pytest.mark.parametrize("place", ["state_dict", "teacher"])
+def test_a_checkpoint_of_another_program_is_to_be_converted_first(tmp_path, place):
+    torch.save({place: {"module.conv1.weight": torch.zeros(1)}, "epoch": 3}, tmp_path / "moco.pth.tar")
+    refused(
+        f"moco.pth.tar has its tensors under {place}.*: convert it first, tools/convert_to_d2.py",
+        load_into,
+        detector_config(),
+        tmp_path / "moco.pth.tar",
+    )
+
+
 @pytest.mark.parametrize("prefixes", [5, [1], "student."])
 def test_names_in_a_file_that_are_none_are_refused_in_one_line(checkpoint, tmp_path, prefixes):
     torch.save({**checkpoint, "training_only": prefixes}, tmp_path / "odd.pth")
