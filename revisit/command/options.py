@@ -151,7 +151,7 @@ def named(kinds: Mapping[str, Callable[[str], Any]]) -> Callable[[str], tuple[st
         try:
             return name, kinds[name](value)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text}: expected a number, got {value!r}") from error
+            raise argparse.ArgumentTypeError(f"{text}: expected a number after {name}=, got {value!r}") from error
 
     return pair
 

@@ -146,7 +146,8 @@ def test_numbers_have_names(capsys):
     for word in ("cosin=1", "bits", "bits=x"):
         with pytest.raises(SystemExit):
             parse(parser, ["--rule", word])
-    assert "did you mean cosine?" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "did you mean cosine?" in error and "bits: expected a number after bits=, got ''" in error
 
 
 @pytest.mark.parametrize("tool", sorted(path.name for path in (ROOT / "tools").glob("*.py")))

@@ -342,7 +342,7 @@ def command(words: str) -> None:
         ("pattern", "this rule takes a value"),
         ("block=0", "expected 1 to 1,000,000 m"),
         ("val=1", "expected a share of at least 0, below 1"),
-        ("val=x", "expected a number, got 'x'"),
+        ("val=x", "expected a number after val=, got 'x'"),
     ],
 )
 def test_wrong_rules_are_refused(rule, message, tmp_path, capsys):
