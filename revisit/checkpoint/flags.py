@@ -229,11 +229,12 @@ def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription |
     if theirs is None or description is None or theirs.NAME == description.NAME:
         return
     differ = f"{weights} is of a {theirs.NAME}, and the config builds a {description.NAME}"
+    own = {key: flags[key] for key in theirs.FLAG_KEYS if flags.get(key) not in (None, [], False)}
     stated = without_pixels_of_photographs({key: flags[key] for key in flag_keys(theirs) if key in flags}, cfg)
-    others = {key: value for key, value in stated.items() if value not in (None, _plain(value_of(cfg, key)))}
+    own |= {key: value for key, value in stated.items() if value not in (None, _plain(value_of(cfg, key)))}
     if needed := theirs.keys_to_build(flags, cfg):
-        raise UserError(f"{differ}: add {_typed(needed | others)}")
-    frozen = f"; where its features stay frozen add {_typed({'MODEL.BACKBONE.NAME': theirs.BUILDER} | others)}"
+        raise UserError(f"{differ}: add {_typed(needed | own)}")
+    frozen = f"; where its features stay frozen add {_typed({'MODEL.BACKBONE.NAME': theirs.BUILDER} | own)}"
     way_out = "expected a recipe that can, such as own_images/detection_fpn.yaml for a detector"
     raise UserError(f"{differ}: {way_out}{frozen if theirs.BUILDER else ''}")
 
