@@ -146,6 +146,24 @@ def test_a_result_that_slurm_has_made_counts_once_all_commands_have_ended_well(c
     assert job.done and (cluster / "later").is_file()
 
 
+def test_the_signal_that_the_time_is_up_reaches_a_training_that_is_the_only_command(cluster, monkeypatch):
+    program, started, saved = (cluster / name for name in ("train.py", "started", "saved"))
+    save = f"lambda *_: sys.exit(open({str(saved)!r}, 'w').close())"
+    start = f"open({str(started)!r}, 'w').close()"
+    program.write_text(f"import signal, sys; signal.signal(signal.SIGUSR1, {save}); {start}; signal.pause()")
+    monkeypatch.setattr("revisit.jobs.commands.TRAIN", str(program))
+    job = Job("trained", ((str(program),),), cluster / "a" / "r")
+    job.claim()
+    submit_jobs([job], hours=1, gpus=1, partition=None)
+    end = time.monotonic() + TIMEOUT
+    while not started.exists():
+        assert time.monotonic() < end, (cluster / "log").read_text()
+        time.sleep(0.1)
+    os.kill(int((cluster / "pid").read_text()), signal.SIGUSR1)  # as --signal=B:USR1 asks for
+    wait(cluster)
+    assert saved.exists()
+
+
 def run_at_once(batch: BatchJob) -> str:
     """What the script does, in this process."""
     subprocess.run(" && ".join(batch.commands), shell=True)

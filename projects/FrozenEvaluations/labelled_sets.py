@@ -17,7 +17,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.records import PRESENT, Records, files_of_record
+from revisit.data.sources.records import ABSENT, PRESENT, Records, files_of_record
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import make_folder, one_at_a_time, output_path, write_whole
@@ -60,7 +60,9 @@ def read_set(cfg: CfgNode, name: str) -> LabelledSet:
     return LabelledSet(name, records, targets)
 
 
-def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -> None:
+def check_classes(
+    train: np.ndarray, test: np.ndarray, names: tuple[str, str], *, difficult_is_absent: bool = True
+) -> None:
     """Raises UserError if a class of the test images has no training image, or, of several labels, all of them, or the
     two differ in their classes."""
     alike = train.ndim == test.ndim and train.shape[1:] == test.shape[1:]
@@ -69,7 +71,8 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
         missing = np.setdiff1d(test, train)
     else:  # both have to show every class
         missing = np.flatnonzero(~((train == PRESENT).any(axis=0) & (test == PRESENT).any(axis=0)))
-        everywhere = np.flatnonzero((train == PRESENT).all(axis=0)).tolist()
+        lacks_it = train != PRESENT if difficult_is_absent else train == ABSENT
+        everywhere = np.flatnonzero(~lacks_it.any(axis=0)).tolist()
         alone = f"every image of {names[0]} shows class {', '.join(map(str, everywhere))}"
         expect(not everywhere, f"{alone}, which nothing tells from others: expected images without it, too")
     expect(not len(missing), f"no image of {' or of '.join(names)} shows class {', '.join(map(str, missing))}")

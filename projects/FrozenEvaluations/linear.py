@@ -69,7 +69,8 @@ def main(cfg: CfgNode) -> None:
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = (read_set(cfg, name) for name in names)
-    check_classes(train.targets, test.targets, (train.name, test.name))
+    difficult = {"difficult_is_absent": cfg.LINEAR.DIFFICULT_IS_ABSENT}
+    check_classes(train.targets, test.targets, (train.name, test.name), **difficult)
     effect = "their score says nothing of new images; expected others"
     for name in filter(None, (train.name, cfg.LINEAR.VALIDATION)):
         warn_of_shared(get_records(name), name, test.records, test.name, effect)
@@ -112,15 +113,16 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
     options = cfg.LINEAR
     validation = read_set(cfg, options.VALIDATION) if options.VALIDATION else None
     rows, targets = cached_features(cfg, backbone, train)
+    difficult = {"difficult_is_absent": options.DIFFICULT_IS_ABSENT}
     if validation:
-        check_classes(targets, validation.targets, (train.name, validation.name))
+        check_classes(targets, validation.targets, (train.name, validation.name), **difficult)
         effect = "lambda is chosen on what is learned from; expected others"
         warn_of_shared(train.records, train.name, validation.records, validation.name, effect)
         fitted, held = (rows, targets), cached_features(cfg, backbone, validation)
     else:
         kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)
         part = f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"
-        check_classes(targets[kept], targets[out], part)
+        check_classes(targets[kept], targets[out], part, **difficult)
         fitted, held = (rows[kept], targets[kept]), (rows[out], targets[out])
     path = fit_path(fitted, held, options)
     best = max(path, key=lambda point: point.score)  # of equals the first, which has the strongest regularisation

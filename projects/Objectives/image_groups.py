@@ -136,6 +136,7 @@ def read_groups(path: str, asked: str = "") -> dict[str, str]:
     expect(os.path.isfile(path), f"{named} is no file: expected a CSV file with file_name,group{words}")
     groups: dict[str, str] = {}
     group_at: dict[str, str] = {}  # by place
+    folder = os.path.dirname(path)
     with translated(named, content=True):
         content = Path(path).read_bytes()
         content.partition(b"\n")[0].decode()  # names of files need not be text, but columns are
@@ -146,7 +147,7 @@ def read_groups(path: str, asked: str = "") -> dict[str, str]:
             if not name or not group:
                 raise ValueError(f"line {lines.line_num} lacks a value: expected file_name,group")
             groups[name] = group
-            place = os.path.abspath(Path(path).parent / name)
+            place = os.path.abspath(os.path.join(folder, name))
             before = group_at.setdefault(place, group)  # which another name may have
             if before != group:
                 raise ValueError(f"{name} is of groups {before} and {group}: expected one line for each image")

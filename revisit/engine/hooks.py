@@ -233,7 +233,7 @@ class TrainedStatistics(HookBase):
 
 class FreshPreciseBN(HookBase):
     """Detectron2's PreciseBN before each evaluation, from the loader's first batch, whenever the run was resumed. What
-    the network keeps beside its tensors stays.
+    the network keeps besides its tensors stays.
 
     Args:
         loader: of ``num_iter`` batches or more, whose iteration starts from the beginning.

@@ -417,8 +417,8 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
         trains = any(command[0] == TRAIN for command in job.commands)
         commands = [shlex.join([sys.executable, find_file(command[0]), *command[1:]]) for command in job.commands]
         at_work = shlex.quote(str(job.at_work))
-        commands[0] = f"touch {at_work} && {commands[0]}"
-        commands[-1] += f" && rm -f {at_work}"
+        # Each in a step of its own: the shell of a step would not hand on SLURM's signal to one of several commands.
+        commands = [f"touch {at_work}", *commands, f"rm -f {at_work}"]
         after = tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers)
         size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
         batch = BatchJob(job.name, tuple(commands), job.log, **size, partition=partition, resumes=trains, after=after)

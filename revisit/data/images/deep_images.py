@@ -155,6 +155,7 @@ def open_deep(data: bytes) -> Image.Image | None:
     except UnidentifiedImageError:
         return None
     is_negative = image.mode == "L" and _SIGNED in tags.get(FORMAT, ())
-    is_unpacked = image.mode == "RGB" or not lies_in_planes(tags) or tags.get(COMPRESSION) != NOT_COMPRESSED
-    is_known = is_unpacked and image.mode != "La" and not is_negative and not leaves_out_parts(tags)
+    is_unpacked = image.mode == "RGB" or (image.mode == "CMYK" and max(tags[BITS]) == 8)
+    has_planes = lies_in_planes(tags) and tags.get(COMPRESSION, NOT_COMPRESSED) == NOT_COMPRESSED
+    is_known = (is_unpacked or not has_planes) and image.mode != "La" and not is_negative and not leaves_out_parts(tags)
     return image if is_known else None

@@ -116,7 +116,9 @@ def test_classes_that_cannot_be_scored_are_refused(train, test):
 def test_a_class_that_every_training_image_shows_is_refused():
     train, test = np.array([[1, -1], [1, 1]]), np.array([[1, 1], [-1, 1]])
     refused("every image of train_set shows class 0", check_classes, train, test, ("train_set", "test_set"))
-    check_classes(np.array([[1, -1], [0, 1]]), test, ("train_set", "test_set"))
+    with_difficult = (np.array([[1, -1], [0, 1]]), test, ("train_set", "test_set"))
+    check_classes(*with_difficult)
+    refused("every image of train_set shows class 0", check_classes, *with_difficult, difficult_is_absent=False)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

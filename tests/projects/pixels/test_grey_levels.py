@@ -220,6 +220,15 @@ def test_levels_of_8_bits_in_planes_stay_so(tmp_path, extra, bits):
     np.testing.assert_array_equal(read_image(path, PixelFormat(bits)), values[..., :3])
 
 
+def test_planes_of_cmyk_are_read_as_its_pixels(tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (20, 30, 4), np.uint8)
+    images = [
+        read_image(deep_tiff(tmp_path / f"{planes}.tif", stored, photometric="separated", planarconfig=planes))
+        for planes, stored in (("contig", values), ("separate", np.moveaxis(values, -1, 0)))
+    ]
+    np.testing.assert_array_equal(*images)
+
+
 @pytest.mark.parametrize("kind", ["uint8", "uint16"])
 @pytest.mark.parametrize("compression", [None, "zlib"])
 @pytest.mark.parametrize("colours", [1, 3])
