@@ -213,7 +213,7 @@ def make_place(file: Path, name: str, *suffixes: str) -> None:
     """Make the folder of a file that a user has named; UserError, with ``name``, for a folder or another suffix."""
     expected = f"expected a name in {' or '.join(suffixes)}"
     expect(not file.is_dir(), f"{name} {file} is a folder: {expected}")
-    expect(file.suffix in suffixes, f"{name} {file}: {expected}")
+    expect(file.suffix.lower() in suffixes, f"{name} {file}: {expected}")
     make_folder(file.parent, f"the folder of {name}")
 
 

@@ -14,7 +14,7 @@ from trees import refused
 from revisit.command.options import add, parse, parser_of
 from revisit.data.sources.coco_truth import read_coco
 from revisit.data.sources.split_files import read_lines
-from revisit.files import make_folder, read_json, read_yaml, write_whole, written_whole
+from revisit.files import make_folder, make_place, read_json, read_yaml, write_whole, written_whole
 
 DOUBLED = "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 20))
 MERGED = "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30))
@@ -66,6 +66,14 @@ def test_a_list_of_thousands_of_classes_is_read(tmp_path):
     (tmp_path / "a.yaml").write_text("names:\n" + "".join(f"  {n}: class {n}\n" for n in range(3000)))
     names = read_yaml(tmp_path / "a.yaml")["names"]
     assert len(names) == 3000 and names[2999] == "class 2999"
+
+
+def test_a_place_has_one_of_the_suffixes_in_letters_of_any_size(tmp_path):
+    make_place(tmp_path / "new/Report.HTML", "--output", ".html", ".htm")
+    assert (tmp_path / "new").is_dir()
+    refused(
+        "page.pdf: expected a name in .html or .htm", make_place, tmp_path / "page.pdf", "--output", ".html", ".htm"
+    )
 
 
 def test_a_planted_link_leads_no_writer_to_another_file(tmp_path):

@@ -93,7 +93,7 @@ def export(network: ExportedNetwork, path: Path) -> None:
     image, _ = noise_images(network.channels)
     with written_whole(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of each branch that depends on a value; the comparison is what shows
-        if path.suffix == ".ts":
+        if path.suffix.lower() == ".ts":
             content = io.BytesIO()  # on a full disk torch would abort the process
             torch.jit.save(torch.jit.trace(network, (image,), check_trace=False), content)
             temporary.write_bytes(content.getbuffer())
@@ -107,7 +107,7 @@ def export(network: ExportedNetwork, path: Path) -> None:
 
 def run_exported(path: Path, image: Tensor) -> list[Tensor]:
     """The outputs of an exported file for (C, H, W) float32."""
-    if path.suffix == ".ts":
+    if path.suffix.lower() == ".ts":
         return load_torchscript(path)(image)
     return open_session(path)(image)
 

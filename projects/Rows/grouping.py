@@ -104,7 +104,8 @@ def grouped(looks: Looks, rule: Rule, order: np.ndarray) -> Grouped:
     ordered = looks.of(order)
     for pairs in pairs_of(ordered, ordered, rule.differing, "comparing"):
         is_near = rule.may_hold(pairs)
-        links += _links_in(pairs.places[is_near], range(len(links), min(len(links) + BLOCK, count)), count)
+        block = range(len(links), min(len(links) + BLOCK, count))
+        links += _links_in(pairs.places[is_near], block, count)
         is_other = ~is_near & (pairs.places[:, 0] < pairs.places[:, 1])
         others = _most_similar_first(others.joined(pairs.of(is_other))).of(slice(SHOWN))
     kept = np.empty_like(order)

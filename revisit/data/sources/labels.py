@@ -161,7 +161,11 @@ def _all_ids(file_name: PathLike) -> np.ndarray:
         header = file.read(26)
     # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
     has_few_bits = mode == "1" or (header.startswith(PNG_MAGIC) and header[24] < 8 and header[25] == 0)
-    problem = UNCERTAIN.format("of less than 8 bits") if has_few_bits else LOSSY * is_jpeg or _uncertain_ids(tags)
+    problem = _uncertain_ids(tags)
+    if is_jpeg:
+        problem = LOSSY
+    elif has_few_bits:
+        problem = UNCERTAIN.format("of less than 8 bits")
     if problem or mode not in _ID_MODES:
         kind = problem or f"in mode {mode}"
         message = f"label map {file_name} is {kind}: expected one id a pixel, by a palette (mode P) or in 8 or 16 bits"
