@@ -4,7 +4,6 @@ Trainings and predictions run as the command ``revisit`` does, in a process of t
 they are what the command line gives, resume as it does, and may use several processes from a notebook too.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 
 from revisit.boxes.predictions_file import RESULTS, read_predictions
+from revisit.checkpoint.run_folder import results_of_run
 from revisit.command.options import data_set
 from revisit.compat.moved import renamed
 from revisit.data.images.deep_images import format_of
@@ -83,7 +83,7 @@ def pretrain(
     folder = _train(data, output, config_file, resume, keys)
     weights = folder / "backbone.pth"
     _command("convert", "--", str(folder / "model_final.pth"), str(weights))
-    return Run(weights, _scores(folder), folder)
+    return Run(weights, results_of_run(folder), folder)
 
 
 @renamed(images="data", recipe="config_file")
@@ -112,7 +112,7 @@ def finetune(
     tested = (_name_of(test, Path(output)),) if test else ()
     keys = {"DATASETS.TEST": tested, "MODEL.WEIGHTS": str(weights), **keys}
     folder = _train(data, output, config_file, resume, keys)
-    return Run(folder / "model_final.pth", _scores(folder), folder)
+    return Run(folder / "model_final.pth", results_of_run(folder), folder)
 
 
 @renamed(images="data")
@@ -240,8 +240,3 @@ def _command(verb: str, *words: str) -> None:
             raise
     if process.returncode:
         raise UserError(line.strip().removeprefix("error: ") or f"revisit {verb} ended with {process.returncode}")
-
-
-def _scores(folder: Path) -> dict[str, Any]:
-    file = folder / "evaluation.json"
-    return json.loads(file.read_text()) if file.is_file() else {}

@@ -13,7 +13,7 @@ import torch
 from revisit.checkpoint.named_weights import weights_file
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
 from revisit.errors import UserError, expect
-from revisit.files import UNFINISHED, read_yaml, strict_json, write_whole
+from revisit.files import UNFINISHED, read_json, read_yaml, strict_json, write_whole
 from revisit.keys import dotted_keys, predictor_of
 
 from detectron2.config import CfgNode
@@ -54,6 +54,12 @@ def write_results(folder: Path, results: dict) -> None:
     numbers = {name: score for name, score in of_all_classes.items() if isinstance(score, float) and not isnan(score)}
     line = ", ".join(f"{name} {score:.2f}" for name, score in numbers.items())
     logging.getLogger(__name__).info(f"{line}: written to {path}")
+
+
+def results_of_run(folder: Path) -> dict[str, Any]:
+    """What write_results has written, an undefined score as None; {} where there are none."""
+    path = folder / RESULTS
+    return read_json(path) if path.is_file() else {}
 
 
 def settings_of_run(folder: Path) -> dict[str, Any]:

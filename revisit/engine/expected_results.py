@@ -1,6 +1,7 @@
 """TEST.EXPECTED_RESULTS: scores that a run is to have, for who runs it as a test."""
 
 import logging
+import math
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,7 @@ def check_expected(expected: Sequence[Sequence], results: Mapping) -> None:
     Args:
         expected: rows of a task, such as ``bbox`` or ``NAME/bbox``, its score, such as ``AP``, a number, and by how
             much it may differ. A score without a task, such as ``knn_top1``, is both.
+        results: by task, as an evaluation returns them, or as its file has them: None is undefined there.
     """
     scores = flatten_results_dict(results)
     wrong = []
@@ -24,8 +26,10 @@ def check_expected(expected: Sequence[Sequence], results: Mapping) -> None:
         name = score if task == score else f"{task}/{score}"
         if name not in scores:
             wrong.append(f"there is no {name} among {', '.join(scores)}")
-        elif not abs(scores[name] - number) <= tolerance:  # NaN, too
-            wrong.append(f"{name} is {scores[name]:.4g}, expected {number:g} +- {tolerance:g}")
+            continue
+        value = math.nan if scores[name] is None else scores[name]
+        if not abs(value - number) <= tolerance:  # NaN, too
+            wrong.append(f"{name} is {value:.4g}, expected {number:g} +- {tolerance:g}")
     if wrong:
         logger.error(f"TEST.EXPECTED_RESULTS: {'; '.join(wrong)}")
         sys.exit(1)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.run_folder import FINAL, write_results
+from revisit.checkpoint.run_folder import FINAL, results_of_run, write_results
 from revisit.compat.private_names import processes_wait, schedule_of
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import UnreadableImageError
@@ -237,6 +237,8 @@ class RevisitTrainer(DefaultTrainer):
             if not (self.folder / f"{FINAL}.pth").is_file():
                 lacking = f"{self.folder} has no {FINAL}.pth, as the run was to be longer"
                 logger.warning(f"{lacking}: its last checkpoint is the result, which --eval-only --resume scores")
+            if comm.is_main_process():
+                check_expected(self.cfg.TEST.EXPECTED_RESULTS, results_of_run(self.folder))
             return
         if comm.is_main_process():  # here: a run that is refused or has nothing to do changes and opens no file
             if self.start_iter:
