@@ -30,9 +30,11 @@ from revisit.data.images.tiff_tags import (
     COMPRESSION,
     EXTRA,
     HEIGHT,
+    PALETTE,
     PHOTOMETRIC,
     PREMULTIPLIED,
     SAMPLES,
+    WHITE_IS_ZERO,
     WIDTH,
     is_turned,
     lies_in_planes,
@@ -48,7 +50,6 @@ _SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM", b"P5", b"P6")
 SPREAD = 100_000  # values of an image, for their percentile
 NARROW = 10  # the range is so many times what nearly all values fill
 _HEADER = 26  # bytes, up to where PNG has its number of bits
-_WHITE_IS_ZERO, _PALETTE = 0, 3  # values of the photometric tag; the first one in some X-rays
 _BITS_OF_LEVELS = 8  # of a grey level
 _UNKNOWN_TO_OPENCV = (34925, 50000)  # LZMA and ZSTD in TIFFs
 
@@ -138,7 +139,7 @@ def decode_deep(data: bytes, image: Image.Image | None, pixels: PixelFormat) -> 
     """(H, W, 3) uint8 of a file that ``is_deep``; see _read_values and to_grey_levels."""
     tags = _tags_of_deep(data)
     levels = to_grey_levels(_read_values(data, image, tags), _few_bits(tags) or pixels.bits)
-    is_inverted = tags.get(PHOTOMETRIC) == _WHITE_IS_ZERO and not _by_tifffile(data, image, tags)
+    is_inverted = tags.get(PHOTOMETRIC) == WHITE_IS_ZERO and not _by_tifffile(data, image, tags)
     return np.subtract(255, levels, out=levels) if is_inverted else levels
 
 
@@ -149,7 +150,7 @@ def _few_bits(tags: Mapping[int, Any]) -> int | None:
     bits = max(tags.get(BITS, (1,)))
     if bits > _BITS_OF_LEVELS:
         return None
-    return _BITS_OF_LEVELS if tags.get(PHOTOMETRIC) == _PALETTE else bits
+    return _BITS_OF_LEVELS if tags.get(PHOTOMETRIC) == PALETTE else bits
 
 
 def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:

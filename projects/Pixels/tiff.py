@@ -21,7 +21,21 @@ from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError,
 from revisit.data.images.opening import MAX_MEMORY, TIFF_MAGICS, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import turned
-from revisit.data.images.tiff_tags import ALPHA, BITS, EXTRA, FORMAT, PHOTOMETRIC, PLANES, PREMULTIPLIED, SAMPLES
+from revisit.data.images.tiff_tags import (
+    ALPHA,
+    BITS,
+    BLACK_IS_ZERO,
+    EXTRA,
+    FORMAT,
+    PALETTE,
+    PHOTOMETRIC,
+    PLANES,
+    PREMULTIPLIED,
+    RGB,
+    SAMPLES,
+    WHITE_IS_ZERO,
+    YCBCR,
+)
 
 from detectron2.utils.logger import log_first_n
 
@@ -37,8 +51,7 @@ OF_PLACE = (33550, 33922, 34264, 34735, 34736, 34737)  # GeoTIFF's: scale, tie p
 _OF_SAMPLES = (BITS, PHOTOMETRIC, SAMPLES, PLANES, 317, 320, EXTRA, FORMAT, NODATA)  # predictor and palette, too
 MOST_PAGES = 4096
 _REDUCED, MASK = 1, 4  # bits of NewSubfileType
-_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6  # of the photometric tag
-_COLOURS = {_WHITE_IS_ZERO: 1, _BLACK_IS_ZERO: 1, _RGB: 3, _PALETTE: 1, _YCBCR: 3}  # samples
+_COLOURS = {WHITE_IS_ZERO: 1, BLACK_IS_ZERO: 1, RGB: 3, PALETTE: 1, YCBCR: 3}  # samples
 _JPEG = 7
 _COPIES = 3  # of the samples, while they are decoded
 _TILED = "save it in tiles, such as by gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
@@ -121,7 +134,7 @@ def tags_to_keep(file_name: str) -> list[tuple]:
         return []
     with opened(file_name) as file:
         pages, (page, *_) = _pages(file)
-        says_all = page.photometric in (_BLACK_IS_ZERO, _RGB) and _mask_of(pages, page) is None
+        says_all = page.photometric in (BLACK_IS_ZERO, RGB) and _mask_of(pages, page) is None
         return tags_as_written(page, (*OF_PLACE, GDAL_METADATA, *[NODATA] * says_all))
 
 
@@ -181,7 +194,7 @@ def _check(pages: list["TiffPage"], window: Window | None) -> None:
 
 
 def _check_colours(page: "TiffPage") -> None:
-    if page.photometric not in _COLOURS or (page.photometric == _YCBCR and page.compression != _JPEG):
+    if page.photometric not in _COLOURS or (page.photometric == YCBCR and page.compression != _JPEG):
         colours = getattr(page.photometric, "name", page.photometric)
         raise DeepImageError(f"a TIFF of {colours} colours: expected grey levels, a palette or RGB")
 
@@ -271,7 +284,7 @@ def _samples(pages: list["TiffPage"], names: tuple[str, ...], window: Window | N
         alpha=None if alpha is None else stored[0][..., alpha],
         is_premultiplied=alpha is not None and _is_premultiplied(page, alpha),
     )
-    if page.photometric == _PALETTE:
+    if page.photometric == PALETTE:
         samples = _through_palette(samples, page.colormap)
     return with_missing(samples, _no_data(values, _text(page, NODATA)))
 
@@ -323,7 +336,7 @@ def _decoded(page: "TiffPage", window: Window) -> np.ndarray:
 
 def _shown(page: "TiffPage", values: np.ndarray) -> np.ndarray:
     """Inverted where white is 0."""
-    if page.photometric != _WHITE_IS_ZERO:
+    if page.photometric != WHITE_IS_ZERO:
         return values
     if page.samplesperpixel > 1 or values.dtype.kind not in "bui":
         message = f"a TIFF of {page.samplesperpixel} samples of {values.dtype} whose photometric tag is MINISWHITE"

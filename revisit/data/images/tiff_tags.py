@@ -16,8 +16,9 @@ WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, DESCRIPTION = 256, 257, 258, 259,
 SAMPLES, PLANES, EXTRA, FORMAT = 277, 284, 338, 339
 _PLACES = (273, 324)  # of strips and of tiles
 NOT_COMPRESSED = 1
+WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, CMYK, YCBCR, LAB = 0, 1, 2, 3, 5, 6, 8  # values of PHOTOMETRIC
 _KIND, _REDUCED_OR_MASK = 254, 1 | 4  # NewSubfileType, and two of its bits
-_COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # bands of RGB, CMYK, YCbCr and Lab, by the photometric tag; of others one
+_COLOURS = {RGB: 3, CMYK: 4, YCBCR: 3, LAB: 3}  # bands, by the photometric tag; of others one
 PREMULTIPLIED = 1  # a kind of transparency, by which the other bands are multiplied
 ALPHA = (PREMULTIPLIED, 2)  # kinds of further bands that are transparency
 

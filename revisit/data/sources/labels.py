@@ -13,7 +13,16 @@ from PIL import Image
 from revisit.arrays import array_in, map_array, read_array
 from revisit.data.images.image_bytes import AS_STORED, WINDOW, first_bytes, read_bytes
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
-from revisit.data.images.tiff_tags import BITS, COMPRESSION, PHOTOMETRIC, is_turned, leaves_out_parts, tags_of
+from revisit.data.images.tiff_tags import (
+    BITS,
+    BLACK_IS_ZERO,
+    COMPRESSION,
+    PHOTOMETRIC,
+    WHITE_IS_ZERO,
+    is_turned,
+    leaves_out_parts,
+    tags_of,
+)
 from revisit.errors import UserError, first_few, translated
 from revisit.files import written_whole
 
@@ -22,7 +31,6 @@ _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of
 PathLike = str | os.PathLike[str]
 Window = tuple[int, int, int, int]  # left, top, right and bottom, px
 AS_JPEG = (6, 7)  # values of TIFFs' COMPRESSION
-WHITE_IS_ZERO, BLACK_IS_ZERO = 0, 1  # of PHOTOMETRIC; of 8 bits with white as 0, PIL gives 255 - id
 UNCERTAIN = "grey {}, so that its ids are not certain"
 LOSSY = "compressed as a JPEG, which changes its ids"
 _one_at_a_time = threading.Lock()
@@ -180,4 +188,5 @@ def _uncertain_ids(tags: Mapping) -> str:
     bits, photometric = min(tags.get(BITS, [8])), tags.get(PHOTOMETRIC)
     if photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and bits < 8:
         return UNCERTAIN.format("of less than 8 bits")
+    # Of 8 bits PIL gives 255 - id.
     return UNCERTAIN.format("with white as 0") if photometric == WHITE_IS_ZERO and bits == 8 else ""
