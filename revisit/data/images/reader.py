@@ -48,7 +48,7 @@ _EXIF = b"Exif\0\0"
 _END_OF_JPEG = b"\xff\xd9"
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)  # markers of JPEG
 LYING = (5, 6, 7, 8)  # orientations whose rows are columns
-_FLIPS = {2: 1, 3: -1, 4: 0}  # by the other ones, as OpenCV counts them
+_FLIPS = {2: 1, 3: -1, 4: 0}  # how OpenCV calls those of the other orientations
 
 
 class Picture(NamedTuple):
@@ -179,7 +179,7 @@ def _decode_by_opencv(data: bytes) -> np.ndarray:
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise UnreadableImageError("OpenCV cannot decode this JPEG")
-    return _turned_by_opencv(image, _orientation_of_jpeg(data)) if _EXIF in data else image
+    return turned(image, _orientation_of_jpeg(data)) if _EXIF in data else image
 
 
 def _orientation_of_jpeg(data: bytes) -> object:
@@ -188,13 +188,6 @@ def _orientation_of_jpeg(data: bytes) -> object:
         warnings.simplefilter("ignore")  # as _decode_by_pil
         return orientation_of(open_image(data))
     return None
-
-
-def _turned_by_opencv(image: np.ndarray, orientation: object) -> np.ndarray:
-    """As ``turned``, of three channels, and faster."""
-    if orientation in LYING:
-        image, orientation = cv2.transpose(image), orientation - 4
-    return cv2.flip(image, _FLIPS[orientation]) if orientation in _FLIPS else image
 
 
 def _complete(data: bytes, name: str) -> np.ndarray:
@@ -258,9 +251,17 @@ def _to_rgb(image: Image.Image) -> np.ndarray:
 
 def turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
     """Upright: 2 is mirrored, 3 turned around, 4 upside down; 5 to 8 are these and the upright one, transposed."""
+    if pixels.dtype == np.uint8 and pixels.shape[2:] == (3,):
+        return _turned_by_opencv(pixels, orientation)  # a quarter of the time
     if orientation in LYING:
         pixels, orientation = pixels.swapaxes(0, 1), orientation - 4
     return np.ascontiguousarray(pixels[:: -1 if orientation in (3, 4) else 1, :: -1 if orientation in (2, 3) else 1])
+
+
+def _turned_by_opencv(pixels: np.ndarray, orientation: object) -> np.ndarray:
+    if orientation in LYING:
+        pixels, orientation = cv2.transpose(pixels), orientation - 4
+    return cv2.flip(pixels, _FLIPS[orientation]) if orientation in _FLIPS else np.ascontiguousarray(pixels)
 
 
 def orientation_of(image: Image.Image) -> object:
