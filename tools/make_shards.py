@@ -59,7 +59,7 @@ def main() -> None:
         expect(quality <= 100, f"--rule quality={quality}: expected at most 100")
     runner = runner_of(args, PROCESSES)
     if not args.data:
-        names, records = list(args.output.sizes()), []
+        names, records = list(args.output.states()), []
         expect(bool(names), f"no *.tar in {args.output}: expected tar files in WebDataset's layout, or --data to pack")
     else:
         records = without_links_out(get_records(args.data), args.data)

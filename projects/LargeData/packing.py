@@ -75,7 +75,7 @@ def make_shards(
     # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        runner.run(Parts("writing shards", names, place.sizes, make, str(place), lock, in_threads=True))
+        runner.run(Parts("writing shards", names, place.states, make, str(place), lock, in_threads=True))
     return names
 
 
@@ -93,7 +93,7 @@ def check_manifest(
             other = [f"other images, by {word}" for word in changes(earlier.pop("images"), images)]
         other += ["another size (--count, --short-side, --rule quality)"] if earlier != sizes else []
         expect(not other, f"{place} has shards made otherwise: {', '.join(other)}; choose another --output")
-    elif place.sizes():
+    elif place.states():
         raise UserError(
             f"{place} has tar files of somebody else: choose another --output, or leave out --data to index those"
         )

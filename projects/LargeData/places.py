@@ -63,18 +63,7 @@ def version_in(info: Mapping[str, Any]) -> str:
     return str(next((info[word] for word in VERSIONS if info.get(word)), ""))
 
 
-class WithShards:
-    """A place of tar files."""
-
-    def states(self) -> dict[str, State]:
-        raise NotImplementedError
-
-    def sizes(self) -> dict[str, int]:
-        """Bytes of its tar files, by name in sorted order."""
-        return {name: state.size for name, state in self.states().items()}
-
-
-class Folder(WithShards):
+class Folder:
     """A folder of this machine."""
 
     at_once = 1  # files that are indexed at a time: a disk answers at once
@@ -92,8 +81,8 @@ class Folder(WithShards):
     def states(self) -> dict[str, State]:
         """Of its tar files, by name in sorted order."""
         paths = [path for path in sorted(self._path.glob("*.tar")) if is_shard(path.name)]
-        found = {plain_name(path.name, str(self)): path.stat() for path in paths}
-        return {name: State(status.st_size, str(status.st_mtime_ns)) for name, status in found.items()}
+        statuses = {plain_name(path.name, str(self)): path.stat() for path in paths}
+        return {name: State(status.st_size, str(status.st_mtime_ns)) for name, status in statuses.items()}
 
     def read(self, name: str) -> bytes | None:
         """None where there is no such file."""
@@ -111,7 +100,7 @@ class Folder(WithShards):
         (self._path / name).unlink(missing_ok=True)
 
 
-class Store(WithShards):
+class Store:
     """A place at a URL that fsspec reads and writes."""
 
     at_once = 256  # requests in flight
@@ -143,8 +132,8 @@ class Store(WithShards):
             except FileNotFoundError:  # stores have no empty folders
                 return {}
         files = {Path(entry["name"]).name: entry for entry in entries if entry["type"] == "file"}
-        found = {plain_name(name, str(self)): files[name] for name in sorted(files) if is_shard(name)}
-        return {name: State(entry["size"], version_in(entry)) for name, entry in found.items()}
+        shards = {plain_name(name, str(self)): files[name] for name in sorted(files) if is_shard(name)}
+        return {name: State(entry["size"], version_in(entry)) for name, entry in shards.items()}
 
     def read(self, name: str) -> bytes | None:
         """None where there is no such file."""

@@ -45,7 +45,7 @@ def _samples_in_files(data: bytes, record: dict, pixels: PixelFormat) -> Samples
         if WINDOW in record:
             _check_sizes(tuple(files))
         others = [read_samples(read_bytes(record | {"file_name": file}), file) for file in files[1:]]
-        whole = _joined([straight(each) for each in (whole, *others)], files)
+        whole = _joined(list(map(straight, (whole, *others))), files)
     return whole
 
 

@@ -70,8 +70,8 @@ def _other_size(places: Places, size: dict[str, int]) -> str:
     if places.boxes is None or None in stated.values() or stated in (size, UNKNOWN_SIZE):
         return ""
     sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, stated))
-    found = f"{places.record['file_name']} has {sizes} (width x height, upright as EXIF turns it)"
-    return f"{found}: write the image's size, and its boxes"
+    problem = f"{places.record['file_name']} has {sizes} (width x height, upright as EXIF turns it)"
+    return f"{problem}: write the image's size, and its boxes"
 
 
 def embed(

@@ -51,8 +51,8 @@ class RowTable(NamedTuple):
 
     def file_sizes(self) -> str:
         """A digest of how many bytes its files have now, of at most COMPARED rows."""
-        (found,) = fingerprint([{"file_name": file} for file in self.files.tolist()], labels=False)
-        return str(found["sizes"])
+        (digests,) = fingerprint([{"file_name": file} for file in self.files.tolist()], labels=False)
+        return str(digests["sizes"])
 
     def of(self, places: np.ndarray) -> "RowTable":
         """The rows at these places, or of this mask."""

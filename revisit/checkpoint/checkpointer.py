@@ -155,8 +155,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
         if "model" not in content:
             theirs = [name for name in TOP_LEVEL if isinstance(content.get(name), dict)]
-            found = f"{filename} has its tensors under {first_few(theirs)}, as other programs save them"
-            expect(not theirs, f"{found}: convert it first, tools/convert_to_d2.py {filename} backbone.pth")
+            problem = f"{filename} has its tensors under {first_few(theirs)}, as other programs save them"
+            expect(not theirs, f"{problem}: convert it first, tools/convert_to_d2.py {filename} backbone.pth")
             content = {"model": content}
         require_tensors(content["model"], "model")
         content = {**content, "model": unwrapped(content["model"])}

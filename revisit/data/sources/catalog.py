@@ -177,8 +177,8 @@ def _unknown(name: str, kind: str, rest: str) -> UserError:
     if name and Path(name).is_dir():
         return UserError(f"{problem}: for a folder of images write \"('folder:{name}',)\"")
     if os.sep in kind:
-        found = "is a file" if Path(name).is_file() else "is not there"
-        return UserError(f"{problem}, which {found}: expected a folder of images, \"('folder:/data/photos',)\"")
+        state = "is a file" if Path(name).is_file() else "is not there"
+        return UserError(f"{problem}, which {state}: expected a folder of images, \"('folder:/data/photos',)\"")
     kinds = [*(layout for layout, _ in LABEL_LAYOUT_REGISTRY), SUBSET]
     expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
     names = [known for known in DatasetCatalog.list() if ":" not in known]

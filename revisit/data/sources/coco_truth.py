@@ -183,16 +183,16 @@ def _file_name(picture: dict, folder: str) -> str:
     name = picture["file_name"]
     if not isinstance(name, str):
         raise ValueError(f"file_name {name!r}, expected a text")
-    found = name
+    file = name
     if not _leads_out(name) and not os.path.exists(os.path.join(folder, name)):
         _, is_address, quoted = name.partition(LOCAL_FILE)
         local = os.fsdecode(unquote_to_bytes(quoted))
         spellings = [local] if is_address else other_spellings(name)
         existing = (spelling for spelling in spellings if os.path.exists(os.path.join(folder, spelling)))
-        found = next(existing, f"/{local}" if is_address else name.replace("\\", "/"))
-    if _leads_out(found):
+        file = next(existing, f"/{local}" if is_address else name.replace("\\", "/"))
+    if _leads_out(file):
         raise ValueError(f"file_name {name!r} leads out of the folder of images, {folder}: expected one below it")
-    return found
+    return file
 
 
 def _leads_out(name: str) -> bool:

@@ -372,7 +372,7 @@ def test_a_truncated_tar_is_not_indexed(shards):
         last = tar.getmembers()[-1]
     for length in (700, last.offset + 100, last.offset_data, last.offset_data + 512, 0):
         write(path, whole[:length])
-        assert "shard-000001.tar" in refusal(write_index, Folder(shards), list(Folder(shards).sizes()))
+        assert "shard-000001.tar" in refusal(write_index, Folder(shards), list(Folder(shards).states()))
 
 
 @pytest.mark.parametrize("wrong", ["compressed", "of int8"])

@@ -77,7 +77,7 @@ def test_a_store_gets_the_bytes_of_a_folder_the_index_last_and_resumes(images, t
     pack(words(images, tmp_path / "local"))
     Counting.uploads_left = 3  # the manifest and two shards
     assert "the store is away" in refusal(pack, words(images, store))
-    assert list(store.sizes()) == ["shard-000000.tar", "shard-000001.tar"] and store.read("index.npz") is None
+    assert list(store.states()) == ["shard-000000.tar", "shard-000001.tar"] and store.read("index.npz") is None
     Counting.uploads_left = 4  # the manifest, two shards and the index: shards that are there are not written again
     pack(words(images, store))
     for path in (tmp_path / "local").iterdir():
@@ -93,7 +93,7 @@ def test_tar_files_in_a_store_are_indexed_by_their_headers(images, store):
     Counting.read_bytes = 0
     pack(f"--output {store}")
     assert store.read("index.npz") == index
-    assert Counting.read_bytes < sum(store.sizes().values()) / 10
+    assert Counting.read_bytes < sum(state.size for state in store.states().values()) / 10
 
 
 def test_an_interrupted_index_continues(images, store, monkeypatch):
@@ -111,9 +111,9 @@ def test_an_interrupted_index_continues(images, store, monkeypatch):
 
     monkeypatch.setattr(shards, "index_shard", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_index(store, list(store.sizes()))
+        write_index(store, list(store.states()))
     assert [list(json.loads(store.read(f"index.partial.{n}.json"))) for n in (0, 1)] == [names[:1], names[1:2]]
-    write_index(store, list(store.sizes()))
+    write_index(store, list(store.states()))
     assert len(names) == 3 + 2 and not any("partial" in name for name in Counting.store)
     assert store.read("index.npz") == whole
 

@@ -53,9 +53,9 @@ def test_scores_are_float32_under_autocast():
         rows = model.pooled(model.backbone, pairs).detach().double()
     weight = model.images.weight.detach().double().requires_grad_()
     expected = index_loss(rows, weight, images.repeat_interleave(2), model.label_smoothing, 2**20)
-    (found,) = torch.autograd.grad(losses["loss_inst"], [model.images.weight])
+    (computed,) = torch.autograd.grad(losses["loss_inst"], [model.images.weight])
     (gradient,) = torch.autograd.grad(expected, [weight])
-    assert (found - gradient).norm() < 1e-5 * gradient.norm()
+    assert (computed - gradient).norm() < 1e-5 * gradient.norm()
 
 
 def test_diet_has_a_row_for_every_image():

@@ -240,8 +240,8 @@ def test_descriptions_that_do_not_fit_are_refused_and_name_no_other_file(tmp_pat
 
 def test_pages_that_a_file_leaves_out_are_not_one_channel():
     for options in ({}, {"imagej": True}):
-        said = refusal(tiff(numbers(4, *SIZE), metadata={"axes": "CYX"}, truncate=True, **options))
-        assert "4 C, and it has 1 pages: expected as many" in said
+        message = refusal(tiff(numbers(4, *SIZE), metadata={"axes": "CYX"}, truncate=True, **options))
+        assert "4 C, and it has 1 pages: expected as many" in message
 
 
 def test_bands_have_the_names_that_gdal_gives_them():

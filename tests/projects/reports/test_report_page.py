@@ -75,10 +75,10 @@ def test_scores_of_several_data_sets_have_a_column_and_a_plot_each_whatever_thei
             scores = {f"{name}/{score}": iteration for name in names for score in ("bbox/AP", "bbox/AP-a.b")}
             file.write(json.dumps({"iteration": iteration, **scores, "grad-norm": iteration}) + "\n")
     (run / "evaluation.json").write_text(json.dumps({name: {"bbox": {"AP": 59.0, "AP-a.b": 1.0}} for name in names}))
-    (found,) = collect([run])[0]
-    (kind,) = by_kind([found])
-    assert main_scores(kind, [found]) == [f"{name}/bbox/AP" for name in names]
-    plots = {group: [title for title, *_ in drawn] for group, drawn in make_plots([(0, found)]).items()}
+    (reported,) = collect([run])[0]
+    (kind,) = by_kind([reported])
+    assert main_scores(kind, [reported]) == [f"{name}/bbox/AP" for name in names]
+    plots = {group: [title for title, *_ in drawn] for group, drawn in make_plots([(0, reported)]).items()}
     assert plots["Scores"][1:] == [f"{name}/bbox/AP" for name in names] and plots["Other numbers"] == ["grad-norm"]
 
 
@@ -86,9 +86,9 @@ def test_a_pretraining_that_is_judged_on_two_sets_has_a_column_for_each(tmp_path
     run = make_run(tmp_path / "run", config="MODEL:\n  META_ARCHITECTURE: KNNMoCo\n")
     names = ["knn_top1/folder:/own-set", "knn_top1/toy", "linear_top1/toy"]
     (run / "metrics.json").write_text(json.dumps({"iteration": 59, **dict.fromkeys(names, 31.25)}) + "\n")
-    found = collect([run])
-    (kind,) = by_kind(found[0])
-    assert main_scores(kind, found[0]) == names and "31.25 31.25 31.25" in text(page.render(*found))
+    collected = collect([run])
+    (kind,) = by_kind(collected[0])
+    assert main_scores(kind, collected[0]) == names and "31.25 31.25 31.25" in text(page.render(*collected))
 
 
 def test_a_small_loss_is_not_shown_as_0(tmp_path):

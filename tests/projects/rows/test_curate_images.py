@@ -134,10 +134,10 @@ def test_frames_that_are_all_alike_take_a_bit_of_memory_for_each_pair(monkeypatc
     monkeypatch.setattr(grouping, "BLOCK", 16)
     frames = alike_but_for([np.full((8, 8, 3), 90, np.uint8)] * 2000)
     tracemalloc.start()
-    found = grouped(frames, Rule(0.9, 16), np.arange(2000))
+    alike = grouped(frames, Rule(0.9, 16), np.arange(2000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert not found.kept.any() and not found.groups.any()
+    assert not alike.kept.any() and not alike.groups.any()
     assert peak < 2000**2 * 8  # bytes: one pair alone is two numbers of four
 
 
