@@ -143,8 +143,9 @@ check-platforms:  ## the same and make test on Debian 12, 13 and testing, with t
 detectron2-main: $(STAMP)  ## replace Detectron2 in .venv by its main branch
 	$(PIP) --no-build-isolation --no-deps --force-reinstall git+https://github.com/facebookresearch/detectron2
 
-fuzz: $(TESTED)  ## 3,000 damaged files, odd names, mutated configs each; resumes with other keys
+fuzz: $(TESTED)  ## 3,000 damaged files, odd names, mutated configs each; resumes with other keys; laws of drawn values
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m hypothesis --hypothesis-profile=drawn
 
 weight: $(TESTED)  ## what a reader has to hold: syntax nodes, branches, files that read the config, files to open
 	PYTHONPATH=. $(PYTHON) studies/benchmarks/weight.py --dynamic 2>/dev/null

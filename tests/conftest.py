@@ -23,7 +23,7 @@ from detectron2.data import DatasetCatalog
 
 # Neither how fast a machine is nor chance decides whether a test passes.
 settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("drawn", deadline=None, max_examples=1000)  # --hypothesis-profile=drawn looks further
+settings.register_profile("drawn", deadline=None, max_examples=1000)  # of make fuzz
 settings.load_profile("same")
 
 
