@@ -202,9 +202,9 @@ class LossNormalizers(HookBase):
 
 
 class TrainedStatistics(HookBase):
-    """Lets a training continue after an evaluation with its own running statistics of batch norm, which precise batch
-    norm replaces, and the main process's on all processes: a teacher labels by them, and would label otherwise where
-    it is evaluated more often. Checkpoints hold them, too.
+    """Lets a training continue after an evaluation with its own running statistics of batch norm: a teacher labels by
+    them, and would label otherwise where it is evaluated more often. An evaluation replaces them by precise ones, and
+    on every process by those of the main process. Checkpoints hold both.
 
     Must run before all that changes statistics for an evaluation.
     """
