@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 import tifffile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from projects.Pixels.levels import _places, to_levels
@@ -93,7 +93,6 @@ def as_file(values, layout):
     return data.getvalue()
 
 
-@settings(max_examples=300)
 @given(
     st.sampled_from(KINDS),
     st.sampled_from([1, 2, 5, 13, 40]),

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
@@ -70,7 +70,6 @@ def of_object(parts: list[list[dict]], number: int) -> list[dict]:
     return [each for window in parts for each in window if each["id"] == number]
 
 
-@settings(max_examples=1000)
 @given(st.integers(2, 3000), st.integers(2, 3000), seeds)
 def test_boxes_of_a_partition_are_the_whole_image_s(height, width, seed):
     rng = np.random.default_rng(seed)
@@ -91,7 +90,6 @@ def test_boxes_of_a_partition_are_the_whole_image_s(height, width, seed):
         assert (boxes >= 0).all() and (boxes <= np.tile(sides, 2)).all()
 
 
-@settings(max_examples=300)
 @given(seeds)
 def test_run_lengths_of_windows_are_the_mask_there(seed):
     rng = np.random.default_rng(seed)
@@ -122,7 +120,6 @@ def test_run_lengths_are_read_in_every_form_and_not_drawn():
         assert drawn.sum() == 10 * 30 - 5 and not drawn[:5, 10].any() and drawn[5:, 10].all()
 
 
-@settings(max_examples=300)
 @given(seeds)
 def test_outlines_of_a_partition_have_the_area_of_the_whole(seed):
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pycocotools import mask as run_lengths
 from torchvision.ops import batched_nms
@@ -139,7 +139,6 @@ def detections(draw, cut: np.ndarray) -> Found:
     )
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_the_order_of_detections_does_not_matter(data):
     cut = inside(windows(150, 200, 100, 20), 150, 200)
@@ -151,7 +150,6 @@ def test_the_order_of_detections_does_not_matter(data):
     assert [row[4] for row in objects] == sorted((row[4] for row in objects), reverse=True)
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_one_window_has_nms_alone(data):
     cut = np.array([[0, 0, 100, 100]])
@@ -161,7 +159,6 @@ def test_one_window_has_nms_alone(data):
     assert rows_of(merged(seen, cut, 100, 100, nms=0.4)) == rows_of(seen.take(kept.numpy()))
 
 
-@settings(max_examples=300)
 @given(st.data())
 def test_a_placed_mask_is_the_slice_of_the_whole(data):
     height, width = data.draw(st.tuples(st.integers(1, 12), st.integers(1, 12)))
@@ -201,7 +198,6 @@ def apart(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     return boxes[(sides <= room).all(axis=1)]
 
 
-@settings(max_examples=1000)
 @given(st.integers(16, 3000), st.integers(16, 3000), st.integers(0, 2**31))
 @example(931, 80, 3429)  # two in line: one ends near a border, beyond which the other window begins
 @example(510, 932, 167693)

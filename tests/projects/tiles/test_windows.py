@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from projects.Tiles.windows import Tiling, in_file, inside, windows
@@ -26,7 +26,6 @@ def axis_of(cut: np.ndarray, axis: int) -> list[tuple[int, int]]:
     return sorted({(window[axis], window[axis + 2]) for window in cut.tolist()})
 
 
-@settings(max_examples=1000)
 @given(SIZES, SIZES, tilings())
 def test_windows_cover_every_pixel_and_are_as_few_as_can_be(height, width, tiling):
     cut = windows(height, width, *tiling)
