@@ -50,13 +50,13 @@ SCHEDULES = {
     "detection/coco_mask_rcnn_R50_FPN": (16, 0.02, SGD, STEP, 90000, [60000, 80000], 1000),
     "detection/coco_retinanet_R50_FPN": (16, 0.01, SGD, STEP, 90000, [60000, 80000], 1000),
     "detection/voc_faster_rcnn_R50_FPN": (16, 0.02, SGD, STEP, 18000, [12000, 16000], 100),
-    "segmentation/voc_fcn_R50": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661], 0),
-    "segmentation/voc_fcn_R50_released": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661], 0),
-    "segmentation/cityscapes_fcn_R50": (16, 1e-4, ADAM, POLY, 150 * 185, [], 0),
-    "segmentation/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
-    "depth/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
-    "segmentation/nyud_multi_task_code_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
-    "depth/nyud_multi_task_code_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
+    "segmentation/voc_fcn_R50": (16, 0.003, SGD, STEP, 29762, [19841, 26455], 0),
+    "segmentation/voc_fcn_R50_released": (16, 0.003, SGD, STEP, 29762, [19841, 26455], 0),
+    "segmentation/cityscapes_fcn_R50": (16, 1e-4, ADAM, POLY, 27891, [], 0),
+    "segmentation/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 9938, [], 0),
+    "depth/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 9938, [], 0),
+    "segmentation/nyud_multi_task_code_R50": (8, 1e-4, ADAM, POLY, 9938, [], 0),
+    "depth/nyud_multi_task_code_R50": (8, 1e-4, ADAM, POLY, 9938, [], 0),
 }
 # head, dilations of its 3x3 convolutions, its outputs, crop or None, images
 DENSE = {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, TIMEOUT, TINY, run
+from trees import refused
 
 from revisit.jobs.commands import TRAIN, Job, submit_jobs
 from revisit.jobs.sbatch import BatchJob
@@ -22,7 +23,7 @@ COMMAND = "python tools/slurm.py --num-machines 2 --num-gpus 1 --device cpu --ou
 # Ports follow from the number of a job: two suites on one machine have others.
 FIRST = os.getpid() % 10_000 + 1
 # sbatch: keeps the scripts, starts each as job FIRST, FIRST + 1 ... on its nodes, in the background, and prints what
-# SLURM prints.
+# SLURM prints. squeue: knows the jobs whose numbers are in a file.
 STAND_INS = {
     "sbatch": f"""number=$(({FIRST} + $(ls $SLURM_TEST/script.* 2>/dev/null | wc -l)))
 cat > $SLURM_TEST/script.$number
@@ -31,6 +32,8 @@ SLURM_JOB_ID=$number SLURM_JOB_NODELIST=127.0.0.[1-2] setsid bash $SLURM_TEST/sc
 echo $! > $SLURM_TEST/pid
 echo "$number;here\"""",
     "scontrol": """if [ $1 = show ]; then echo 127.0.0.1; echo 127.0.0.2; else echo "$@" >> $SLURM_TEST/scontrol; fi""",
+    "squeue": """grep -x "${@: -1}" $SLURM_TEST/queued 2>/dev/null && exit
+echo "error: $(cat $SLURM_TEST/squeue_says 2>/dev/null || echo Invalid job id specified)" >&2; exit 1""",
     "srun": """while [[ $1 == --* ]]; do shift; done
 trap 'kill -USR1 $(jobs -p); wait' USR1
 for node in $(seq ${SLURM_NNODES:-2}); do SLURM_NODEID=$((node - 1)) "$@" & done
@@ -144,6 +147,23 @@ def test_a_result_that_slurm_has_made_counts_once_all_commands_have_ended_well(c
     again.touch()
     submit_jobs([job], hours=1, gpus=1, partition=None)
     assert job.done and (cluster / "later").is_file()
+
+
+def test_what_an_earlier_call_has_submitted_is_submitted_again_only_once_it_has_left_the_queue(cluster, capsys):
+    trained = Job("trained", (("-c", "pass"),), cluster / "a" / "r")
+    judged = Job("judged", (("-c", "pass"),), cluster / "b" / "r", needs=(trained,))
+    options = {"hours": 1, "gpus": 1, "partition": None}
+    submit_jobs([trained], **options)
+    (cluster / "queued").write_text(f"{FIRST}\n")
+    submit_jobs([trained, judged], **options)
+    said = f"submitted as {FIRST}: trained\nalready submitted as {FIRST}: trained\nsubmitted as {FIRST + 1}: judged\n"
+    assert capsys.readouterr().out == said
+    assert f"#SBATCH --dependency=afterok:{FIRST}\n" in (cluster / f"script.{FIRST + 1}").read_text()
+    (cluster / "queued").unlink()
+    submit_jobs([trained], **options)
+    assert capsys.readouterr().out == f"submitted as {FIRST + 2}: trained\n"
+    (cluster / "squeue_says").write_text("Unable to contact slurm controller")
+    refused(f"whether job {FIRST + 2} still waits or runs: .*Unable to contact", submit_jobs, [trained], **options)
 
 
 def test_the_signal_that_the_time_is_up_reaches_a_training_that_is_the_only_command(cluster, monkeypatch):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle, standard_error
 from projects.CompareStarts.starts import RANDOM, Start
-from projects.CompareStarts.task import Task
+from projects.CompareStarts.task import SEED, Task
 from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import Cell
 from projects.Paper.paper_tables import GivenBackbone
@@ -109,7 +109,7 @@ class Budget:
 
         Args:
             seeds: of the last two starts; the first one is that of all shorter trainings. More follow where there is
-                time and they do not tell the starts apart.
+                time, they do not tell the starts apart, and no file is of a seed alone.
             names: the starts.
 
         Raises:
@@ -124,7 +124,8 @@ class Budget:
         longest = self._longest(solver, len(names), 0)
         if not self._is_longer(longest):
             return self._verdict([self._last_of(names)])[0]
-        for seed in itertools.chain(seeds, itertools.count(max(seeds) + 1)):
+        more = () if self._has_files_of_seeds(names) else itertools.count(max(seeds) + 1)
+        for seed in itertools.chain(seeds, more):
             left = self._seeds_left(longest, len(names))
             if finals and (len(finals) >= len(seeds) or not left):
                 sentence, is_sure = self._verdict(finals, left)
@@ -132,6 +133,7 @@ class Budget:
                     return sentence
             self._go(solver, longest, seed, names, len(names))
             finals.append(self.rounds[self._begun - 1])
+        return self._verdict(finals)[0]
 
     def plan(self, seed: int) -> str:
         """What ``choose`` would do, in words."""
@@ -165,6 +167,12 @@ class Budget:
     def _timed(self) -> str:
         given = (name for name in self._names if self._starts[name].is_given)
         return next(given, RANDOM)
+
+    def _has_files_of_seeds(self, names: Sequence[str]) -> bool:
+        """Whether the labelled images, or one of these starts, are a file for each seed that was asked for."""
+        sources = [self._starts[name].source for name in names]
+        files = [source.path for source in sources if isinstance(source, GivenBackbone)]
+        return any(SEED in file for file in (*files, self._task.picked))
 
     @property
     def _spent(self) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from projects.CompareStarts.starts import PublishedWeights, Start
 from revisit.checkpoint.metrics_file import last_metric
-from revisit.checkpoint.named_weights import cache_folder
+from revisit.checkpoint.named_weights import cache_folder, is_named
 from revisit.errors import expect, translated
 from revisit.files import read_yaml
 
@@ -53,7 +53,7 @@ def _of_start(config: Path, metric: str, after: frozenset[Path]) -> float:
         return 0.0
     with translated(f"reading MODEL.WEIGHTS in {config}", content=True):
         weights = read_yaml(config)["MODEL"]["WEIGHTS"]
-    if not weights:
+    if not weights or is_named(weights):
         return 0.0
     file = Path(weights)
     return _of_file(file, metric, after) if file.is_file() else math.nan

@@ -38,14 +38,15 @@ def ours(cell: Cell, digits: int | None = None) -> str:
 
 def as_markdown(cells: list[Cell], title: str, notes: Sequence[str]) -> str:
     """A pair of columns, paper and ours, for each of the table's; notes below."""
+    columns = _columns(cells)
     headers = [""]
-    for column in _columns(cells):
+    for column in columns:
         headers += [f"{column}: paper", "ours"]
     lines = []
     for label, row in _by_row(cells).items():
         line = [label]
-        for cell in row:
-            line += [_paper(cell), ours(cell)]
+        for column in columns:
+            line += _pair(row.get(column))
         lines.append(line)
     table = markdown_table(headers, lines)
     return "\n".join([f"## {title}", "", table, "", *notes])
@@ -71,7 +72,7 @@ def as_latex(cells: list[Cell], title: str) -> str:
     head = _latex_line(["", *columns])
     body = []
     for label, row in _by_row(cells).items():
-        pairs = [f"{_paper(cell)} / {ours(cell)}" for cell in row]
+        pairs = [" / ".join(_pair(row.get(column))) for column in columns]
         body.append(_latex_line([label, *pairs]))
     places = "l" + "c" * len(columns)
     start = [f"% {title}: paper / ours", f"\\begin{{tabular}}{{{places}}}", "\\toprule", head, "\\midrule"]
@@ -107,21 +108,24 @@ def _swept_scores(cells: list[Cell], swept: str) -> dict[float, list[float]]:
     return scores
 
 
-def _by_row(cells: list[Cell]) -> dict[str, list[Cell]]:
-    rows: dict[str, list[Cell]] = {}
+def _by_row(cells: list[Cell]) -> dict[str, dict[str, Cell]]:
+    """By row and column; of some cells alone rows have other columns."""
+    rows: dict[str, dict[str, Cell]] = {}
     for cell in cells:
-        rows.setdefault(cell.row, []).append(cell)
+        rows.setdefault(cell.row, {})[cell.column] = cell
     return rows
 
 
 def _columns(cells: list[Cell]) -> list[str]:
-    """Those of the first row; all rows have the same."""
-    first, *_ = _by_row(cells).values()
-    return [cell.column for cell in first]
+    """Those of any row, each once."""
+    return list(dict.fromkeys(cell.column for cell in cells))
 
 
-def _paper(cell: Cell) -> str:
-    return NONE if cell.paper is None else str(cell.paper)
+def _pair(cell: Cell | None) -> tuple[str, str]:
+    """What the paper has for a cell, and what we have."""
+    if cell is None:
+        return NONE, NONE
+    return NONE if cell.paper is None else str(cell.paper), ours(cell)
 
 
 def _escaped(text: str) -> str:

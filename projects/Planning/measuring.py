@@ -15,7 +15,7 @@ from projects.Planning.step_cost import random_views, take
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.precision import PARTS, check_precision
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.run_length import evaluates_on_the_way
+from revisit.engine.run_length import evaluates_on_the_way, iterations_per_epoch
 from revisit.engine.train_step import TrainStep
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError, expect, translated
@@ -223,7 +223,7 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
     step, evaluation = _step_and_evaluation(cfg)
     evaluates = not nothing_to_evaluate(cfg)
     on_the_way = evaluates and evaluates_on_the_way(cfg)
-    per_epoch = images // cfg.SOLVER.IMS_PER_BATCH
+    per_epoch = iterations_per_epoch(cfg, images)
     period = _stated_period(cfg, per_epoch, free)
     if evaluates and period > 0:
         step += evaluation / period
@@ -245,16 +245,16 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
         "SOLVER.WARMUP_ITERS": min(cfg.SOLVER.WARMUP_ITERS, iterations // 10),
         "SOLVER.CHECKPOINT_PERIOD": -(-iterations // 10),
         "TEST.EVAL_PERIOD": -(-iterations // parts) if on_the_way else 0,
-        "NEIGHBORS.WARMUP_EPOCHS": min(cfg.NEIGHBORS.WARMUP_EPOCHS, iterations // per_epoch // 5),
+        "NEIGHBORS.WARMUP_EPOCHS": min(cfg.NEIGHBORS.WARMUP_EPOCHS, int(iterations // per_epoch // 5)),
     }
     return {key: values[key] for key in free}
 
 
-def _stated_period(cfg: CfgNode, per_epoch: int, free: Collection[str]) -> int:
+def _stated_period(cfg: CfgNode, per_epoch: float, free: Collection[str]) -> int:
     """Iterations between evaluations as the user has them; 0 where they are left open, -1 for a quarter of the run."""
     if "TEST.EVAL_PERIOD" in free:
         return 0
-    return cfg.TEST.EVAL_PERIOD or cfg.TEST.EVAL_EPOCHS * per_epoch
+    return cfg.TEST.EVAL_PERIOD or round(cfg.TEST.EVAL_EPOCHS * per_epoch)
 
 
 def _is_short(cfg: CfgNode, evaluation: float, free: Collection[str]) -> bool:

@@ -18,6 +18,7 @@ from revisit.data.sources.inspection import num_classes
 from revisit.engine.writers import Writers
 from revisit.errors import UserError, expect
 from revisit.keys import Architecture, with_values
+from revisit.modeling.distributed import gather_rows
 from revisit.modeling.momentum import ema_update, momentum_copy
 from revisit.modeling.own_numbers import unmoved_numbers
 
@@ -144,14 +145,20 @@ class TeacherDetector(nn.Module, Architecture):
 
     @torch.no_grad()
     def follow(self, iteration: int) -> None:
-        """After an iteration's step the teacher moves towards the student, its statistics of batch norm too."""
+        """After an iteration's step the teacher moves towards the student, its statistics of batch norm towards the
+        mean of all processes': plain BN takes them on each alone."""
         momentum = self.momentum if iteration >= self.burn_in else 0.0
         ema_update(self.teacher, self.student, momentum)
-        pairs = zip(self.teacher.modules(), self.student.modules(), strict=True)
-        for layer, of_student in pairs:
-            if isinstance(layer, BatchNorm) and layer.track_running_stats:
-                layer.running_mean.lerp_(of_student.running_mean, 1 - momentum)
-                layer.running_var.lerp_(of_student.running_var, 1 - momentum)
+        if own := _statistics(self.teacher):
+            of_students = gather_rows(torch.cat(_statistics(self.student))[None]).mean(dim=0)
+            for values, mean in zip(own, of_students.split([len(values) for values in own]), strict=True):
+                values.lerp_(mean, 1 - momentum)
+
+
+def _statistics(network: nn.Module) -> list[Tensor]:
+    """The running statistics of each batch norm, (C,) each."""
+    layers = [layer for layer in network.modules() if isinstance(layer, BatchNorm) and layer.track_running_stats]
+    return [values for layer in layers for values in (layer.running_mean, layer.running_var)]
 
 
 def thresholds_of(values: Sequence[float], count: int) -> Tensor:

@@ -18,6 +18,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import training_mapper
+from revisit.engine.run_length import iterations_per_epoch
 from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError, without_secrets
@@ -166,7 +167,7 @@ def step(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
 def length(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     """Without iterations where these are decided as the run begins."""
     solver = cfg.SOLVER
-    per_epoch = facts.images // solver.IMS_PER_BATCH
+    per_epoch = iterations_per_epoch(cfg, facts.images)
     if not solver.MAX_ITER:
         return {"iterations_per_epoch": per_epoch}
     return {

@@ -40,18 +40,23 @@ def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
     return Decision(fitting, f"{facts.images} images are fewer than a batch of {batch}", level=logging.WARNING)
 
 
-def iterations_per_epoch(cfg: CfgNode, images: int) -> int:
-    """Whole batches of so many images. Raises UserError where there is none."""
+def iterations_per_epoch(cfg: CfgNode, images: int) -> float:
+    """Batches in which so many images are seen once. Raises UserError where they fill none."""
     batch = cfg.SOLVER.IMS_PER_BATCH
     few = f"{', '.join(cfg.DATASETS.TRAIN)} has {images} images, fewer than one batch of {batch}"
     expect(images >= batch, f"{few}: lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)")
-    return images // batch
+    return _batches(cfg, images, batch)
+
+
+def _batches(cfg: CfgNode, images: int, batch: int) -> float:
+    """Whole ones in a pretraining, whose loader drops the rest of an epoch; that of a finetuning drops none."""
+    return images // batch if method_of(cfg) else images / batch
 
 
 def in_iterations(cfg: CfgNode, facts: Facts, epochs: int) -> Decision:
     """A number of epochs as iterations."""
     per_epoch = iterations_per_epoch(cfg, facts.images)
-    return Decision(epochs * per_epoch, f"{epochs} epochs of {per_epoch} iterations")
+    return Decision(round(epochs * per_epoch), f"{epochs} epochs of {round(per_epoch, 3)} iterations")
 
 
 def length(cfg: CfgNode, facts: Facts) -> Decision | None:
@@ -71,11 +76,11 @@ def _rest_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     batch, length, epochs = (facts.before.get(f"SOLVER.{key}", 0) for key in ("IMS_PER_BATCH", "MAX_ITER", "EPOCHS"))
     if not (facts.done and batch and epochs):
         return None
-    before, now = facts.images // batch, iterations_per_epoch(cfg, facts.images)
-    if before == 0 or (before == now and length == epochs * now):
+    before, now = _batches(cfg, facts.images, batch), iterations_per_epoch(cfg, facts.images)
+    if before == 0 or (before == now and length == round(epochs * now)):
         return None
     rest = max(0.0, (length - facts.done) / before + cfg.SOLVER.EPOCHS - epochs)
-    why = f"{facts.done} iterations are done, {rest:.4g} of {cfg.SOLVER.EPOCHS} epochs follow, of {now} each"
+    why = f"{facts.done} iterations are done, {rest:.4g} of {cfg.SOLVER.EPOCHS} epochs follow, of {round(now, 3)} each"
     return Decision(facts.done + round(rest * now), why)
 
 

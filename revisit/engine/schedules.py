@@ -115,8 +115,8 @@ def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
     if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
         return None
     per_epoch = iterations_per_epoch(cfg, facts.images)
-    values = tuple(epoch * per_epoch for epoch in cfg.SOLVER.STEP_EPOCHS)
-    return Decision(values, f"SOLVER.STEP_EPOCHS of {per_epoch} iterations each")
+    values = tuple(round(epoch * per_epoch) for epoch in cfg.SOLVER.STEP_EPOCHS)
+    return Decision(values, f"SOLVER.STEP_EPOCHS of {round(per_epoch, 3)} iterations each")
 
 
 def warmup(cfg: CfgNode, facts: Facts) -> Decision | None:

@@ -26,8 +26,9 @@ from revisit.engine.data_checks import decide_by_images
 from revisit.engine.merging import COMMAND_LINE, fitted, read_keys
 from revisit.engine.setup import make_config
 from revisit.errors import UserError, first_few
+from revisit.files import write_whole
 from revisit.jobs.record import Record
-from revisit.jobs.sbatch import BatchJob
+from revisit.jobs.sbatch import BatchJob, is_queued
 from revisit.jobs.with_parent import start_child
 from revisit.plugins import TRAIN, find_config, find_file
 
@@ -35,6 +36,7 @@ from detectron2.config import CfgNode
 
 RECORD = "job.json"
 AT_WORK = "job.at_work"  # from the start of the first command until the last one has ended well
+SUBMITTED = "job.slurm"  # the number of the job that SLURM was given last
 RECIPES = "recipes"
 CONFIG_FILE = "--config-file"
 LOCK_PATIENCE = 10.0  # s that a job waits for its folder while another process holds it
@@ -407,20 +409,31 @@ class _RunningJob:
 
 
 def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None) -> None:
-    """Submit those of claimed jobs that are not done to SLURM; a job starts when those that it needs have ended well.
+    """Submit those of claimed jobs that are not done to SLURM, unless they wait or run there since an earlier call; a
+    job starts when those that it needs have ended well.
 
     A training whose ``hours`` are up, and a job that is preempted, are queued again and resume from their checkpoints.
     ``jobs`` are each after those that it needs; ``gpus`` are a training's, others take one.
     """
     numbers: dict[Path, str] = {}
     for job in (job for job in jobs if not job.done):
-        trains = any(command[0] == TRAIN for command in job.commands)
-        commands = [shlex.join([sys.executable, find_file(command[0]), *command[1:]]) for command in job.commands]
-        at_work = shlex.quote(str(job.at_work))
-        # Each in a step of its own: the shell of a step would not hand on SLURM's signal to one of several commands.
-        commands = [f"touch {at_work}", *commands, f"rm -f {at_work}"]
-        after = tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers)
-        size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
-        batch = BatchJob(job.name, tuple(commands), job.log, **size, partition=partition, resumes=trains, after=after)
-        numbers[job.result] = batch.submit()
-        print(f"submitted as {numbers[job.result]}: {job.name}", flush=True)
+        submitted = job.result.parent / SUBMITTED
+        number = submitted.read_text() if submitted.is_file() else ""
+        if number and is_queued(number):
+            print(f"already submitted as {number}: {job.name}", flush=True)
+        else:
+            after = tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers)
+            number = _batch_job(job, hours, gpus, partition, after).submit()
+            write_whole(submitted, number)
+            print(f"submitted as {number}: {job.name}", flush=True)
+        numbers[job.result] = number
+
+
+def _batch_job(job: Job, hours: int, gpus: int, partition: str | None, after: tuple[str, ...]) -> BatchJob:
+    trains = any(command[0] == TRAIN for command in job.commands)
+    commands = [shlex.join([sys.executable, find_file(command[0]), *command[1:]]) for command in job.commands]
+    at_work = shlex.quote(str(job.at_work))
+    # Each in a step of its own: the shell of a step would not hand on SLURM's signal to one of several commands.
+    commands = [f"touch {at_work}", *commands, f"rm -f {at_work}"]
+    size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
+    return BatchJob(job.name, tuple(commands), job.log, **size, partition=partition, resumes=trains, after=after)

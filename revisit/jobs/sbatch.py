@@ -75,10 +75,23 @@ class BatchJob:
     def submit(self) -> str:
         """Hand the script to sbatch; returns the job's number. Raises UserError where there is none, or it refuses."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            done = subprocess.run(["sbatch", "--parsable"], input=self.script, text=True, capture_output=True)
-        except FileNotFoundError as error:
-            raise UserError("no sbatch on this machine: submit from a login node") from error
+        done = _slurm("sbatch", "--parsable", stdin=self.script)
         if done.returncode:
             raise UserError(f"sbatch refused the job: {done.stderr.strip()}")
         return done.stdout.strip().partition(";")[0]
+
+
+def is_queued(number: str) -> bool:
+    """Whether a job of this number waits or runs. Raises UserError where SLURM does not say."""
+    done = _slurm("squeue", "--noheader", "--jobs", number)
+    if done.returncode and "Invalid job id" not in done.stderr:  # one that ended long ago
+        raise UserError(f"squeue does not say whether job {number} still waits or runs: {done.stderr.strip()}")
+    return not done.returncode and bool(done.stdout.strip())
+
+
+def _slurm(*words: str, stdin: str = "") -> subprocess.CompletedProcess:
+    """A program of SLURM's, when it has ended. Raises UserError where there is none."""
+    try:
+        return subprocess.run(words, input=stdin, text=True, capture_output=True)
+    except FileNotFoundError as error:
+        raise UserError(f"no {words[0]} on this machine: submit from a login node") from error

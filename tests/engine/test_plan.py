@@ -145,6 +145,14 @@ def test_epochs_become_iterations_with_the_real_size_of_the_data_unless_iteratio
     assert (cfg.SOLVER.MAX_ITER, cfg.SOLVER.CHECKPOINT_PERIOD) == (30, 10)
 
 
+def test_epochs_of_a_finetuning_are_passes_of_its_loader_which_drops_no_image():
+    length = ("SOLVER.EPOCHS", 30, "SOLVER.STEP_EPOCHS", (9, 21), "SOLVER.CHECKPOINT_EPOCHS", 3)
+    cfg = make_config("configs/segmentation/voc_fcn_R50.yaml", ["SOLVER.IMS_PER_BATCH", 24, *length])
+    resolve_auto_values(cfg, Facts(images=40))
+    assert cfg.SOLVER.MAX_ITER == 30 * 40 / 24
+    assert (cfg.SOLVER.STEPS, cfg.SOLVER.CHECKPOINT_PERIOD) == ((15, 35), 5)
+
+
 @pytest.mark.parametrize(
     ("images", "epochs", "message"), [(1000, 0, "SOLVER.EPOCHS"), (7, 1, "7 images, fewer than one batch of 8")]
 )

@@ -125,6 +125,17 @@ def test_more_seeds_follow_while_there_is_time_and_they_do_not_agree(make_budget
     refused("other starts, seeds or minutes", make_budget(Machine(monkeypatch), names="cd").measure, 1)
 
 
+def test_no_seed_follows_of_which_there_is_no_file(task, tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, chance=10)
+    for name in ("e", "f1", "f2"):
+        (tmp_path / f"{name}.pth").write_bytes(name.encode())
+    files = {"e": "e.pth", "f": "f{seed}.pth"}
+    starts = {name: Start(GivenBackbone(f"{tmp_path}/{file}")) for name, file in files.items()}
+    budget = Budget(task, starts, 16, minutes=120, root=tmp_path / "out", run=machine, parallel=1)
+    assert "That may be chance" in chosen(budget, [1, 2], "ef")
+    assert {seed for *_, seed in machine.ran} == {1, 2}
+
+
 def test_one_seed_is_called_that_with_what_a_second_one_takes(make_budget, monkeypatch):
     sentence = chosen(make_budget(Machine(monkeypatch), minutes=9, names="cd"), [1, 2], "cd")
     assert "a second one takes 7 minutes" in sentence

@@ -222,10 +222,11 @@ def test_weights_of_others_before_a_run_cost_nothing(tmp_path, monkeypatch):
     kept.parent.mkdir(parents=True)
     kept.touch()
     (tmp_path / "backbone.pth").touch()
-    (tmp_path / "config.yaml").write_text(f"MODEL: {{WEIGHTS: '{kept}'}}\n")
     (tmp_path / "metrics.json").write_text('{"iteration": 1, "cpu_seconds": 7.0}\n')
     start = Start(GivenBackbone(f"{tmp_path}/backbone.pth"))
-    assert seconds_before(start, [1], tmp_path, "cpu_seconds") == 7
+    for weights in (kept, "imagenet:efficientnet_lite0"):
+        (tmp_path / "config.yaml").write_text(f"MODEL: {{WEIGHTS: '{weights}'}}\n")
+        assert seconds_before(start, [1], tmp_path, "cpu_seconds") == 7
 
 
 def test_a_run_whose_own_network_was_written_over_its_start_has_an_unknown_cost(tmp_path):

@@ -110,6 +110,15 @@ def test_only_takes_cells_whole_rows_and_whole_columns(tmp_path):
     assert chosen("MoCo,", ",seg_VOC") == of_both < everything
 
 
+def test_each_value_of_chosen_cells_stands_below_its_own_column(tmp_path):
+    cells = cells_of("ablation", "paper", tmp_path, "MoCo,seg_VOC", "+MC,VOC_SVM_mAP")
+    head, _, first, second = as_markdown(cells, "ablation", []).splitlines()[2:6]
+    assert head == "|  | seg_VOC: paper | ours | VOC_SVM_mAP: paper | ours |"
+    assert first.startswith("| MoCo | 66.2 | ") and first.endswith(" | – | – |")
+    assert second.startswith("| +MC | – | – | 81.3 | ")
+    assert "\n+MC & -- / -- & 81.3 / " in as_latex(cells, "ablation")
+
+
 def test_what_a_job_lacks_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     for table in ROWS:

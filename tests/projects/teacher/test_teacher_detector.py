@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from commands import launch_forks
 from small_detectors import (
     ONE_STAGE,
     SIDE,
@@ -18,12 +19,14 @@ from small_detectors import (
 from torch import Tensor, nn
 from trees import refused
 
+from projects.Teacher.teacher_detector import _statistics
 from revisit.config import add_revisit_config
 from revisit.engine.setup import make_config
 from revisit.keys import is_read
 
 from detectron2.config import get_cfg
 from detectron2.structures import BitMasks
+from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
 
 MANY = 10**5  # samples of regions: all of them
@@ -219,6 +222,23 @@ def test_the_teacher_is_the_student_in_the_burn_in_then_its_moving_average_with_
     assert names and all(torch.allclose(found[name].double(), expected[name], rtol=1e-5) for name in names)
     others = found.keys() - set(names)
     assert all(torch.equal(found[name], model.student.state_dict()[name]) for name in others if "num_b" not in name)
+
+
+def followed(momentum: float) -> list[Tensor]:
+    """Statistics of student and teacher where plain BN gave each process's student its own."""
+    model = small_teacher(*TWO_STAGES)
+    model.momentum = momentum
+    students, teachers = _statistics(model.student), _statistics(model.teacher)
+    for values in students:
+        values.fill_(1 + 2 * comm.get_rank())
+    model.follow(iteration=2)
+    return [torch.cat(students), torch.cat(teachers)]
+
+
+def test_the_teacher_of_all_processes_follows_the_mean_of_their_statistics():
+    (one, teacher), (other, same) = launch_forks(followed, 2, 0.0)
+    assert (one == 1).all() and (other == 3).all()
+    assert (teacher == 2).all() and torch.equal(teacher, same)
 
 
 def test_a_plain_detectors_tensors_start_both_and_a_checkpoint_is_a_plain_detector_with_a_student():
