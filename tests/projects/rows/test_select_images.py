@@ -75,6 +75,21 @@ def test_far_images_are_those_of_loops(rows, labels):
         chosen = [*chosen, place]
 
 
+def test_many_labels_are_compared_a_block_at_a_time_and_a_log_has_the_bars(rows, monkeypatch, capfd):
+    monkeypatch.setattr("revisit.progress.IN_A_LOG", {})
+    monkeypatch.setattr(selection, "AT_ONCE", 7)
+    labelled = NO_LABELS.copy()
+    labelled[::3] = True
+    centres = k_centre(rows, labelled, 5, seed=1).tolist()
+    chosen = [*range(0, 90, 3)]
+    for place in centres:
+        gap = [min(distance(row, rows[other]) for other in chosen) for row in rows]
+        assert gap[place] == pytest.approx(max(gap), abs=1e-6)
+        chosen.append(place)
+    bars = capfd.readouterr().err
+    assert "comparing with labelled images: 100%" in bars and "5/5 [" in bars  # blocks of 30 labels, and images
+
+
 @pytest.mark.parametrize("how", SELECTIONS)
 def test_each_way_depends_on_its_seed_alone_and_chooses_nothing_twice(rows, how):
     labelled = NO_LABELS.copy()
