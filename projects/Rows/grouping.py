@@ -84,8 +84,8 @@ class Grouped(NamedTuple):
 
 
 def pairs_of(some: Looks, others: Looks, differing: int, title: str) -> Iterator[Pairs]:
-    """Pairs of one of ``some`` and one of the ``others`` whose hashes differ in so many bits at most, ``block_of`` images
-    of ``some`` at a time."""
+    """Pairs of one of ``some`` and one of the ``others`` whose hashes differ in so many bits at most, ``block_of`` of
+    ``some`` at a time."""
     size = block_of(len(others.rows))
     for start in progress(title, "block", range(0, len(some.rows), size)):
         part = slice(start, start + size)
