@@ -150,6 +150,19 @@ def test_labelled_images_are_not_chosen(table, tmp_path):
     assert "the table lacks 1 of 1 images of --labelled" in text and "embed all images" in text
 
 
+def test_labels_that_were_drawn_into_the_file_to_label_are_not_replaced(table, tmp_path):
+    """A second round in the folder of the first one wrote an empty file over the labels that it was given."""
+    command = f"python tools/select_images.py --embeddings {tmp_path}/rows --count 4 --output {tmp_path}/out"
+    run(command, tmp_path)
+    run(command, tmp_path)  # nobody has labelled any yet
+    path = tmp_path / "out/to_label.json"
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "area": 81, "iscrowd": 0}
+    labels = json.loads(path.read_text()) | {"annotations": [box], "categories": [{"id": 1, "name": "cat"}]}
+    path.write_text(json.dumps(labels))
+    line = one_line_error(f"{command} --labelled coco:{tmp_path}/photos:{path}", tmp_path)
+    assert "to_label.json has labels, which would be replaced" in line and json.loads(path.read_text()) == labels
+
+
 def test_a_labelled_image_that_could_not_be_embedded_is_to_be_copied_again(table, tmp_path):
     (tmp_path / "photos/new.png").write_bytes(b"no image")
     (tmp_path / "labelled.txt").write_text("photos/new.png\n")
