@@ -2,6 +2,8 @@
 
 import pytest
 
+from revisit import progress as progress_module
+from revisit.jobs import processes
 from revisit.progress import progress
 
 
@@ -38,3 +40,16 @@ def test_a_terminal_has_a_bar_of_what_takes_more_than_two_seconds(clock, capsys,
     for _ in progress("thumbnails", "image", range(10)):
         clock["seconds"] += seconds
     assert ("thumbnails" in capsys.readouterr().err) is shown
+
+
+def test_a_terminal_of_several_processes_has_each_bar_once_a_minute(clock, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(progress_module, "IN_A_TERMINAL", {**progress_module.IN_A_TERMINAL})
+    _work(clock, seconds=30, parts=10)
+    alone = capsys.readouterr().err.count("discovering")
+    for name in ("kill_with_parent", "cv2.setNumThreads", "signal.signal", "torch.set_num_threads"):
+        monkeypatch.setattr(f"revisit.jobs.processes.{name}", lambda *_: None)
+    monkeypatch.setattr(processes, "_parts", [])
+    processes._begin_worker(None, 2)
+    _work(clock, seconds=30, parts=10)
+    assert alone >= 10 and capsys.readouterr().err.count("discovering") <= 6

@@ -38,7 +38,7 @@ def main() -> None:
     args = parse_args()
     from projects.Objectives.image_groups import groups_of
     from projects.Rows.image_lists import images_of, labelled_in, records_of
-    from projects.Rows.label_files import write_chosen
+    from projects.Rows.label_files import expect_unlabelled, write_chosen
     from projects.Rows.selection import SELECTIONS, without_duplicates
     from revisit.boxes.boxes import sides_of
 
@@ -53,6 +53,7 @@ def main() -> None:
     alone = " of different groups" if args.rule else ""
     expect(args.count <= rest, f"--count {args.count}: expected at most {rest}, the images without labels{alone}")
     make_folder(args.output, "--output")
+    expect_unlabelled(args.output)
     places = SELECTIONS[args.how](table.rows, labelled, args.count, args.seed)
     write_chosen(args.output, table.of(places), f"{args.count} images to label, {args.how}", class_names)
     already = f", next to {labelled.sum():,} that are labelled" if labelled.any() else ""

@@ -85,11 +85,20 @@ def _rows(accepted: Path) -> list[tuple[str, dict[str, str]]]:
 def _change(row: dict[str, str], suspects: dict[int, Suspect], labels: Labels, place: str) -> Change:
     number = row["id"] or ""
     suspect = suspects.get(int(number)) if number.isdecimal() else None
+    _expect_text(row, suspect, place)
     same = suspect is not None and all(row[column] == _text(suspect, column) for column in KEY)
     if suspect is None or not same:
         raise UserError(f"{place}: row {number!r} is none of suspects.json: expected a row of its suspects.csv")
     _check_unchanged(suspect, labels)
     return _read(suspect, row["suggestion"] or "", labels, place)
+
+
+def _expect_text(row: dict[str, str], suspect: Suspect | None, place: str) -> None:
+    """Raises UserError for what a spreadsheet has not written in UTF-8, unless it is the name of the suspect's file."""
+    texts = {column: text for column, text in row.items() if text and text.encode(errors="ignore").decode() != text}
+    odd = [text for column, text in texts.items() if text != getattr(suspect, column, "")]
+    way_out = "expected the code of suspects.csv, so save the table as CSV UTF-8"
+    expect(not odd, f"{place} has {odd[:1]}, which is no text in UTF-8: {way_out}")
 
 
 def _expect_one_each(changes: Sequence[Change], places: Sequence[str]) -> None:
@@ -136,13 +145,15 @@ def _describes(suspect: Suspect, labels: Labels) -> bool:
 def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Change:
     """What a suggestion means. Raises UserError for one that means nothing."""
     is_new = suspect.index == NOT_A_LABEL
+    problem = f"{place}: the suggestion is {suggestion!r}"
+    is_unclear = suggestion == REMOVE and not is_new and REMOVE in labels.class_names
+    expect(not is_unclear, f"{problem}, which is a class, too: give that another name, and check again")
     if suggestion in labels.class_names:
         return Change(suspect, labels.class_names.index(suggestion), suspect.box if is_new else None)
     if suggestion == REMOVE and not is_new:
         return Change(suspect, is_removed=True)
     box = _box(suggestion)
     expected = f"a class, one of {', '.join(labels.class_names[:20])}" if is_new else SUGGESTION
-    problem = f"{place}: the suggestion is {suggestion!r}"
     expect(bool(box) and not is_new, f"{problem}, expected {expected}")
     height, width = size_of(labels.records[suspect.image])
     is_inside = box[0] < width and box[1] < height and box[2] > 0 and box[3] > 0
@@ -185,6 +196,7 @@ def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, change
         of_image[entry["image_id"]].append(entry)
     read = [_as_read(record, of_image[image]) for record, image in zip(labels.records, ids, strict=True)]
     numbers = {str(category["name"]).strip(): category["id"] for category in content["categories"]}
+    removed = set()  # by id(): an entry of the user's may have any key
     looked_at = set()  # images that somebody has found an object in
     for suspect, number, box, is_removed in changes:
         if suspect.place == NOT_A_LABEL:
@@ -198,12 +210,12 @@ def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, change
             x, y, width, height = with_sides(np.array(box)).tolist()
             entry |= {"bbox": [x, y, width, height], "area": width * height}
             entry.pop("segmentation", None)  # which was the mask of another box
-        entry[REMOVE] = is_removed
+        if is_removed:
+            removed.add(id(entry))
     for image in content["images"]:
         if image["id"] in looked_at:
             image.pop(WITHOUT_LABELS, None)
-    kept = [entry for entry in content["annotations"] if not entry.pop(REMOVE, False)]
-    content["annotations"] = kept
+    content["annotations"] = [entry for entry in content["annotations"] if id(entry) not in removed]
 
 
 def _as_read(record: dict, entries: Sequence[dict]) -> list[dict]:

@@ -1,5 +1,6 @@
 """From the labels of a data set to the list of those that are suspected, and its pictures."""
 
+import os
 from argparse import Namespace
 from collections import Counter, defaultdict
 from itertools import chain
@@ -16,6 +17,7 @@ from projects.Labels.suspects import NOT_A_LABEL, Suspect, among_all, odd, order
 from projects.Labels.votes import Vote, vote
 from projects.Rows.embedders import Embedder, embedder_of
 from projects.Rows.embedding import embed, rows_of, seconds_to_embed
+from projects.Rows.image_lists import full_names
 from projects.Rows.regions import Places, boxes_of, whole_images
 from projects.Rows.row_table import TABLE, RowTable
 from projects.Tiles.tiled_names import tiling_and_name
@@ -108,6 +110,7 @@ def _look(labels: Labels, places: list[Places], args: Namespace, embedder: Embed
     folder = args.output / ROWS
     folder.mkdir(exist_ok=True)
     table = embed(places, embedder, folder, args.readers)
+    table = table._replace(files=full_names(table))  # which were relative in earlier versions
     for problem in table.about["left out"]:
         print(f"left out: {problem}")
     readable = labels.of_files(np.unique(table.files))
@@ -136,7 +139,7 @@ def _near_new(suspects: list[Suspect], table: RowTable, embedder: Embedder) -> l
         return []
     places = [_boxes_in(file, [suspects[n] for n in numbers]) for file, numbers in by_file.items()]
     numbers = list(chain.from_iterable(by_file.values()))
-    files = np.array([suspects[number].file_name for number in numbers])
+    files = np.array([os.path.abspath(suspects[number].file_name) for number in numbers])
     _, images = np.unique(np.concatenate([files, table.files]), return_inverse=True)
     near = nearest(rows_of(places, embedder), table.rows, SHOWN, without=np.split(images, [len(files)]))
     others = [np.empty(0, int)] * len(suspects)

@@ -1,5 +1,6 @@
 """What is labelled: the boxes of a data set, or its images where they have one class each."""
 
+import os
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -33,8 +34,8 @@ class Labels(NamedTuple):
 
     @property
     def files(self) -> np.ndarray:
-        """(N,) str, of the images."""
-        names = np.array([record["file_name"] for record in self.records])
+        """(N,) str, of the images, as a table of embeddings names them."""
+        names = np.array([os.path.abspath(record["file_name"]) for record in self.records])
         return names[self.images]
 
     def of_files(self, files: np.ndarray) -> "Labels":

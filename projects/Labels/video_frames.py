@@ -15,6 +15,7 @@ from projects.Predict.videos import VideoFile, problem_of_name
 from revisit.boxes.coco_files import size_of
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import ends_well, read_image
+from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.records import ask_each, fingerprint
 from revisit.errors import UserError, expect
 from revisit.files import make_folder
@@ -106,7 +107,7 @@ def _written(video: Video, folder: Path) -> list[Path]:
         expect(count > 0, " ".join(problems))
         print(*(f"warning: {problem}" for problem in problems), sep="\n", end="\n" * len(problems), flush=True)
         os.replace(unfinished, folder)
-    return sorted(folder.iterdir())
+    return sorted((path for path in folder.iterdir() if is_visible(path.name)), key=_in_order)
 
 
 def records_of(videos: Sequence[Video]) -> list[dict[str, str]]:

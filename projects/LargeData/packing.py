@@ -9,6 +9,7 @@ import re
 import tarfile
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,8 @@ def make_shards(
 
     Raises:
         SystemExit: in a process that has made its share of the shards, where another one writes their index.
-        UserError: a data set with more than classes, or a folder that has shards made otherwise.
+        UserError: a data set with more than classes, or a folder that has shards made otherwise, or in which another
+            command is at work.
     """
     others = {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name", "channel_files"}
     more = sorted(records[0].keys() & others)
@@ -65,17 +67,18 @@ def make_shards(
     what = f"images of {pixels.count} channels or of other values than 0 to 255, which JPEG cannot hold"
     expect(can_shrink, f"{what}: expected images of 8 bits, or no --short-side")
     place.make()
-    with runner.alone(place.folder):
-        check_manifest(place, records, images_per_shard, smaller, list(classes))
     count = len(range(0, len(records), images_per_shard))
     digits = max(6, len(str(count - 1)))
     names = [f"shard-{number:0{digits}d}.tar" for number in range(count)]
     make = partial(_write_parts, place, names, records, images_per_shard, smaller, pixels)
     lock = place.folder and place.folder / ".index.lock"
-    # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        runner.run(Parts("writing shards", names, place.states, make, str(place), lock, in_threads=True))
+    with runner.in_charge(place.folder / ".in_charge") if place.folder else nullcontext():
+        with runner.alone(place.folder):
+            check_manifest(place, records, images_per_shard, smaller, list(classes))
+        # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runner.run(Parts("writing shards", names, place.states, make, str(place), lock, in_threads=True))
     return names
 
 

@@ -14,12 +14,14 @@ import tarfile
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import IO, NamedTuple
 
 import fsspec
 import numpy as np
+from fsspec.implementations.local import LocalFileSystem
 
-from projects.LargeData.places import Place, State, is_shard, permitted
+from projects.LargeData.places import Folder, Place, State, is_shard, permitted
 from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
 from revisit.data.images.deep_images import deep_images
 from revisit.data.images.opening import SUFFIXES
@@ -34,6 +36,7 @@ PARTIAL = "index.partial.{}.json"  # what an interrupted call has indexed, a par
 NOTED = 1000  # tar files of a part
 MAX_SHORT_SIDE = 2**14  # px
 MOST_LINKS = 10  # from one to the next
+NEWEST = 4  # tar files that are compared with an index that was written before them
 _MAX_CLASSES = 10**6  # evaluations reserve memory for all up to the highest
 
 logger = logging.getLogger(__name__)
@@ -245,6 +248,8 @@ def load_shards(root: str) -> LabelledSet:
         filesystem.invalidate_cache()  # of an earlier listing in this process
         table = open_index(local_index(filesystem, folder), root if "://" in root else folder)
     _check_shards(filesystem, folder, table, root)
+    if isinstance(filesystem, LocalFileSystem):
+        _check_newest(Folder(Path(folder)), table)
     metadata: dict = {"short_side": table.short_side} if table.short_side else {}
     metadata |= {"thing_classes": list(table.classes)} if table.classes else {}
     return LabelledSet(Rows(table, range(len(table.file))), metadata)
@@ -264,6 +269,22 @@ def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, table: Sha
         if not is_as_indexed:
             message = f"{root}/{name} has {sizes.get(name, 'no')} bytes, and {indexed.get(name, 'no')} by {INDEX}"
             raise UserError(f"{message}: copy it again, or make the index again (tools/make_shards.py without --data)")
+
+
+def _check_newest(place: Folder, table: ShardTable) -> None:
+    """Compare the index with the newest tar files that were written after it: another class may have as many bytes."""
+    _, written = table.state
+    times = {name: int(state.version) for name, state in place.states().items()}
+    newer = sorted((name for name in times if times[name] > written), key=times.__getitem__)
+    numbers = {name: number for number, name in enumerate(table.names.tolist())}
+    for name in newer[-NEWEST:]:
+        of_shard = np.flatnonzero(table.file == numbers[name])
+        unlabelled = np.broadcast_to(NO_LABEL, len(table.file))
+        columns = [table.columns.get(field, unlabelled)[of_shard] for field in ("offset", "size", "label")]
+        is_same = np.array_equal(index_shard(place, name), np.stack(columns, axis=1))
+        way_out = "make the index again (tools/make_shards.py without --data)"
+        problem = f"{place}/{name} has changed since {INDEX} was made, and has other images or classes than that says"
+        expect(is_same, f"{problem}: {way_out}")
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout("shards", "URL", load_shards))

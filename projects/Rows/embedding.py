@@ -141,7 +141,7 @@ def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
 def _part(
     places: list[Places], network: Callable[[], Embedder], pixels: PixelFormat, readers: int, part: range
 ) -> Arrays:
-    """Rows of some of the places, and what they are of."""
+    """Rows of some of the places, and what they are of; names of files hold wherever the table is read."""
     embedder = network()
     images = _Images([places[index] for index in part], embedder.prepare, pixels)
     loader = SignalSafeLoader(images, batch_size=BATCH, num_workers=readers, collate_fn=list)
@@ -154,7 +154,7 @@ def _part(
         rows.append(embedder.rows([image.sample for image in readable]).cpu())
         for image in readable:
             boxes.append(image.sample.boxes)
-            files += [image.places.record["file_name"]] * len(image.sample.boxes)
+            files += [os.path.abspath(image.places.record["file_name"])] * len(image.sample.boxes)
             classes += image.places.classes
     return {
         "rows": torch.cat(rows).numpy(),

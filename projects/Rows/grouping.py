@@ -14,7 +14,9 @@ from projects.Rows.hashes import differing_bits
 from projects.Rows.pictures import are_same
 from revisit.progress import progress
 
-BLOCK = 512  # images that are compared with all others at a time
+BLOCK = 512  # images that are compared with all others at a time, at most
+MOST_PAIRS = 2**24  # that are compared at a time: each takes about 100 bytes where all images look alike
+AT_ONCE = 1024  # near pairs of leaks
 SHOWN = 12  # pairs on each side of the threshold
 ROUNDING = 1e-5  # of cosines
 
@@ -82,15 +84,21 @@ class Grouped(NamedTuple):
 
 
 def pairs_of(some: Looks, others: Looks, differing: int, title: str) -> Iterator[Pairs]:
-    """Pairs of one of ``some`` and one of the ``others`` whose hashes differ in so many bits at most, BLOCK images of
+    """Pairs of one of ``some`` and one of the ``others`` whose hashes differ in so many bits at most, ``block_of`` of
     ``some`` at a time."""
-    for start in progress(title, "block", range(0, len(some.rows), BLOCK)):
-        part = slice(start, start + BLOCK)
+    size = block_of(len(others.rows))
+    for start in progress(title, "block", range(0, len(some.rows), size)):
+        part = slice(start, start + size)
         bits = differing_bits(some.bits[part], others.bits)
         first, second = np.nonzero(bits <= differing)
         cosines = np.minimum(some.rows[part] @ others.rows.T, 1)
         places = np.stack([first + start, second], axis=1)
         yield Pairs(places, bits[first, second].astype(int), cosines[first, second])
+
+
+def block_of(others: int) -> int:
+    """How many images are compared with so many others at a time."""
+    return max(1, min(BLOCK, MOST_PAIRS // others))
 
 
 def grouped(looks: Looks, rule: Rule, order: np.ndarray) -> Grouped:
@@ -104,7 +112,7 @@ def grouped(looks: Looks, rule: Rule, order: np.ndarray) -> Grouped:
     ordered = looks.of(order)
     for pairs in pairs_of(ordered, ordered, rule.differing, "comparing"):
         is_near = rule.may_hold(pairs)
-        block = range(len(links), min(len(links) + BLOCK, count))
+        block = range(len(links), min(len(links) + block_of(count), count))
         links += _links_in(pairs.places[is_near], block, count)
         is_other = ~is_near & (pairs.places[:, 0] < pairs.places[:, 1])
         others = _most_similar_first(others.joined(pairs.of(is_other))).of(slice(SHOWN))
@@ -166,10 +174,13 @@ def leaks(training: Looks, test: Looks, rule: Rule) -> Leaks:
     for pairs in pairs_of(test, training, rule.differing, "comparing with test images"):
         near = _most_similar_first(pairs.of(rule.may_hold(pairs)))
         leaking = []
-        for number, (one, other) in enumerate(near.places.tolist()):
-            is_named = in_test[one] and in_training[other]
-            if not is_named and are_same(training.pictures[other], test.pictures[one]):
-                in_test[one] = in_training[other] = True
-                leaking.append(number)
+        for start in range(0, len(near.places), AT_ONCE):
+            some, others = near.places[start : start + AT_ONCE].T
+            for number in np.flatnonzero(~(in_test[some] & in_training[others])).tolist():
+                one, other = some[number], others[number]
+                is_named = in_test[one] and in_training[other]
+                if not is_named and are_same(training.pictures[other], test.pictures[one]):
+                    in_test[one] = in_training[other] = True
+                    leaking.append(start + number)
         named = named.joined(near.of(leaking))
     return Leaks(_most_similar_first(named), in_training)

@@ -13,11 +13,21 @@ from projects.Rows.thumbnails import thumbnails
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.label_studio import interface_of, task_of
 from revisit.data.sources.image_folders import write_list
-from revisit.files import write_whole
+from revisit.errors import expect
+from revisit.files import read_json, write_whole
 
+TO_LABEL = "to_label.json"
 TILE, COLUMNS = 140, 8  # px, and tiles in a row of the sheet
 MOST = 96  # images that are drawn
 ANY = "object"  # the class of boxes where images have none
+
+
+def expect_unlabelled(output: Path) -> None:
+    """Raises UserError where TO_LABEL of an earlier call has labels by now, which ``write_chosen`` would replace."""
+    path = output / TO_LABEL
+    content = read_json(path) if path.is_file() else {}
+    has_labels = not isinstance(content, dict) or bool(content.get("annotations"))
+    expect(not has_labels, f"{path} has labels, which would be replaced: give another --output, or move it")
 
 
 def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequence[str] = ()) -> None:
@@ -30,7 +40,7 @@ def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequen
         {"file_name": name, "height": height, "width": width, "objects": []}
         for name, (width, height) in zip(names, sizes, strict=True)
     ]
-    write_data_set(output / "to_label.json", images, classes=(), folder=folder_of(images))
+    write_data_set(output / TO_LABEL, images, classes=(), folder=folder_of(images))
     write_whole(output / "label_studio.json", json.dumps([task_of(name) for name in names]))
     write_whole(output / "label_studio.xml", interface_of(class_names or [ANY]))
     shown = evenly_spread(len(names), MOST)

@@ -10,9 +10,11 @@ import numpy as np
 
 from projects.Rows.k_means import k_means
 from revisit.evaluation.nearest import nearest_others
+from revisit.progress import progress
 
 NEIGHBOURS = 20  # that typicality is measured by, as in the paper
 MOST_CLUSTERS = 500  # as in the authors' code
+AT_ONCE = 64  # labelled images that all others are compared with at a time
 SMALL = 5  # images: as in the paper, whose clusters are large; of smaller ones see typical
 
 
@@ -53,9 +55,10 @@ def k_centre(rows: np.ndarray, labelled: np.ndarray, budget: int, seed: int) -> 
     1708.00489): next is what is farthest from all that is chosen or labelled; without labels the first is drawn."""
     chosen = []
     nearest = np.full(len(rows), -2.0, np.float32)  # the highest cosine with what is chosen or labelled
-    for place in np.flatnonzero(labelled):
-        nearest = np.maximum(nearest, rows @ rows[place])
-    while len(chosen) < budget:
+    places = np.flatnonzero(labelled)
+    for start in progress("comparing with labelled images", "block", range(0, len(places), AT_ONCE)):
+        nearest = np.maximum(nearest, (rows @ rows[places[start : start + AT_ONCE]].T).max(axis=1))
+    for _ in progress("choosing", "image", range(budget)):
         is_first = not chosen and not labelled.any()
         nearest[chosen] = nearest[labelled] = np.inf
         place = np.random.default_rng(seed).integers(len(rows)) if is_first else nearest.argmin()

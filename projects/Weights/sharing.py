@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import fsspec
 import huggingface_hub
 
+from revisit.checkpoint.flags import check_pair
 from revisit.errors import UserError, expect, first_line, without_secrets
 from revisit.files import is_url, make_folder, plain_name, written_whole
 
@@ -95,7 +96,7 @@ def _contact(url: str) -> Iterator[None]:
 def described(source: Path) -> dict[str, Path]:
     """By name, the files to push: those of a folder, or weights with what describes them.
 
-    Raises UserError where there are no weights, or weights about which nothing is said.
+    Raises UserError where there are no weights, or weights about which nothing is said; or what is said is of others.
     """
     if source.is_dir():
         is_run = (source / "last_checkpoint").is_file()
@@ -110,6 +111,8 @@ def described(source: Path) -> dict[str, Path]:
         silent = path.suffix in WEIGHTS and not _description(path)
         way_out = "give it one by tools/convert_to_d2.py or tools/export_weights.py"
         expect(not silent, f"{path} has no {path.stem}.yaml or {path.stem}.md next to it, nor a config: {way_out}")
+        if path.suffix in WEIGHTS:
+            check_pair(path)
     return files
 
 

@@ -65,7 +65,7 @@ def write_data_set(
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
     content = {"images": pictures, "annotations": annotations, "categories": categories}
     text = json.dumps(({"info": info} if info else {}) | content)
-    is_changed = keeps_changes and path.is_file() and path.read_text(encoding="utf-8") != text
+    is_changed = keeps_changes and path.is_file() and path.read_bytes() != text.encode()
     changed = f"{path} has been changed since it was found, such as by corrections: give another --output, or move it"
     expect(not is_changed, changed)
     write_whole(path, text)

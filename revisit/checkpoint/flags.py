@@ -108,10 +108,22 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
         ) from error
     expect_flags(flags, str(path))
+    _check_checksum(path, checksum, weights)
+    return flags, source, licence
+
+
+def check_pair(weights: Path) -> None:
+    """Raise UserError where the flag file next to weights has the checksum of others: no reader takes such a pair."""
+    path = flags_path(weights)
+    content = read_yaml(path) if path.is_file() else None
+    if isinstance(content, dict):
+        _check_checksum(path, content.get("sha256"), weights)
+
+
+def _check_checksum(path: Path, checksum: object, weights: str | Path) -> None:
     of_these = checksum is None or checksum == file_digest(local_copy(str(weights)))
     way_out = "convert them again, or remove its line sha256 if you have changed them yourself"
     expect(of_these, f"{path} is of other weights than {weights}, whose sha256 differs: {way_out}")
-    return flags, source, licence
 
 
 def expect_flags(flags: object, where: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from revisit.compat.private_names import kill_with_parent
 from revisit.errors import UserError
 from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, make_here, missing, one_command, progress_of
+from revisit.progress import share_terminal
 from revisit.threads import cores, thread_pool
 
 _parts: list[Parts] = []  # of a worker: the one that it was started for
@@ -67,9 +68,10 @@ HERE = Processes()
 
 
 def _begin_worker(parts: Parts, workers: int) -> None:
-    """First thing in a worker: the parent answers signals, and the cores are shared."""
+    """First thing in a worker: the parent answers signals, and the cores and the terminal are shared."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     kill_with_parent()
+    share_terminal()
     cv2.setNumThreads(0)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores(workers))

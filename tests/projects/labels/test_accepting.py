@@ -75,6 +75,42 @@ def test_a_table_with_semicolons_says_so_though_a_name_has_a_comma(content, tmp_
     refused("lacks id, kind, .* with commas between", accept, tmp_path / "accepted.csv", tmp_path)
 
 
+def test_a_table_that_a_spreadsheet_wrote_in_another_code_says_so(content, tmp_path):
+    text = json.dumps(content).replace("a.png", "caf\u00e9.png").replace("dog", "L\u00f6we")
+    (tmp_path / "photos/a.png").rename(tmp_path / "photos/caf\u00e9.png")
+    write(tmp_path / "boxes.json", text)
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    labels = read_labels_of(name)
+    write_suspects(tmp_path, [of_label(labels, "swapped", n, 0.9, "L\u00f6we") for n in range(2)], name)
+    header, of_name, of_suggestion = (tmp_path / "suspects.csv").read_text(encoding="utf-8").splitlines()
+    for line in (of_name, of_suggestion):
+        (tmp_path / "saved.csv").write_text(f"{header}\n{line}\n", encoding="cp1252")
+        refused("line 2 has .*, which is no text in UTF-8: .* CSV UTF-8", accept, tmp_path / "saved.csv", tmp_path)
+    assert accept(tmp_path / "suspects.csv", tmp_path)[0] == 2
+
+
+def test_a_class_that_is_called_remove_is_neither_taken_nor_removed(content, tmp_path):
+    content["categories"][1]["name"] = "remove"
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    labels = read_labels_of(name)
+    write_suspects(tmp_path, [of_label(labels, "swapped", 0, 0.9, "remove")], name)
+    refused("'remove', which is a class, too: give that another", accept, tmp_path / "suspects.csv", tmp_path)
+    write_suspects(tmp_path, [of_place(labels, 0, labels.boxes[0], 0.9, "remove")], name)  # nothing to be removed
+    _, path = accept(tmp_path / "suspects.csv", tmp_path)
+    assert json.loads(path.read_text())["annotations"][-1]["category_id"] == 5
+
+
+def test_a_users_own_key_called_remove_stays_and_removes_nothing(content, tmp_path):
+    content["annotations"][1]["remove"] = True
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    write_suspects(tmp_path, [of_label(read_labels_of(name), "swapped", 0, 0.9, "dog")], name)
+    _, path = accept(tmp_path / "suspects.csv", tmp_path)
+    own = json.loads(path.read_text())["annotations"]
+    assert len(own) == 4 and [each.get("remove") for each in own] == [None, True, None, None]
+
+
 @pytest.mark.parametrize("box", ["100 5 130 20", "10 50 30 60", "-9 5 0 20", "5 -9 20 0"])
 def test_a_box_outside_its_image_is_refused(content, tmp_path, box):
     write(tmp_path / "boxes.json", json.dumps(content))

@@ -8,6 +8,7 @@ import re
 import runpy
 import statistics
 import sys
+from argparse import Namespace
 
 import cv2
 import numpy as np
@@ -15,13 +16,16 @@ import pytest
 import torch
 from commands import ROOT, one_line_error, run
 
+from projects.Labels import checking
 from projects.Labels.detections import how_good, judged, missing, read_detections, shifted
 from projects.Labels.half_detectors import half_jobs
 from projects.Labels.labels import read_labels_of
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
-from projects.Labels.suspects import odd, ordered
+from projects.Labels.suspects import among_all, odd, of_label, of_place, ordered
 from projects.Labels.votes import TEMPERATURE, by_ridge, vote
+from projects.Rows.embedders import embedder_of
 from projects.Rows.leave_image_out import STRENGTH, votes_of
+from projects.Rows.regions import boxes_of
 from revisit.errors import UserError
 from revisit.evaluation.nearest import nearest_others
 from revisit.jobs.commands import cost_of
@@ -367,6 +371,20 @@ def test_names_are_escaped_and_masks_stay(world, weights, tmp_path):
     assert all(suspect["segmentation"] for suspect in corrected["annotations"])
     again = run(f"python tools/check_labels.py {words_of(world, weights, tmp_path)}", tmp_path)
     assert "is there already" in again  # the rows are not computed again
+
+
+def test_labels_of_relative_names_are_found_in_their_table(world, weights, tmp_path, monkeypatch):
+    monkeypatch.chdir(world)
+    data = "coco:photos:boxes.json"
+    taken = {"weights": weights, "size": 224, "stride": 8, "short_side": 128, "device": ""}
+    args = Namespace(data=data, output=tmp_path, readers=0, **taken)
+    labels, places = read_labels_of(data), boxes_of(data)
+    embedder = embedder_of(checking._options(args, "box"), labels.records)
+    looked = checking._look(labels, places, args, embedder)
+    (again,) = among_all([of_label(looked.labels, "odd", 7, 0.9, "")], labels, looked.table.files)
+    assert again.index == 7 and again.file_name == "photos/01.png"
+    (near,) = checking._near_new([of_place(labels, 3, labels.boxes[0], 0.9, "red")], looked.table, embedder)
+    assert str(world / "photos/03.png") not in looked.table.files[near].tolist()
 
 
 def words_of(world, weights, folder):

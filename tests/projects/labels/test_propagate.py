@@ -26,7 +26,7 @@ from pycocotools.coco import COCO
 from trees import blank_image, refused, touch
 
 from projects.FrozenEvaluations import davis
-from projects.Labels import propagating
+from projects.Labels import propagating, video_frames
 from projects.Labels.brush_labels import brush_runs
 from projects.Labels.given_masks import given_masks
 from projects.Labels.propagating import passes_of, propagate
@@ -334,6 +334,14 @@ def test_a_video_file_is_its_frames(film, weights, tmp_path):
     assert_same(masks_in(tmp_path / "out", "clip"), masks_in(tmp_path / "again", "clip"))
     records = get_records(f"coco:{frames[0].parent}:{tmp_path}/out/data_set.json")
     assert [record["file_name"] for record in records] == [str(frame) for frame in frames]
+
+
+def test_a_million_frames_of_a_video_file_stay_in_order_and_what_a_mac_adds_is_none(tmp_path):
+    for name in ("000000.jpg", "999999.jpg", "1000000.jpg", ".DS_Store"):
+        touch(tmp_path / "frames/clip" / name)
+    touch(tmp_path / "clip.mp4")
+    frames = video_frames._written(Video("clip", [], tmp_path / "clip.mp4"), tmp_path / "frames/clip")
+    assert [frame.name for frame in frames] == ["000000.jpg", "999999.jpg", "1000000.jpg"]
 
 
 def test_a_frame_that_links_to_another_is_a_frame(tmp_path):

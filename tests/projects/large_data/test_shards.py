@@ -26,6 +26,7 @@ from revisit.data.images.reader import UnreadableImageError, read_image, read_re
 from revisit.data.loading.loader import ResumableLoader
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.image_folders import load_class_folders
+from revisit.jobs.processes import HERE
 
 from detectron2.utils import comm
 
@@ -101,6 +102,17 @@ def test_an_interrupted_call_goes_on_and_gives_the_same_bytes(images, made, shar
         {**r, "file_name": r["file_name"].replace(str(made[0]), str(shards))} for r in load_shards(str(made[0])).records
     ]
     assert list(load_shards(str(shards)).records) == moved
+
+
+def test_of_two_commands_that_begin_in_one_folder_one_is_refused(images, tmp_path):
+    """Each found an empty folder, and both wrote shard-000000.tar and those after it."""
+    options = f"--data class_folders:{images} --output {tmp_path}/out --count 5"
+    (tmp_path / "out").mkdir()
+    with HERE.in_charge(tmp_path / "out/.in_charge"):
+        assert "another command works in" in refusal(pack, options)
+        assert not list((tmp_path / "out").glob("*.tar")) and not (tmp_path / "out/shards.json").exists()
+    pack(options)
+    assert not (tmp_path / "out/.in_charge").exists()
 
 
 def test_shards_of_other_images_are_not_added_to(images, tmp_path):
@@ -347,6 +359,21 @@ def test_damage_is_named_when_shards_are_opened(shards, damage, named):
     damage(shards)
     assert named in refusal(load_shards, str(shards))
     assert "nowhere://bucket" in refusal(load_shards, "nowhere://bucket")
+
+
+def test_an_index_that_is_older_than_a_class_of_its_shards_is_refused(shards):
+    """Of as many bytes; a copy, which is newer too, is as good as the shard."""
+    path = shards / "shard-000003.tar"
+    content = path.read_bytes()
+    write(path, content)
+    before = [record["label"] for record in load_shards(str(shards)).records]
+    with tarfile.open(path) as tar:
+        place = next(member.offset_data for member in tar if member.name.endswith(".cls"))
+    write(path, content[:place] + b"1" + content[place + 1 :])
+    assert "shard-000003.tar has changed since index.npz was made" in refusal(load_shards, str(shards))
+    pack(f"--output {shards}")
+    after = [record["label"] for record in load_shards(str(shards)).records]
+    assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
 
 
 def test_an_index_of_other_shards_is_found_out_by_the_first_image(shards):

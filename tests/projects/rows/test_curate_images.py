@@ -141,6 +141,16 @@ def test_frames_that_are_all_alike_take_a_bit_of_memory_for_each_pair(monkeypatc
     assert peak < 2000**2 * 8  # bytes: one pair alone is two numbers of four
 
 
+def test_of_images_that_are_all_alike_so_many_pairs_are_compared_at_a_time(monkeypatch):
+    monkeypatch.setattr(grouping, "MOST_PAIRS", 640)
+    frames = alike_but_for([np.full((8, 8, 3), 90, np.uint8)] * 300)
+    counts = [len(pairs.places) for pairs in grouping.pairs_of(frames, frames, 16, "comparing")]
+    assert max(counts) <= 640 and sum(counts) == 300**2
+    assert not grouped(frames, Rule(0.9, 16), np.arange(300)).kept.any()
+    leaked = leaks(frames, frames.of(slice(200)), Rule(0.9, 16))
+    assert leaked.training.all() and {*leaked.pairs.places[:, 0].tolist()} == {*range(200)}
+
+
 def test_pages_of_other_text_and_areas_of_other_colours_are_no_duplicates():
     pages = [page_of_text(seed) for seed in range(8)]
     flat = [np.full((40, 60, 3), colour, np.uint8) for colour in (255, 0, 128, (76, 0, 149), (255, 0, 0), (76, 76, 76))]

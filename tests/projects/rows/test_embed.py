@@ -245,6 +245,15 @@ def test_the_commands_write_a_table_and_a_sheet(weights, write_pictures, tmp_pat
     assert (tmp_path / "similar.png").stat().st_size > 1000
 
 
+def test_a_table_names_the_same_files_wherever_it_is_read(weights, write_pictures, tmp_path, monkeypatch):
+    """Of a query with the relative name of another folder its own row was the most similar one."""
+    pictures = write_pictures(tmp_path / "photos", 3)
+    monkeypatch.chdir(tmp_path)
+    places = whole_images("folder:photos")
+    table = embed(places, WholeImages(weights, 32, "cpu"), tmp_path)
+    assert table.files.tolist() == [*map(str, pictures)] and not places[0].record["file_name"].startswith("/")
+
+
 def test_boxes_of_predictions_are_read(weights, write_pictures, tmp_path):
     (picture,) = write_pictures(tmp_path / "photos", 1, size=(90, 120))
     images = {"images": [{"id": 1, "file_name": str(picture)}], "categories": [{"id": 1, "name": "cat"}]}

@@ -75,6 +75,21 @@ def test_far_images_are_those_of_loops(rows, labels):
         chosen = [*chosen, place]
 
 
+def test_many_labels_are_compared_a_block_at_a_time_and_a_log_has_the_bars(rows, monkeypatch, capfd):
+    monkeypatch.setattr("revisit.progress.IN_A_LOG", {})
+    monkeypatch.setattr(selection, "AT_ONCE", 7)
+    labelled = NO_LABELS.copy()
+    labelled[::3] = True
+    centres = k_centre(rows, labelled, 5, seed=1).tolist()
+    chosen = [*range(0, 90, 3)]
+    for place in centres:
+        gap = [min(distance(row, rows[other]) for other in chosen) for row in rows]
+        assert gap[place] == pytest.approx(max(gap), abs=1e-6)
+        chosen.append(place)
+    bars = capfd.readouterr().err
+    assert "comparing with labelled images: 100%" in bars and "5/5 [" in bars  # blocks of 30 labels, and images
+
+
 @pytest.mark.parametrize("how", SELECTIONS)
 def test_each_way_depends_on_its_seed_alone_and_chooses_nothing_twice(rows, how):
     labelled = NO_LABELS.copy()
@@ -133,6 +148,19 @@ def test_labelled_images_are_not_chosen(table, tmp_path):
     (tmp_path / "labelled.txt").write_text("photos/new.png\n")
     text = one_line_error(f"python tools/select_images.py {words} --count 2", tmp_path)
     assert "the table lacks 1 of 1 images of --labelled" in text and "embed all images" in text
+
+
+def test_labels_that_were_drawn_into_the_file_to_label_are_not_replaced(table, tmp_path):
+    """A second round in the folder of the first one wrote an empty file over the labels that it was given."""
+    command = f"python tools/select_images.py --embeddings {tmp_path}/rows --count 4 --output {tmp_path}/out"
+    run(command, tmp_path)
+    run(command, tmp_path)  # nobody has labelled any yet
+    path = tmp_path / "out/to_label.json"
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "area": 81, "iscrowd": 0}
+    labels = json.loads(path.read_text()) | {"annotations": [box], "categories": [{"id": 1, "name": "cat"}]}
+    path.write_text(json.dumps(labels))
+    line = one_line_error(f"{command} --labelled coco:{tmp_path}/photos:{path}", tmp_path)
+    assert "to_label.json has labels, which would be replaced" in line and json.loads(path.read_text()) == labels
 
 
 def test_a_labelled_image_that_could_not_be_embedded_is_to_be_copied_again(table, tmp_path):

@@ -1,6 +1,7 @@
 """Weights between folders and places: a small hub of this machine's own, and URLs that fsspec opens."""
 
 import base64
+import hashlib
 import json
 import os
 import threading
@@ -112,6 +113,15 @@ def test_what_is_pulled_is_what_was_pushed(source, place, folder, tmp_path):
     push(folder, url, replace=True)
     pull(url, tmp_path / "back", replace=True)
     assert contents(tmp_path / "back") == WEIGHTS | {"a.md": b"# Another\n"}
+
+
+@pytest.mark.parametrize("source", ["mine", "mine/a.safetensors"])
+def test_weights_next_to_the_flags_of_others_are_not_pushed(source, folder, tmp_path):
+    (folder / "a.yaml").write_text("source: mine\nsha256: " + "0" * 64)
+    refused("a.yaml is of other weights than .*a.safetensors", push, tmp_path / source, "memory://pairs")
+    digest = hashlib.sha256(WEIGHTS["a.safetensors"]).hexdigest()
+    (folder / "a.yaml").write_text(f"source: mine\nsha256: {digest}")
+    assert len(push(tmp_path / source, f"file://{tmp_path}/there")) == 3
 
 
 def test_on_the_hub_a_push_is_one_commit_whose_card_is_its_page(hub, folder, tmp_path):
