@@ -4,9 +4,11 @@ import json
 import re
 from pathlib import Path
 
+from projects.Weights.card_flags import line_of_flags
 from projects.Weights.resnet import in_libraries
 from revisit.checkpoint.backbone_file import check_place_next_to
 from revisit.checkpoint.convert import BackboneWeights
+from revisit.checkpoint.flags import is_folded
 from revisit.checkpoint.sources import source_layouts
 from revisit.data.images.deep_images import format_of
 from revisit.errors import expect
@@ -33,6 +35,8 @@ The backbone of a {title} for {libraries}: {count} tensors, {millions:.1f} milli
 Any other order of channels, or other pixel statistics, raises no error and costs accuracy.
 
 Licence: {licence}
+
+{flags}
 """
 _OWN_LICENCE = """\
 whoever trained the weights says it; the terms of the images may bind them too. Revisit, the code, is Apache-2.0."""
@@ -72,6 +76,7 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         "inputs": len(flags["MODEL.PIXEL_MEAN"]),
         "digest": file_digest(weights),
         "licence": _licence_in_words(backbone),
+        "flags": line_of_flags(flags | (backbone.description.FOLDED if is_folded(backbone.tensors) else {})),
         "network": card.network,
         "output": card.output,
         **card.facts,
