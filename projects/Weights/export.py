@@ -11,6 +11,7 @@ from revisit.checkpoint.convert import BackboneWeights
 from revisit.checkpoint.flags import is_folded
 from revisit.checkpoint.sources import source_layouts
 from revisit.data.images.deep_images import format_of
+from revisit.data.images.pixel_format import COLOURS
 from revisit.errors import expect
 from revisit.files import file_digest
 from revisit.modeling.backbone.description import Flags, Tensors
@@ -91,10 +92,11 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
 def _channels(flags: Flags) -> list[str]:
     """Names in the order in which the network sees them, each with the values that become 0 and 1."""
     pixels = format_of(flags, ())
-    if not pixels.channels:
+    if not (pixels.channels or pixels.ranges):
         return [str(flags["INPUT.FORMAT"])]
-    ranges = pixels.ranges or ((0, 255),) * pixels.count
-    return [f"{name} ({low:g} to {high:g})" for name, (low, high) in zip(pixels.channels, ranges, strict=True)]
+    names = pixels.channels or COLOURS
+    ranges = pixels.ranges if len(pixels.ranges) > 1 else (pixels.ranges or ((0, 255),)) * pixels.count
+    return [f"{name} ({low:g} to {high:g})" for name, (low, high) in zip(names, ranges, strict=True)]
 
 
 def _loading(weights: Path) -> dict[str, str]:

@@ -120,6 +120,14 @@ def backbone_of_flags(flags: dict, is_folded: bool) -> dict:
     return {key: value if is_folded or "running_mean" not in key else value + 0.5 for key, value in tensors.items()}
 
 
+def test_a_card_of_photographs_says_which_values_become_0_and_1(tmp_path):
+    (tmp_path / "a.pth").write_bytes(b"weights")
+    for ranges, said in (([[12.0, 3000.0]], 3 * [(12, 3000)]), ([[0.0, 9.0], [1.0, 8.0], [2.0, 7.0]],) * 2):
+        card = model_card(weights_under({"INPUT.RANGE": ranges}), tmp_path / "a.pth", "timm")
+        names = zip(("red", "green", "blue"), said, strict=True)
+        assert ", ".join(f"{name} ({low:g} to {high:g})" for name, (low, high) in names) + " in this order" in card
+
+
 @pytest.mark.parametrize("line", ['{"IMPORTS": ["os"]}', '{"MODEL.PIXEL_MEAN": }', '{"MODEL.WEIGHTS": "http://a.b/c"}'])
 def test_a_card_that_says_more_than_flags_is_refused(line, tmp_path):
     (tmp_path / "a.pth").write_bytes(b"weights")
