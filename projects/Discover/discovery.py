@@ -43,7 +43,7 @@ WHOLE = 0.1  # of a part's score where it does not come first
 WHOLE_FIRST = 0.85  # of their contrast, in the median image
 JUDGED = 30  # best parts, whose mean recurrence says so
 RECURRENT = 0.4  # it is 0.5 for cells, and 0.15 to 0.3 for photographs of many things
-RULES = 6  # what decides which objects are found: a folder of other rules is not continued
+RULES = 7  # what decides which objects are found: a folder of other rules is not continued
 LARGEST = 0.4  # of the image, a part's box where much recurs: a larger one is of the background between objects
 NEARLY_SAME = 0.7  # IoU of two candidates of which one is enough
 
@@ -201,7 +201,7 @@ def _part(
         name, (height, width) = _name(record), image.shape[:2]
         bars = bars_of(image)
         picture = bars.without(image)
-        of_image = candidates.pop(name, None) or find_candidates(features()(picture), WINDOW in record)
+        of_image = candidates.pop(name, None) or _candidates(record, picture, features)
         recurs = recurrence(of_image.descriptors, name)
         agrees = agreement(boxes_of(of_image.parts), of_image.scores, recurs)
         whole_first = references.stands_out >= WHOLE_FIRST
@@ -241,7 +241,7 @@ def _compare(
     """Descriptors of the candidates of some images, which are added to those of this process."""
     of_part = [records[number] for number in part]
     images = {
-        _name(record): find_candidates(features()(bars_of(image).without(image)), WINDOW in record)
+        _name(record): _candidates(record, bars_of(image).without(image), features)
         for record, image in _images(of_part, pixels, [])
     }
     candidates |= images
@@ -250,6 +250,14 @@ def _compare(
     every_row = np.concatenate(rows or [np.zeros((0, 0))])
     stands_out = np.array([of_image.stands_out for of_image in images.values()], np.float64)
     return {"names": as_lines(list(images)), "counts": counts, "rows": every_row, "stands_out": stands_out}
+
+
+def _candidates(record: dict, picture: np.ndarray, features: Callable[[], Features]) -> Candidates:
+    """Of a picture; none of one of a single colour, whose cells differ by what the network pads it with alone."""
+    maps = features()(picture)
+    if (picture == picture[0, 0]).all():
+        maps = [np.zeros_like(each) for each in maps]
+    return find_candidates(maps, WINDOW in record)
 
 
 def _kept(path: Path) -> References:

@@ -4,6 +4,7 @@ The scores (Perazzi et al., 2016; projects/FrozenEvaluations/propagation.md: Pro
 over sequences; the first frame, which is given, and the last one do not count.
 """
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,8 +41,8 @@ def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ..
     for name in names or read_split(split_file):
         frames_folder = root / "JPEGImages" / resolution / name
         masks_folder = root / "Annotations" / resolution / name
-        frames = sorted(frames_folder.glob("*.jpg"))
-        masks = sorted(masks_folder.glob("*.png"))
+        frames = sorted(frames_folder.glob("*.jpg"), key=in_order)
+        masks = sorted(masks_folder.glob("*.png"), key=in_order)
         few = f"{frames_folder} has {len(frames)} frames (*.jpg)"
         expect(len(frames) >= LEAST_FRAMES, f"{few}: expected {LEAST_FRAMES} or more")
         of_frames = {path.stem for path in frames}
@@ -50,6 +51,13 @@ def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ..
         expect(not lone, f"only one of {frames_folder} and {masks_folder} has {', '.join(lone)}: expected both")
         sequences.append(Sequence(name, frames, masks))
     return sequences
+
+
+def in_order(path: Path) -> tuple[list[str | int], str]:
+    """A key to sort frames, or their masks, by: the text and the numbers of their names in turn, with leading zeros or
+    without."""
+    parts = re.split(r"(\d+)", path.stem)
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)], path.stem
 
 
 def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:

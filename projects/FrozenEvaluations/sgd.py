@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -67,10 +66,7 @@ class LinearTraining:
         order = counter_rng(seed, Stream.SHUFFLE, epoch).permutation(len(self._train.records)).tolist()
 
         def random_crop(image: np.ndarray, index: int) -> np.ndarray:
-            rng = counter_rng(seed, Stream.VIEWS, epoch, index)
-            box = random_resized_crop(*image.shape[:2], (0.08, 1.0), rng)
-            view = crop_and_resize(image, box, size)
-            return cv2.flip(view, 1) if rng.random() < 0.5 else view
+            return random_view(image, size, counter_rng(seed, Stream.VIEWS, epoch, index))
 
         total = 0.0
         for logits, labels in self._outputs(self._train, random_crop, f"epoch {epoch + 1}", order):
@@ -125,6 +121,14 @@ class LinearTraining:
         kept.DATALOADER.NUM_WORKERS = 0
         images = " ".join(images_key(records) for _, records, _ in (self._train, self._test))
         return f"{kept.dump()}\nweights {self._frozen}\nimages {images}"
+
+
+def random_view(image: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """A random crop of an (H, W, C) uint8 image, (size, size, C), flipped every other time."""
+    box = random_resized_crop(*image.shape[:2], (0.08, 1.0), rng)
+    view = crop_and_resize(image, box, size)
+    # OpenCV flips up to 128 channels.
+    return np.ascontiguousarray(view[:, ::-1]) if rng.random() < 0.5 else view
 
 
 def plot_history(history: list[dict], output: Path) -> None:

@@ -1,7 +1,6 @@
 """Videos as frames in files: folders of frames as they are, and video files, whose frames are written as JPEGs."""
 
 import os
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import cv2
 
+from projects.FrozenEvaluations.davis import in_order
 from projects.Predict.file_predictions import Source, find_sources, write_image
 from projects.Predict.videos import VideoFile, problem_of_name
 from revisit.boxes.coco_files import size_of
@@ -46,7 +46,7 @@ def find_videos(places: Sequence[str], output: Path) -> list[Video]:
     videos = []
     for place, found in zip(places_of, folders.values(), strict=True):
         name = "_".join(place.relative_to(top).parts)
-        frames = sorted((source.path for source in found if not source.is_video), key=_in_order)
+        frames = sorted((source.path for source in found if not source.is_video), key=in_order)
         videos.append(Video(name, frames, found[0].path if found[0].is_video else None))
     names = [video.name for video in videos]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -57,12 +57,6 @@ def find_videos(places: Sequence[str], output: Path) -> list[Video]:
 def _name_in_folder(file: Path) -> str:
     """What tells frames apart: one that links to another, as where nothing has moved, is a frame, too."""
     return os.path.join(os.path.realpath(file.parent), file.name)
-
-
-def _in_order(path: Path) -> list[str | int]:
-    """A key to sort by: text and numbers in turn."""
-    parts = re.split(r"(\d+)", path.name)
-    return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def with_frames(video: Video, output: Path) -> Video:
@@ -107,7 +101,7 @@ def _written(video: Video, folder: Path) -> list[Path]:
         expect(count > 0, " ".join(problems))
         print(*(f"warning: {problem}" for problem in problems), sep="\n", end="\n" * len(problems), flush=True)
         os.replace(unfinished, folder)
-    return sorted((path for path in folder.iterdir() if is_visible(path.name)), key=_in_order)
+    return sorted((path for path in folder.iterdir() if is_visible(path.name)), key=in_order)
 
 
 def records_of(videos: Sequence[Video]) -> list[dict[str, str]]:

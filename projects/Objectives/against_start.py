@@ -134,6 +134,7 @@ class AgainstStart(HookBase):
         model = unwrap(self.trainer.model)
         model.give_back_start()
         self.trainer.results = self.trainer.test(self.trainer.cfg, model, self.trainer.evaluators)
+        self.trainer.storage.put_scalars(smoothing_hint=False, **self.trainer.results)  # the last are the result's
         self._line += f". {FINAL}.pth is the start, given back; what was trained is {TRAINED}.pth"
 
 

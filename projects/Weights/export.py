@@ -4,11 +4,14 @@ import json
 import re
 from pathlib import Path
 
+from projects.Weights.card_flags import line_of_flags
 from projects.Weights.resnet import in_libraries
 from revisit.checkpoint.backbone_file import check_place_next_to
 from revisit.checkpoint.convert import BackboneWeights
+from revisit.checkpoint.flags import is_folded
 from revisit.checkpoint.sources import source_layouts
 from revisit.data.images.deep_images import format_of
+from revisit.data.images.pixel_format import COLOURS
 from revisit.errors import expect
 from revisit.files import file_digest
 from revisit.modeling.backbone.description import Flags, Tensors
@@ -33,6 +36,8 @@ The backbone of a {title} for {libraries}: {count} tensors, {millions:.1f} milli
 Any other order of channels, or other pixel statistics, raises no error and costs accuracy.
 
 Licence: {licence}
+
+{flags}
 """
 _OWN_LICENCE = """\
 whoever trained the weights says it; the terms of the images may bind them too. Revisit, the code, is Apache-2.0."""
@@ -72,6 +77,7 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         "inputs": len(flags["MODEL.PIXEL_MEAN"]),
         "digest": file_digest(weights),
         "licence": _licence_in_words(backbone),
+        "flags": line_of_flags(flags | (backbone.description.FOLDED if is_folded(backbone.tensors) else {})),
         "network": card.network,
         "output": card.output,
         **card.facts,
@@ -86,10 +92,11 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
 def _channels(flags: Flags) -> list[str]:
     """Names in the order in which the network sees them, each with the values that become 0 and 1."""
     pixels = format_of(flags, ())
-    if not pixels.channels:
+    if not (pixels.channels or pixels.ranges):
         return [str(flags["INPUT.FORMAT"])]
-    ranges = pixels.ranges or ((0, 255),) * pixels.count
-    return [f"{name} ({low:g} to {high:g})" for name, (low, high) in zip(pixels.channels, ranges, strict=True)]
+    names = pixels.channels or COLOURS
+    ranges = pixels.ranges if len(pixels.ranges) > 1 else (pixels.ranges or ((0, 255),)) * pixels.count
+    return [f"{name} ({low:g} to {high:g})" for name, (low, high) in zip(names, ranges, strict=True)]
 
 
 def _loading(weights: Path) -> dict[str, str]:

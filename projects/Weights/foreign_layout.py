@@ -11,7 +11,7 @@ from typing import NamedTuple
 from projects.Weights.choosing import FEWEST, average_or_weights, kinds, named_tensors, with_tensors
 from projects.Weights.foreign_names import in_library_names
 from projects.Weights.resnet import library_families
-from revisit.checkpoint.flags import IMAGENET, stated_for
+from revisit.checkpoint.flags import IMAGENET, is_folded, stated_for
 from revisit.checkpoint.reading import clipped, tensors_of, unwrapped
 from revisit.checkpoint.source_layout import FoundBackbone, SourceLayout, contents_of
 from revisit.errors import UserError, expect
@@ -66,7 +66,8 @@ class ForeignLayout(SourceLayout):
             notes.append(f"the backbone lies under {prefix}; left out: {kinds(left)}")
         elif left:
             notes.append(f"left out: {kinds(left)}")
-        stated = stated_for(description, stated)
+        is_frozen = is_folded(backbone) and description.FOLDED.items() <= stated.items()
+        stated = stated_for(description, stated) | (description.FOLDED if is_frozen else {})
         pixels, whose = self._pixels(description, stated)
         flags = {**pixels, **stated, **description.flags_of_tensors(backbone, stated)}
         notes.append(f"pixel statistics: {whose}")
@@ -103,7 +104,7 @@ class ForeignLayout(SourceLayout):
     def _pixels(self, description: BackboneDescription, stated: Flags) -> tuple[Flags, str]:
         """Pixel statistics that the weights expect, and in words whose they are."""
         if "MODEL.PIXEL_MEAN" in stated:
-            return IMAGENET, "as stated by --timm's tag, config.json or --config"
+            return IMAGENET, "as stated by --timm's tag, a model card, config.json or --config"
         pixels, name = self.default_pixels(description, stated)
         if name:
             return {**IMAGENET, **pixels}, f"those of {name}, timm's default; of others give --timm the tag"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from projects.Weights.card_flags import flags_on_card
 from revisit.errors import UserError, did_you_mean, expect, first_line
 from revisit.files import read_json
 from revisit.modeling.backbone.description import Flags
@@ -26,17 +27,20 @@ patch_drop_rate pos_drop_rate proj_drop_rate strict_img_size
 
 def stated_flags(path: Path, names: Collection[str], network: str = "") -> Flags:
     """What is stated of the weights in a file, whose tensors have these names: by ``network``, timm's name that the
-    user gave, and by timm's ``config.json`` in its folder, if that is of the same network.
+    user gave, and by the model card of an export, or timm's ``config.json`` in its folder, of the same network.
 
     Tensors of a ResNet are Detectron2's, unless either names a network of other layers. Raises UserError where the
     file's own name does.
     """
     is_resnet = any(name.endswith(_CONV_OF_RESNET) for name in names)
-    on_hub = {} if is_resnet and _CONV_OF_RESNET not in names else flags_on_hub(path)
+    on_card = flags_on_card(path)
+    on_hub = on_card or ({} if is_resnet and _CONV_OF_RESNET not in names else flags_on_hub(path))
     if network:
         named = flags_of_name(network)
         is_same = on_hub.get("MODEL.TIMM.NAME") == named["MODEL.TIMM.NAME"]
         return on_hub | named if is_same else named
+    if on_card:
+        return on_card
     return _flags_of_resnet(path, names, on_hub) if is_resnet else on_hub
 
 

@@ -350,6 +350,21 @@ def test_an_interrupted_comparison_continues_with_the_same_bytes(planted, write_
     assert files[0].read_bytes() == files[1].read_bytes() and os.listdir(outputs[0]) == [REFERENCE]
 
 
+def test_a_picture_of_one_colour_has_no_object_whatever_its_border_does_to_features(planted, tmp_path):
+    framed = np.full((60, 60, 3), (0, 90, 0), np.uint8)
+    framed[:9] = framed[-9:] = 0  # bars are no part of a picture
+    spotted = framed.copy()
+    spotted[30, 30] = 255
+    plain, icon = np.full((40, 50, 3), 255, np.uint8), np.full((1, 1, 3), 7, np.uint8)
+    records = []
+    for name, image in {"spotted": spotted, "framed": framed, "plain": plain, "icon": icon}.items():
+        records.append({"file_name": str(tmp_path / f"{name}.png")})
+        cv2.imwrite(records[-1]["file_name"], image)
+    spots, *others = discover(records, PHOTOGRAPHS, lambda: lambda image: [planted], tmp_path, 5)
+    assert len(spots["objects"]) == 5
+    assert [(image["objects"], image["stands_out"]) for image in others] == [([], 0.0)] * 3
+
+
 def test_what_is_found_is_scored_where_images_have_boxes(weights, write_pictures, tmp_path):
     (path,) = write_pictures(tmp_path / "photos", 1, size=(90, 120))
     drawn = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2], "iscrowd": 0}  # smaller than any part

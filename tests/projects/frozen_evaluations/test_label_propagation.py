@@ -118,6 +118,18 @@ def test_masks_of_one_object_may_be_white(videos):
     assert set(np.unique(white)) == {0, 1} and VOID not in coloured
 
 
+def test_frames_are_in_the_order_of_their_numbers_with_their_masks(tmp_path):
+    stems = ["1", "2", "02", "3b", "3b1", "10"]
+    for folder, suffix in (("JPEGImages", ".jpg"), ("Annotations", ".png")):
+        place = tmp_path / folder / "480p/own"
+        place.mkdir(parents=True)
+        for stem in sorted(stems):
+            (place / f"{stem}{suffix}").touch()
+    (sequence,) = davis.find_sequences(tmp_path, "480p", "val", ("own",))
+    expected = ["1", "02", "2", "3b", "3b1", "10"]
+    assert [path.stem for path in sequence.frames] == [path.stem for path in sequence.masks] == expected
+
+
 def boundary_by_definition(mask):
     """A set of pixels, each compared with its neighbours inside the image, one by one."""
     found = set()

@@ -15,7 +15,7 @@ from trees import pack, refused
 
 from projects.FrozenEvaluations import linear as linear
 from projects.FrozenEvaluations.labelled_sets import LabelledSet, check_classes, transform_of
-from projects.FrozenEvaluations.sgd import LinearTraining
+from projects.FrozenEvaluations.sgd import LinearTraining, random_view
 from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import read_record
 from revisit.data.sources.catalog import get_records
@@ -224,6 +224,17 @@ def train_layer():
         return LinearTraining(cfg, Network.of_config(cfg), data, data)
 
     return make
+
+
+@pytest.mark.parametrize("count", [3, 200])
+def test_random_views_have_every_channel_as_if_it_were_alone(count):
+    image = np.random.default_rng(0).integers(0, 256, (20, 30, count), np.uint8)
+    for seed in range(4):  # some of which flip
+        view, *alone = (
+            random_view(np.ascontiguousarray(part), 16, np.random.default_rng(seed))
+            for part in (image, *np.split(image, count, axis=2))
+        )
+        assert view.flags["C_CONTIGUOUS"] and np.array_equal(view, np.concatenate(alone, axis=2))
 
 
 def test_sgd_resumes_where_it_was_stopped(train_layer, tmp_path):

@@ -16,9 +16,10 @@ from PIL import Image
 from runs import assert_same
 from trees import refused
 
+from projects.Weights.card_flags import flags_on_card
 from projects.Weights.export import as_card_says, check_place_of_card, library_tensors, model_card
 from revisit.checkpoint.backbone_file import load_backbone, write_tensors
-from revisit.checkpoint.convert import BackboneWeights, convert
+from revisit.checkpoint.convert import BackboneWeights, convert, stated_flags
 from revisit.checkpoint.flags import flags_path, flags_to_config
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.checkpoint.sources import source_layouts
@@ -82,6 +83,57 @@ def test_origin_and_licence_come_back_by_the_card_of_the_very_weights(origin, li
     assert (found.origin, found.licence) == (origin or "torchvision: a.pth", licence)
     file.write_bytes(b"others")
     assert as_card_says(weights_under({}, origin="torchvision: a.pth"), file).origin == "torchvision: a.pth"
+
+
+PIXELS = {"MODEL.PIXEL_MEAN": [90.0, 80.0, 70.0], "MODEL.PIXEL_STD": [50.0, 40.0, 30.5]}
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        PIXELS,
+        {**PIXELS, "INPUT.BIT_DEPTH": 12},
+        {**PIXELS, "INPUT.RANGE": [[0.0, 3000.0], [0.0, 4000.125], [-5.0, 5.0]]},
+        {**PIXELS, "INPUT.CHANNELS": ["nir", "a --> b", "red"], "INPUT.RANGE": [[0.0, 3000.0]] * 3},
+    ],
+)
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_flags_come_back_by_the_card_of_the_very_weights(pixels, is_folded, tmp_path):
+    flags = {**RESNET18_FLAGS, **pixels}
+    tensors = backbone_of_flags(flags, is_folded)
+    backbone = BackboneWeights(tensors, flags, ResNetDescription(), "revisit: a.pth")
+    file = tmp_path / "a.pth"
+    write_tensors(library_tensors(backbone, "timm"), file)
+    card = file.with_suffix(".md")
+    card.write_text(model_card(backbone, file, "timm"))
+    checkpoint = read_checkpoint(file)
+    back = convert(checkpoint, stated=stated_flags(file, checkpoint))
+    assert back.flags == flags | (ResNetDescription.FOLDED if is_folded else {})
+    assert_same(back.tensors, tensors)
+    assert load_backbone(file).flags == flags
+    card.write_text(card.read_text().replace(hashlib.sha256(file.read_bytes()).hexdigest(), 64 * "0"))
+    assert load_backbone(file).flags == RESNET18_FLAGS
+
+
+def backbone_of_flags(flags: dict, is_folded: bool) -> dict:
+    tensors = ResNetDescription().build(flags_to_config(flags)).state_dict()
+    return {key: value if is_folded or "running_mean" not in key else value + 0.5 for key, value in tensors.items()}
+
+
+def test_a_card_of_photographs_says_which_values_become_0_and_1(tmp_path):
+    (tmp_path / "a.pth").write_bytes(b"weights")
+    for ranges, said in (([[12.0, 3000.0]], 3 * [(12, 3000)]), ([[0.0, 9.0], [1.0, 8.0], [2.0, 7.0]],) * 2):
+        card = model_card(weights_under({"INPUT.RANGE": ranges}), tmp_path / "a.pth", "timm")
+        names = zip(("red", "green", "blue"), said, strict=True)
+        assert ", ".join(f"{name} ({low:g} to {high:g})" for name, (low, high) in names) + " in this order" in card
+
+
+@pytest.mark.parametrize("line", ['{"IMPORTS": ["os"]}', '{"MODEL.PIXEL_MEAN": }', '{"MODEL.WEIGHTS": "http://a.b/c"}'])
+def test_a_card_that_says_more_than_flags_is_refused(line, tmp_path):
+    (tmp_path / "a.pth").write_bytes(b"weights")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    (tmp_path / "a.md").write_text(f"{digest}\n<!-- flags {line} -->\n")
+    refused(r"a\.md", flags_on_card, tmp_path / "a.pth")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

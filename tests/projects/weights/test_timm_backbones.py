@@ -139,7 +139,10 @@ def test_export_then_conversion_is_the_identity_and_the_snippet_computes_the_fea
     assert back.flags == weights.flags
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    (code,) = re.findall(r"```python\n(.*?)```", model_card(weights, exported, "timm"), re.DOTALL)
+    card = model_card(weights, exported, "timm")
+    exported.with_suffix(".md").write_text(card)
+    assert load_backbone(exported).flags == weights.flags  # which nobody names
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     exec(code, names)
     expected = next(iter(backbone(names["images"]).values())).mean((2, 3))
     assert is_close(names["features"], expected)
