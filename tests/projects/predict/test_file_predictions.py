@@ -266,6 +266,13 @@ def test_objects_score_what_the_command_asks_for(recipe, heads, given, typed, ex
     assert cfg.MODEL[heads].SCORE_THRESH_TEST == expected
 
 
+@pytest.mark.parametrize(("given", "count"), [(0.2, 1), (None, 0)])
+def test_a_score_threshold_of_a_network_without_objects_is_said_to_change_nothing(given, count, caplog):
+    set_score_threshold(make_config("configs/toy/depth.yaml", []), Namespace(score_threshold=given, opts=[]))
+    assert [message for message in caplog.messages if "DepthEstimator finds no objects" in message] == caplog.messages
+    assert len(caplog.messages) == count
+
+
 def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     command = f"python tools/predict.py --weights {weights_of('detection', tmp_path)} --output {tmp_path}/x"
     assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)
