@@ -12,7 +12,7 @@ import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Pictures.tiles import fit
-from projects.Predict.prediction_files import ALL, write_images, write_objects
+from projects.Predict.prediction_files import ALL, expect_no_corrections, write_images, write_objects
 from projects.Predict.predictions import Predictor
 from projects.Predict.videos import VIDEOS, VideoFile, problem_of_name
 from revisit.boxes.boxes import Boxes
@@ -174,10 +174,11 @@ class FilePredictor:
         removed before. An interrupted call continues, with the same settings.
 
         Raises SystemExit in a process that has made its share, where another one writes the JSON files, and UserError
-        for a folder of another command.
+        for a folder of another command, or one with corrections.
         """
         other = f"--output {self.output} is the folder of another command, which settings.json is of"
         expect(not (self.output / "settings.json").is_file(), f"{other}: expected one of its own")
+        expect_no_corrections(self.output)
         parts = self.output / "parts"
         own_folder(parts)
         files = [{"file_name": str(source.path)} for source in sources]

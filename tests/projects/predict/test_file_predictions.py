@@ -7,6 +7,7 @@ import shutil
 from argparse import Namespace
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote_to_bytes
 from xml.etree import ElementTree
 
@@ -17,11 +18,12 @@ from checkpoints import finetuned_checkpoint as weights_of
 from commands import one_line_error, run
 from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
-from trees import refused
+from trees import refusal, refused
 
 from projects.Pictures.prediction_sheet import draw_objects
 from projects.Predict import amounts, file_predictions
 from projects.Predict.file_predictions import FilePredictor, find_sources
+from projects.Predict.prediction_files import expect_no_corrections, write_images, write_objects
 from projects.Predict.predictions import finetuned_config, set_score_threshold
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
@@ -278,6 +280,26 @@ def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)
     expected = f"{tmp_path}/nowhere.png not found: expected an image, a video or a folder"
     assert expected in one_line_error(f"{command} {tmp_path}/nowhere.png", tmp_path)
+
+
+@pytest.mark.parametrize("part", ["annotations", "categories", "images"])
+def test_corrections_are_not_replaced(part, tmp_path):
+    box = {"image_id": 1, "category_id": 1, "bbox": [0.1, 2.0, 3.3, 4.0], "score": 0.7}
+    image = {"height": 9, "width": 12, "objects": [box, box]}
+    found = [{**image, "id": number, "file_name": f"{tmp_path}/{number}.png"} for number in (1, 2)]
+    found[1]["objects"] = [{**box, "image_id": 2}]
+    write_objects(tmp_path, found, ["a"], 1, "weights")
+    write_images(tmp_path, found, ["a"])
+    expect_no_corrections(tmp_path)
+    path = tmp_path / "data_set.json"
+    content = json.loads(path.read_text())
+    if part == "categories":
+        content[part][0]["name"] = "corrected"
+    else:
+        del content[part][0]
+    path.write_text(json.dumps(content))
+    message = refusal(FilePredictor.run, SimpleNamespace(output=tmp_path), [])
+    assert f"{path} has been changed since it was found" in message
 
 
 def test_pictures_of_an_earlier_call_are_named(inputs, tmp_path):
