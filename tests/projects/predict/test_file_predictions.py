@@ -25,6 +25,7 @@ from projects.Predict import amounts, file_predictions
 from projects.Predict.file_predictions import FilePredictor, find_sources
 from projects.Predict.prediction_files import expect_no_corrections, write_images, write_objects
 from projects.Predict.predictions import finetuned_config, set_score_threshold
+from projects.Predict.videos import VideoFile
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 from revisit.jobs import parts
@@ -280,6 +281,17 @@ def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)
     expected = f"{tmp_path}/nowhere.png not found: expected an image, a video or a folder"
     assert expected in one_line_error(f"{command} {tmp_path}/nowhere.png", tmp_path)
+
+
+@pytest.mark.parametrize(("rate", "written"), [(25, 25), (119.8413, 119.84), (239.7613, 239.76)])
+def test_videos_of_any_rate_can_be_written_again(rate, written, tmp_path):
+    frame = np.zeros((64, 64, 3), np.uint8)
+    film = cv2.VideoWriter(str(tmp_path / "a.avi"), cv2.VideoWriter_fourcc(*"MJPG"), rate, (64, 64))
+    film.write(frame)
+    film.release()
+    video = VideoFile(tmp_path / "a.avi")
+    assert video.rate == written and len(list(video)) == 1
+    assert cv2.VideoWriter(str(tmp_path / "b.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), video.rate, (64, 64)).isOpened()
 
 
 @pytest.mark.parametrize("part", ["annotations", "categories", "images"])
