@@ -80,8 +80,9 @@ def find_sources(
 
 
 def _name_of(short: Path) -> str:
-    """Of what is written of a file, unless another one has it."""
-    return "_".join(short.with_suffix("").parts)
+    """Of what is written of a file, unless another one has it. Some DICOM files are called by numbers with dots."""
+    is_number = short.suffix[1:].isdecimal()
+    return "_".join((short if is_number else short.with_suffix("")).parts)
 
 
 def _is_video(file: Path) -> bool:

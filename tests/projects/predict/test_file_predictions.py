@@ -294,6 +294,13 @@ def test_videos_of_any_rate_can_be_written_again(rate, written, tmp_path):
     assert cv2.VideoWriter(str(tmp_path / "b.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), video.rate, (64, 64)).isOpened()
 
 
+def test_numbers_at_the_ends_of_names_are_no_suffixes(tmp_path):
+    names = [f"1.2.840.{number}" for number in range(3)]
+    for name in names:
+        (tmp_path / name).write_bytes(bytes(128) + b"DICM")
+    assert [source.name for source in find_sources([tmp_path], tmp_path.parent / "x")] == names
+
+
 @pytest.mark.parametrize("part", ["annotations", "categories", "images"])
 def test_corrections_are_not_replaced(part, tmp_path):
     box = {"image_id": 1, "category_id": 1, "bbox": [0.1, 2.0, 3.3, 4.0], "score": 0.7}
