@@ -41,6 +41,7 @@ from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
 PART = 16  # files
+LONGEST = 180  # bytes of a name, which gets suffixes: disks hold 255
 _FRAME = re.compile("(.*)_[0-9]{6,}", re.DOTALL)  # how maps of a video's frames are named
 MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
 
@@ -80,9 +81,13 @@ def find_sources(
 
 
 def _name_of(short: Path) -> str:
-    """Of what is written of a file, unless another one has it. Some DICOM files are called by numbers with dots."""
+    """Of what is written of a file, unless another one has it: of a long one its end. Some DICOM files are called by
+    numbers with dots."""
     is_number = short.suffix[1:].isdecimal()
-    return "_".join((short if is_number else short.with_suffix("")).parts)
+    name = "_".join((short if is_number else short.with_suffix("")).parts)
+    while len(os.fsencode(name)) > LONGEST:
+        name = name[1:]
+    return name
 
 
 def _is_video(file: Path) -> bool:

@@ -18,7 +18,7 @@ from checkpoints import finetuned_checkpoint as weights_of
 from commands import one_line_error, run
 from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
-from trees import refusal, refused
+from trees import refusal, refused, touch
 
 from projects.Pictures.prediction_sheet import draw_objects
 from projects.Predict import amounts, file_predictions
@@ -299,6 +299,13 @@ def test_numbers_at_the_ends_of_names_are_no_suffixes(tmp_path):
     for name in names:
         (tmp_path / name).write_bytes(bytes(128) + b"DICM")
     assert [source.name for source in find_sources([tmp_path], tmp_path.parent / "x")] == names
+
+
+def test_names_of_deep_folders_are_cut_to_what_a_disk_holds(tmp_path):
+    folder = tmp_path.joinpath(*["ä" * 60] * 3)
+    touch(folder / "1.png", folder / "2.png")
+    names = [source.name for source in find_sources([tmp_path], tmp_path.parent / "x")]
+    assert [name[-3:] for name in names] == ["ä_1", "ä_2"] and all(len(os.fsencode(name)) <= 180 for name in names)
 
 
 @pytest.mark.parametrize("part", ["annotations", "categories", "images"])
