@@ -7,13 +7,12 @@ from typing import Any
 
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.label_studio import interface_of, task_with_boxes
-from revisit.boxes.predictions_file import IMAGES, RESULTS
-from revisit.errors import UserError, expect
-from revisit.files import read_json, write_whole
+from revisit.boxes.predictions_file import IMAGES, RESULTS, is_of_results
+from revisit.errors import expect
+from revisit.files import write_whole
 
 DATA_SET, TASKS, INTERFACE = "data_set.json", "label_studio.json", "label_studio.xml"
 ALL = (RESULTS, IMAGES, DATA_SET, TASKS, INTERFACE)
-_COMPUTED = ("id", "area", "iscrowd")  # of an annotation, which a result does not have
 
 
 def write_images(output: Path, images: Sequence[dict[str, Any]], class_names: Sequence[str]) -> None:
@@ -50,22 +49,6 @@ def write_objects(
 
 def expect_no_corrections(output: Path) -> None:
     """Raise UserError where data_set.json is not of the results next to it, because somebody has changed it."""
-    files = [output / name for name in (DATA_SET, RESULTS, IMAGES)]
-    if all(file.is_file() for file in files):
-        changed = f"{files[0]} has been changed since it was found, such as by corrections"
-        expect(_is_of_results(*files), f"{changed}: give another --output, or move it")
-
-
-def _is_of_results(data_set: Path, results: Path, about: Path) -> bool:
-    try:
-        found, images = read_json(data_set), read_json(about)
-        numbers = [image["id"] for image in found["images"]]
-        of_files = [box for box in read_json(results) if box["image_id"] <= len(numbers)]  # frames of videos come later
-        is_whole = numbers == [*range(1, len(numbers) + 1)] and found["categories"] == images["categories"]
-        return is_whole and _compared(found["annotations"]) == _compared(of_files)
-    except (UserError, KeyError, TypeError):  # no COCO data set of ours
-        return False
-
-
-def _compared(boxes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: box[key] for key in box if key not in _COMPUTED} for box in boxes]
+    if all((output / name).is_file() for name in (DATA_SET, RESULTS, IMAGES)):
+        changed = f"{output / DATA_SET} has been changed since it was found, such as by corrections"
+        expect(is_of_results(output / DATA_SET), f"{changed}: give another --output, or move it")
