@@ -116,8 +116,11 @@ def finetune(
 
 
 @renamed(images="data")
-def predict(weights: str | Path, data: Images, output: str | Path, *, score_threshold: float = 0.5) -> list[Prediction]:
-    """Find objects by a finetuned detector, whose checkpoint says which network it is.
+def predict(
+    weights: str | Path, data: Images, output: str | Path, *, score_threshold: float | None = None
+) -> list[Prediction]:
+    """Find objects that score at least ``score_threshold``, else 0.5, by a finetuned detector, whose checkpoint says
+    which network it is.
 
     ``output`` gets a picture of every image, and predictions.json in COCO's format; of a segmenter or a depth network
     it gets their maps, and the list is empty.
@@ -128,7 +131,8 @@ def predict(weights: str | Path, data: Images, output: str | Path, *, score_thre
     """
     files = [data] if isinstance(data, str | Path) else data
     options = {"weights": weights, "output": output, "score-threshold": score_threshold}
-    _command("predict", *(f"--{name}={value}" for name, value in options.items()), "--", *map(str, files))
+    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    _command("predict", *words, "--", *map(str, files))
     path = Path(output) / RESULTS
     if not path.is_file():
         return []

@@ -26,16 +26,20 @@ def main() -> None:
     add(parser, "data", nargs="+", default=[], type=str, help="images with objects: files, folders, data sets")
     add(parser, "opts")
     args = parse(parser)
+    from projects.Pixels.channel_files import files_of_others
     from projects.Predict import model_export
     from projects.Predict.file_predictions import find_sources
     from projects.Predict.predictions import finetuned_config
+    from revisit.data.images.deep_images import pixel_format
     from revisit.keys import Facts, resolve_auto_values
 
     make_place(args.output, "--output", *model_export.SUFFIXES)
     model_export.check_place_of_card(args.output)
     cfg = finetuned_config(args)
     sources = find_sources(args.data, args.output)
-    records = [{"file_name": str(source.path)} for source in sources if not source.is_video]
+    files = [str(source.path) for source in sources if not source.is_video]
+    others = files_of_others(files, pixel_format(cfg).files)
+    records = [{"file_name": file} for file in files if file not in others]
     expect(bool(records) or not sources, "--data names videos alone: expected images to compare on")
     if records:
         resolve_auto_values(cfg, Facts(records=records))

@@ -45,6 +45,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from projects.Pixels.channel_files import files_of_others
     from projects.Predict.amounts import objects_in_words
     from projects.Predict.file_predictions import find_sources, other_pictures
     from projects.Predict.predictions import finetuned_config, set_score_threshold
@@ -59,6 +60,8 @@ def main() -> None:
     threshold = set_score_threshold(cfg, args)
     tiling = tiling_to_predict(cfg, args.tiles)
     sources = find_sources(args.data, args.output)
+    others = files_of_others([str(source.path) for source in sources], pixel_format(cfg).files)
+    sources = [source for source in sources if str(source.path) not in others]
     try:
         images = [{"file_name": str(source.path)} for source in sources if not source.is_video]
         images = some_windows(images, tiling) if tiling else images

@@ -7,6 +7,7 @@ import numpy as np
 
 from revisit.data.images.image_bytes import WINDOW
 from revisit.data.images.opening import strips
+from revisit.data.images.reader import is_turned_unseen
 from revisit.data.sources.labels import VOID, read_ids, read_labels
 from revisit.data.sources.records import Records, ask_each, sample
 from revisit.errors import expect, first_few
@@ -53,6 +54,18 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> None:
     expect(not is_whole or len(missing) < len(classes) - 1, f"{lacks}; expected two or more to learn from")
     if missing:
         logger.warning(lacks)
+    _warn_of_turned(name, looked_at)
+
+
+def _warn_of_turned(name: str, records: Records) -> None:
+    """Of images of which no size says whether their masks are as stored or upright, as they are taken."""
+    files = list(dict.fromkeys(str(record["file_name"]) for record in records))
+    turned = [file for file, is_turned in zip(files, ask_each(is_turned_unseen, files), strict=True) if is_turned]
+    if turned:
+        which = (
+            f"{len(turned)} of {len(files)} images looked at are turned by EXIF within their size, {first_few(turned)}"
+        )
+        logger.warning(f"data set {name!r}: {which}: their masks are taken as drawn on the upright images")
 
 
 def _refuse_grey_levels(name: str, records: Records) -> None:

@@ -1,14 +1,18 @@
 """Rows of a sheet to judge a finetuned model by eye: input, truth and prediction side by side, one row per image."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import cv2
 import numpy as np
 
+from projects.Pictures.fonts import font_of, own_font
 from projects.Pictures.tiles import BLACK, PANEL, SheetRow, color_depth, fit, outline
 from revisit.boxes.boxes import Boxes
 from revisit.data.sources.labels import VOID
 from revisit.errors import printable
+
+if TYPE_CHECKING:
+    from matplotlib.text import Text
 
 PAINT, MASK_PAINT = 0.6, 0.4  # opacity of a class over the image, and of an object's mask
 LABEL, LETTER = 15, 6.4  # px: height of a box's label, and the width of a letter in it
@@ -140,9 +144,18 @@ def draw_marked(
         lighter = tuple((1 + color) / 2)
         text = text.replace("$", "\\$")  # a pair of which matplotlib takes for a formula
         canvas.draw_text(text, (place.left, place.top), font_size=8, color=lighter, horizontal_alignment="left")
+        _use_font(canvas.output.ax.texts[-1], font_of(text))
     if not len(boxes):
         canvas.draw_text("no box", (width / 2, height / 2), font_size=10, color="white")
     return canvas.get_output().get_image()
+
+
+def _use_font(text: "Text", font: str) -> None:
+    """Of another file than matplotlib's own, which text has already."""
+    from matplotlib.font_manager import FontProperties
+
+    if font != own_font():
+        text.set_fontproperties(FontProperties(fname=font, size=text.get_fontsize()))
 
 
 def shortened(text: str, width: int) -> str:

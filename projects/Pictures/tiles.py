@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from projects.Pictures.fonts import font_of
 from revisit.data.sources.records import sample
 from revisit.errors import printable, without_secrets
 from revisit.files import written_whole
@@ -165,8 +166,8 @@ class _Pen:
     ) -> None:
         """A line ``size`` px high, URLs without secrets; of one wider than ``span`` px only the end, which tells paths
         apart."""
-        font = _font(size, bold)
         shown = text = printable(without_secrets(text))
+        font = _font(font_of(text, bold), size)
         while text and font.getlength(shown) > span:
             text = text[1:]
             shown = f"…{text}"
@@ -201,9 +202,5 @@ class _Pen:
 
 
 @cache
-def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
-    """matplotlib's own font, which has the letters of many languages."""
-    from matplotlib.font_manager import FontProperties, findfont  # not at start-up
-
-    weight = "bold" if bold else "normal"
-    return ImageFont.truetype(findfont(FontProperties(family="DejaVu Sans", weight=weight)), size)
+def _font(file: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(file, size)

@@ -7,7 +7,7 @@ image. A record's ``file_name`` is the first channel's; its ``channel_files`` ar
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from revisit.data.sources.catalog import get_records, metadata_of_part
 from revisit.data.sources.class_names import class_metadata
@@ -53,11 +53,17 @@ def files_of(file_name: str, patterns: Sequence[str]) -> list[str]:
     return [folder + pattern.replace("{}", name) for pattern in patterns]
 
 
+def files_of_others(files: Iterable[str], patterns: Sequence[str]) -> set[str]:
+    """The files of further channels, of images whose first is among these; none where no channel has its own."""
+    return {other for file in files for other in files_of(file, patterns)[1:]} if patterns else set()
+
+
 def load_channel_files(name: str, text: str) -> LabelledSet:
     """See the module. Raises UserError where no image has a file of the first channel, or one lacks another."""
     patterns, records = patterns_of(text), get_records(name)
     listed = [(record, files_of(str(record["file_name"]), patterns)) for record in records]
-    others = {file for _, files in listed for file in files[1:]}  # {}.tif has the name of {}_nir.tif, too
+    others = files_of_others((str(record["file_name"]) for record in records), patterns)
+    # {}.tif has the name of {}_nir.tif, too.
     images = [{**record, CHANNEL_FILES: files} for record, files in listed if files and files[0] not in others]
     expect(images, f"{name} has no image named {patterns[0]}: expected one, as INPUT.CHANNEL_FILES says")
     missing = [file for image in images for file in image[CHANNEL_FILES] if not os.path.isfile(file)]

@@ -176,9 +176,10 @@ def _range_of_images(seen: Survey, stated: str | None) -> Decision:
 
 
 def measured_ranges(seen: Survey, how: str) -> tuple[tuple[float, float], ...]:
-    """Of each channel: ``auto`` or ``minmax``; of 8 bits 0 to 255 for ``auto``, which loses nothing."""
+    """Of each channel: ``auto`` or ``minmax``; of 8 bits or fewer all that these hold for ``auto``, which loses
+    nothing."""
     if how == "auto" and seen.is_of_bytes:
-        return ((0.0, 255.0),) * len(seen.channels)
+        return ((0.0, 2.0**seen.bits - 1),) * len(seen.channels)
     shares = (0, 100) if how == "minmax" else TAILS
     low, high = np.percentile(seen.values.astype(np.float64), shares, axis=0)
     return tuple(_rounded(*pair) for pair in zip(low, high, strict=True))

@@ -138,13 +138,13 @@ def to_grey_levels(values: np.ndarray, bits: int | None) -> np.ndarray:
 def decode_deep(data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
     """(H, W, 3) uint8 of a file that ``is_deep``; see _read_values and to_grey_levels."""
     tags = _tags_of_deep(data)
-    levels = to_grey_levels(_read_values(data, image, tags), _few_bits(tags) or pixels.bits)
+    levels = to_grey_levels(_read_values(data, image, tags), few_bits(tags) or pixels.bits)
     is_inverted = tags.get(PHOTOMETRIC) == WHITE_IS_ZERO and not _by_tifffile(data, image, tags)
     return np.subtract(255, levels, out=levels) if is_inverted else levels
 
 
-def _few_bits(tags: Mapping[int, Any]) -> int | None:
-    """Of a TIFF that has no more than 8 bits a sample, and which PIL does not know: those of its levels."""
+def few_bits(tags: Mapping[int, Any]) -> int | None:
+    """Of a TIFF that has no more than 8 bits a sample: those of its levels."""
     if not tags:
         return None
     bits = max(tags.get(BITS, (1,)))
@@ -194,7 +194,7 @@ def _range_of_deep(record: dict) -> tuple[str, bool, float, float, float] | None
         if not is_deep(data, image):
             return None
         tags = _tags_of_deep(data)
-        if _few_bits(tags):
+        if few_bits(tags):
             return None
         with taking_turns(image.height * image.width if image else len(data)):
             values = _read_values(data, image, tags)

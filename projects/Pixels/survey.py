@@ -13,6 +13,7 @@ import numpy as np
 from projects.Pixels.arrays import NPY_MAGIC, NPZ_MAGIC
 from projects.Pixels.channel_files import names_of_patterns
 from projects.Pixels.dicom import HEAD, is_dicom
+from projects.Pixels.grey_levels import few_bits
 from projects.Pixels.levels import all_samples_of, samples_of
 from projects.Pixels.samples import Samples
 from projects.Pixels.tiff_descriptions import says_planes
@@ -24,6 +25,7 @@ from revisit.data.sources.records import CHANNEL_FILES, ask_each, sample
 from revisit.errors import UserError, expect, first_line
 
 PIXELS = 4096  # of an image, at most
+_BITS_OF_BYTES = 8
 _UNSIGNED = 1  # a format of a TIFF's samples
 _kept: dict[tuple, "Survey | None"] = {}  # of the last images that were asked for
 
@@ -36,6 +38,7 @@ class Content(NamedTuple):
     is_colour: bool  # or grey
     is_plain: bool  # whether it can be a photograph of some BIT_DEPTH: without marks and negative values
     dtype: str
+    bits: int  # of a sample, as far as there are no more than 8
     values: np.ndarray  # (n, C) of pixels that have data
 
 
@@ -46,6 +49,7 @@ class Survey(NamedTuple):
     channels: tuple[str, ...]  # names, as the files or their patterns have them, else numbers from 1
     is_colour: bool  # whether the files call these red, green and blue, or there is one
     dtypes: tuple[str, ...]
+    bits: int  # of a sample where they are of bytes, the most
     values: np.ndarray  # (n, C) of pixels that have data, n > 0
 
     @property
@@ -99,7 +103,8 @@ def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
     values = np.concatenate([each.values for each in contents])
     expect(len(values), f"{first.file_name} and {len(contents) - 1} other images: no pixel has data")
     dtypes = tuple(sorted({each.dtype for each in contents}))
-    return Survey(len(contents), _names(first.channels, pixels), first.is_colour, dtypes, values)
+    bits = max(each.bits for each in contents)
+    return Survey(len(contents), _names(first.channels, pixels), first.is_colour, dtypes, bits, values)
 
 
 def _expect_alike(contents: list[Content]) -> None:
@@ -152,6 +157,8 @@ def _look(record: dict, pixels: PixelFormat) -> Content | str:
     try:
         data = read_bytes(record)
         samples = samples_of(data, record, pixels) if pixels.channels else all_samples_of(data, record, pixels)
+        has_tags = data.startswith(TIFF_MAGICS) and CHANNEL_FILES not in record
+        bits = few_bits(tags_of(data) if has_tags else {}) or _BITS_OF_BYTES
     except Exception as error:  # damaged files raise whatever their bytes trip
         return f"{record['file_name']}: {first_line(error)}"
     count = samples.values.shape[2]
@@ -165,6 +172,7 @@ def _look(record: dict, pixels: PixelFormat) -> Content | str:
         is_colour,
         is_plain,
         str(samples.values.dtype),
+        bits,
         some_pixels(samples, pixels.nodata),
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Pictures.tiles import fit
-from projects.Predict.prediction_files import ALL, write_images, write_objects
+from projects.Predict.prediction_files import ALL, expect_no_corrections, write_images, write_objects
 from projects.Predict.predictions import Predictor
 from projects.Predict.videos import VIDEOS, VideoFile, problem_of_name
 from revisit.boxes.boxes import Boxes
@@ -41,6 +41,7 @@ from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
 PART = 16  # files
+LONGEST = 180  # bytes of a name, which gets suffixes: disks hold 255
 _FRAME = re.compile("(.*)_[0-9]{6,}", re.DOTALL)  # how maps of a video's frames are named
 MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
 
@@ -80,8 +81,13 @@ def find_sources(
 
 
 def _name_of(short: Path) -> str:
-    """Of what is written of a file, unless another one has it."""
-    return "_".join(short.with_suffix("").parts)
+    """Of what is written of a file, unless another one has it: of a long one its end. Some DICOM files are called by
+    numbers with dots."""
+    is_number = short.suffix[1:].isdecimal()
+    name = "_".join((short if is_number else short.with_suffix("")).parts)
+    while len(os.fsencode(name)) > LONGEST:
+        name = name[1:]
+    return name
 
 
 def _is_video(file: Path) -> bool:
@@ -174,10 +180,11 @@ class FilePredictor:
         removed before. An interrupted call continues, with the same settings.
 
         Raises SystemExit in a process that has made its share, where another one writes the JSON files, and UserError
-        for a folder of another command.
+        for a folder of another command, or one with corrections.
         """
         other = f"--output {self.output} is the folder of another command, which settings.json is of"
         expect(not (self.output / "settings.json").is_file(), f"{other}: expected one of its own")
+        expect_no_corrections(self.output)
         parts = self.output / "parts"
         own_folder(parts)
         files = [{"file_name": str(source.path)} for source in sources]

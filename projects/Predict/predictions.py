@@ -1,5 +1,6 @@
 """Draw what a finetuned model predicts for the images of a data set: a row of input, truth and prediction each."""
 
+import logging
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,6 +41,8 @@ from detectron2.modeling import build_model
 LOOKED_AT = 0.5  # score of objects that are worth a look, where a command says no other
 Predict = Callable[[], dict]  # what a model predicts for an image
 
+logger = logging.getLogger(__name__)
+
 
 def load_finetuned(cfg: CfgNode) -> tuple[nn.Module, list[str]]:
     """The model of MODEL.WEIGHTS in evaluation mode, and its classes: by its checkpoint, else ``class 0`` and so on."""
@@ -78,10 +81,14 @@ def heads_of(cfg: CfgNode) -> CfgNode:
 
 
 def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
-    """Let detectors find objects that score at least --score-threshold, in place; returns it."""
+    """Let detectors find objects that score at least --score-threshold, in place; returns it. Warns where it means
+    nothing."""
     heads = heads_of(cfg)
     if args.score_threshold is not None:
         expect(0 <= args.score_threshold <= 1, f"--score-threshold {args.score_threshold:g}: expected 0 to 1")
+        kind = cfg.MODEL.META_ARCHITECTURE
+        if kind not in DETECTORS:
+            logger.warning(f"--score-threshold {args.score_threshold:g} changes nothing: {kind} finds no objects")
         heads.SCORE_THRESH_TEST = args.score_threshold
     elif not any(key.endswith(".SCORE_THRESH_TEST") for key in pairs_of(args.opts)):
         heads.SCORE_THRESH_TEST = LOOKED_AT

@@ -16,7 +16,7 @@ from projects.Tiles.converting import write_map
 from projects.Tiles.geo import tags_with_place
 from projects.Tiles.tested_windows import Line
 from projects.Tiles.tiled_predictions import Row, TiledPredictor
-from projects.Tiles.window_files import REDUCED, look_at
+from projects.Tiles.window_files import REDUCED, look_at, read_window
 from projects.Tiles.windows import Tiling
 from revisit.data.images.image_bytes import WINDOW
 from revisit.data.sources.labels import VOID, part_of
@@ -74,7 +74,7 @@ class TiledPixelPredictor(TiledPredictor):
         """The map, and its picture."""
         step = -(-max(scores.size) // PICTURE[1])
         overview = np.zeros([-(-length // step) for length in scores.size], self._dtype)
-        tiles = self._tiles(scores, overview, step)
+        tiles = self._tiles(source, scores, overview, step)
         suffix = self._suffix(source)
         with written_whole(target, lasting=False) as temporary:
             if suffix == ".tif":
@@ -86,10 +86,16 @@ class TiledPixelPredictor(TiledPredictor):
                 temporary.write_bytes(cv2.imencode(suffix, whole)[1])
         write_image(self.output / f"{source.name}.png", self._drawn(self.shown(source, scores.size), overview))
 
-    def _tiles(self, scores: Scores, overview: np.ndarray, step: int) -> Iterator[tuple[Window, np.ndarray]]:
+    def _tiles(
+        self, source: Source, scores: Scores, overview: np.ndarray, step: int
+    ) -> Iterator[tuple[Window, np.ndarray]]:
         """What is written of each tile, of which every ``step``-th px goes to the overview."""
+        has_marks = look_at(str(source.path)).has_marks
         for tile in scores.tiles():
             values, (left, top, right, bottom) = self._values(tile), tile.window
+            missing = read_window(str(source.path), tile.window).missing if has_marks else None
+            if missing is not None:
+                values = np.where(missing, self._dtype(self._void), values)
             seen = slice(-(-top // step), -(-bottom // step)), slice(-(-left // step), -(-right // step))
             overview[seen] = values[-top % step :: step, -left % step :: step]
             yield tile.window, values
@@ -97,6 +103,11 @@ class TiledPixelPredictor(TiledPredictor):
     @property
     def _is_of_depth(self) -> bool:
         return self.cfg.MODEL.META_ARCHITECTURE == "DepthEstimator"
+
+    @property
+    def _void(self) -> int:
+        """What a pixel has that no window shows, or of which the file says that it has no data."""
+        return 0 if self._is_of_depth else VOID
 
     @property
     def _dtype(self) -> type:
@@ -112,8 +123,8 @@ class TiledPixelPredictor(TiledPredictor):
         return ".tif"
 
     def _tags(self, source: Source) -> list[tuple]:
-        """Where the image lies, and what a pixel has that no window shows."""
-        return [*_tags_of_place(source), (NODATA, "s", 0, "0" if self._is_of_depth else str(VOID), True)]
+        """Where the image lies, and what a pixel without data has."""
+        return [*_tags_of_place(source), (NODATA, "s", 0, str(self._void), True)]
 
     def _drawn(self, picture: np.ndarray, overview: np.ndarray) -> np.ndarray:
         size = picture.shape[1::-1]

@@ -10,6 +10,7 @@ Files are opened for each window, slides once in each process, so nothing open i
 """
 
 import io
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -40,6 +41,8 @@ from revisit.data.images.reader import naming, read_size
 from revisit.data.images.tiff_tags import EXTRA, PREMULTIPLIED, tags_of
 from revisit.errors import UserError, first_line
 
+from detectron2.utils.logger import log_first_n
+
 _LARGE = "one that is too large can be saved in tiles: gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
 REDUCED = "reduced"  # a record's field, beside a window: how many px of the file are a pixel of the image
 _PART = 1024  # px of each side, which are reduced at once
@@ -63,6 +66,9 @@ class _Kind(NamedTuple):
 
 def look_at(file_name: str) -> Scan:
     """By the head of a file. Raises UserError where its windows cannot be read."""
+    if os.path.isfile(mask := f"{file_name}.msk"):  # GDAL's
+        known = "pixels without data are those that the image's own file marks"
+        log_first_n(logging.WARNING, f"{mask} is not read: {known}", name=__name__)
     try:
         return Scan(*_kind_of(file_name).look(file_name))
     except UserError:

@@ -112,6 +112,18 @@ def test_a_postscript_file_called_jpg_never_reaches_a_program(tmp_path, monkeypa
     assert "none of JPEG" in Album(10**6).embed(path, "").problem
 
 
+def test_files_that_are_images_where_they_are_alone_are_counted_next_to_others(tmp_path, caplog):
+    for folder in ("of_both", "alone"):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "a.npy", shallow_picture())
+    Image.fromarray(shallow_picture()).save(tmp_path / "of_both/b.png")
+    (tmp_path / "of_both/c.jp2").touch()
+    assert names(load_folder(tmp_path / "of_both")) == ["b.png"] and names(load_folder(tmp_path / "alone")) == ["a.npy"]
+    (message,) = caplog.messages
+    assert "left out 1 .jp2, which are not read" in message
+    assert "; 1 .npy, which are images only where a folder has no others" in message
+
+
 def test_suffixes_of_cameras_and_browsers_are_read_and_others_are_counted(tmp_path, caplog):
     for name in ("a.jfif", "b.JPE", "c.mpo", "d.jif"):
         Image.fromarray(shallow_picture()).save(tmp_path / name, "JPEG")

@@ -284,6 +284,19 @@ def test_the_log_says_how_many_masks_and_pixels_each_class_has_and_warns_of_thos
     assert level == logging.WARNING and "no pixel of 1 of 4 classes: lamp" in warning
 
 
+@pytest.mark.parametrize(
+    ("size", "orientation", "is_said"), [((50, 50), 6, True), ((50, 40), 3, True), ((50, 50), 1, False)]
+)
+def test_images_that_exif_turns_within_their_size_are_named(size, orientation, is_said, masks, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", size).save(tmp_path / "images/a.jpg", exif=exif)
+    mask(tmp_path / "masks/a.png", [0, 1])
+    mask(tmp_path / "masks/below/b.png", [0, 1])
+    notes = [text for _, text in logged(inspect, segmentation(masks, 2), masks, to_learn=True) if "EXIF" in text]
+    assert len(notes) == is_said and all("1 of 2 images looked at" in text and "a.jpg" in text for text in notes)
+
+
 def test_masks_of_one_class_are_not_learned_from_however_many_classes_have_names(masks, tmp_path):
     for file in ("a.png", "below/b.png"):
         mask(tmp_path / "masks" / file, [0])

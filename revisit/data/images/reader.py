@@ -318,6 +318,16 @@ def read_size(file_name: PathLike) -> dict[str, int]:
     return {"height": height, "width": width}
 
 
+def is_turned_unseen(file_name: PathLike) -> bool:
+    """Whether an image is not upright as it is stored, and has the same size when it is. False of one that cannot be
+    read."""
+    with warnings.catch_warnings(), suppress(Exception), open(file_name, "rb") as file:  # as read_size
+        warnings.simplefilter("ignore")  # as _decode_by_pil
+        height, width, orientation = _size_by_pil(file)
+        return orientation in _FLIPS or (orientation in LYING and height == width)
+    return False
+
+
 def size_if_known(file_name: PathLike) -> dict[str, int]:
     """As read_size; UNKNOWN_SIZE of an image that cannot be read, which another check counts."""
     try:

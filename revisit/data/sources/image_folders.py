@@ -34,6 +34,7 @@ CONVERT = (
     "which are not read: convert or rename them, or install pillow-heif for .heic, Pillow from 11.3 on for .avif "
     "and revisit-detectron2[dicom] for .dcm"
 )
+SEPARATE = "which are images only where a folder has no others: move them to one of their own"
 NO_SUFFIX = "without a suffix"
 # Folders, in small letters, of a Mac's archives; of Synology's and QNAP's disks, where two have thumbnails; of Windows
 # and of Linux. None holds photographs that somebody has put there.
@@ -44,7 +45,8 @@ OF_SYSTEMS = frozenset(
 
 
 def load_folder(path: Path) -> Records:
-    """Every image file below ``path``, sorted; one warning counts the images in formats that are not read.
+    """Every image file below ``path``, sorted; one warning counts the images in formats that are not read, or not next
+    to these.
 
     Hidden files and folders, and those of OF_SYSTEMS, hold no images.
 
@@ -57,11 +59,9 @@ def load_folder(path: Path) -> Records:
     files, others = _files_below(path)
     further = deep_images().images_among(others, alone=not files)
     files += chain.from_iterable(further.values())
-    unread = _unread({suffix: paths for suffix, paths in others.items() if suffix not in further})
-    counts = " and ".join(f"{count:,} {suffix}" for suffix, count in sorted(unread.items()))
-    left_out = f": left out {counts}, {CONVERT}" if unread else ""
+    left_out = _left_out({suffix: paths for suffix, paths in others.items() if suffix not in further})
     expect(files, f"no images in {path}, files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
-    if unread:
+    if left_out:
         log_first_n(logging.WARNING, f"{path}{left_out}", name=__name__, key="message")
     return [{"file_name": file} for file in sorted(files)]
 
@@ -101,17 +101,28 @@ def _refuse(error: OSError) -> None:
     raise UserError(f"{problem}: expected a folder that you may read") from error
 
 
-def _unread(files: dict[str, list[str]]) -> dict[str, int]:
-    """By suffix, the number of files, where it is one of images, or one of a few of them begins as an image does."""
+def _left_out(files: dict[str, list[str]]) -> str:
+    """In words how many files are images that are not read, by suffix; "" where there are none."""
+    few = {suffix: sample(paths, 8) for suffix, paths in files.items()}
+    separate = [suffix for suffix, paths in few.items() if any(map(_would_be_read, paths))]
+    unread = [suffix for suffix in files if suffix not in separate and _is_unread(suffix, few[suffix])]
+    parts = []
+    for suffixes, remedy in ((unread, CONVERT), (separate, SEPARATE)):
+        counted = sorted((suffix or NO_SUFFIX, len(files[suffix])) for suffix in suffixes)
+        counts = [f"{count:,} {suffix}" for suffix, count in counted]
+        parts += [f"{' and '.join(counts)}, {remedy}"] if counts else []
+    return f": left out {'; '.join(parts)}" if parts else ""
 
-    def is_image(path: str) -> bool:
-        return first_bytes(path).startswith((JPEG_MAGIC, PNG_MAGIC, *TIFF_MAGICS))
 
-    return {
-        suffix or NO_SUFFIX: len(paths)
-        for suffix, paths in files.items()
-        if suffix in UNREAD_SUFFIXES or any(map(is_image, sample(paths, 8)))
-    }
+def _would_be_read(path: str) -> bool:
+    """Whether a plug-in reads a file where it is alone."""
+    return any(deep_images().images_among({os.path.splitext(path)[1].lower(): [path]}, alone=True).values())
+
+
+def _is_unread(suffix: str, paths: list[str]) -> bool:
+    """Whether a suffix is one of images, or one of a few files begins as an image does."""
+    begin = (JPEG_MAGIC, PNG_MAGIC, *TIFF_MAGICS)
+    return suffix in UNREAD_SUFFIXES or any(first_bytes(path).startswith(begin) for path in paths)
 
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:

@@ -5,7 +5,9 @@ from itertools import combinations
 import cv2
 import numpy as np
 import pytest
+from matplotlib.font_manager import findfont
 
+from projects.Pictures import fonts
 from projects.Pictures import prediction_sheet as sheet
 from projects.Pictures.prediction_sheet import RANKS, STRONG, THIN, class_colors, depth_row, draw_objects, draw_ranked
 from projects.Pictures.tiles import PANEL
@@ -41,6 +43,21 @@ def test_every_class_has_a_colour_of_its_own_and_the_background_none(num_classes
     colors = class_colors(["background", *map(str, range(1, num_classes))])
     assert len({tuple(color) for color in colors.tolist()}) == num_classes
     assert colors[0].tolist() == [0, 0, 0]
+
+
+def test_letters_that_one_font_lacks_are_drawn_by_another(monkeypatch):
+    serif = findfont("DejaVu Serif")
+    monkeypatch.setattr(fonts, "_fonts", lambda: (serif,))
+    assert fonts.font_of("a\u02ef") == serif and fonts.font_of("a") == fonts.own_font()
+    one, other = (draw_objects(GREY, objects([50, 50, 200, 200]), ["", f"a{letter}"]) for letter in "\u02ef\u02f0")
+    assert (one != other).any()  # as squares they are alike
+
+
+def test_letters_that_no_font_has_are_named_once(monkeypatch, caplog):
+    monkeypatch.setattr(fonts, "_fonts", tuple)
+    assert {fonts.font_of(text) for text in ("\u88c2", "\u7f1d")} == {fonts.own_font()}
+    (message,) = caplog.messages
+    assert "no font of this machine has all letters of \u88c2" in message
 
 
 def test_both_panels_of_depth_share_the_scale_of_the_truth():

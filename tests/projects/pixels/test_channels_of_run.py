@@ -66,6 +66,17 @@ def test_channels_ranges_and_pixel_statistics_follow_from_the_images(tmp_path):
     np.testing.assert_allclose(cfg.MODEL.PIXEL_STD, levels.std(axis=0), atol=0.05)
 
 
+def test_white_of_few_bits_is_the_highest_that_they_hold(tmp_path):
+    (tmp_path / "a").mkdir()
+    for number in range(2):
+        values = GENERATOR.integers(0, 2, (20, 30)).astype(bool)
+        tifffile.imwrite(tmp_path / f"a/{number}.tif", values, photometric="minisblack")
+    cfg = decided(f"folder:{tmp_path}/a", "INPUT.CHANNELS", "scan", output=tmp_path)
+    assert cfg.INPUT.RANGE == [[0.0, 1.0]]
+    levels = read_record({"file_name": str(tmp_path / "a/1.tif")}, pixel_format(cfg))
+    assert np.array_equal(levels[..., 0], 255 * values)
+
+
 def test_what_is_stated_counts(tmp_path):
     name = write_arrays(tmp_path / "a")
     cfg = decided(name, "INPUT.CHANNELS", "b g r nir swir", "INPUT.RANGE", "0 4096", output=tmp_path)

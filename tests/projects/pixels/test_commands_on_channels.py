@@ -5,6 +5,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import tifffile
 import torch
 from commands import TINY, run
 from fields import DETECTOR, LEAST, NAMES, boxes_of, learned, masks_of, one
@@ -35,6 +36,21 @@ def test_predictions_are_drawn_and_those_for_photographs_refused(of_channels, ma
     film.release()
     text = run(f"python tools/predict.py {weights}/film {tmp_path}/film.mp4", of_channels, expect=2)
     assert "frames are photographs, and the network sees INPUT.CHANNELS 1 2 3 4 5" in text
+
+
+def test_files_of_further_channels_are_no_images_of_their_own(of_channels, tmp_path):
+    (tmp_path / "images").mkdir()
+    for number in range(2):
+        values = tifffile.imread(f"{of_channels}/fields/images/{number}.tif")
+        for channel in range(5):
+            tifffile.imwrite(tmp_path / f"images/{number}_{channel}.tif", values[..., channel])
+    command = f"--weights {of_channels}/detector/model_final.pth --data {tmp_path}/images"
+    patterns = " ".join(f"{{}}_{channel}.tif" for channel in range(5))
+    opts = f"--opts INPUT.CHANNEL_FILES '{patterns}'"
+    text = run(f"python tools/predict.py {command} --output {tmp_path}/found {opts}", of_channels)
+    assert "2 of 2 files" in text and "left out" not in text
+    assert {path.name for path in (tmp_path / "found").glob("*.png")} == {"0_0.png", "1_0.png"}
+    run(f"python tools/export_model.py {command} --output {tmp_path}/a.ts {opts}", of_channels)
 
 
 def test_an_exported_network_has_an_input_of_each_channel_and_says_what_they_mean(of_channels, tmp_path):

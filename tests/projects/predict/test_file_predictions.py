@@ -7,6 +7,7 @@ import shutil
 from argparse import Namespace
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote_to_bytes
 from xml.etree import ElementTree
 
@@ -17,12 +18,14 @@ from checkpoints import finetuned_checkpoint as weights_of
 from commands import one_line_error, run
 from kills import ALL, kill_at_every_change, tool
 from pycocotools.coco import COCO
-from trees import refused
+from trees import refusal, refused, touch
 
 from projects.Pictures.prediction_sheet import draw_objects
 from projects.Predict import amounts, file_predictions
 from projects.Predict.file_predictions import FilePredictor, find_sources
+from projects.Predict.prediction_files import expect_no_corrections, write_images, write_objects
 from projects.Predict.predictions import finetuned_config, set_score_threshold
+from projects.Predict.videos import VideoFile
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 from revisit.jobs import parts
@@ -266,11 +269,63 @@ def test_objects_score_what_the_command_asks_for(recipe, heads, given, typed, ex
     assert cfg.MODEL[heads].SCORE_THRESH_TEST == expected
 
 
+@pytest.mark.parametrize(("given", "count"), [(0.2, 1), (None, 0)])
+def test_a_score_threshold_of_a_network_without_objects_is_said_to_change_nothing(given, count, caplog):
+    set_score_threshold(make_config("configs/toy/depth.yaml", []), Namespace(score_threshold=given, opts=[]))
+    assert [message for message in caplog.messages if "DepthEstimator finds no objects" in message] == caplog.messages
+    assert len(caplog.messages) == count
+
+
 def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     command = f"python tools/predict.py --weights {weights_of('detection', tmp_path)} --output {tmp_path}/x"
     assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)
     expected = f"{tmp_path}/nowhere.png not found: expected an image, a video or a folder"
     assert expected in one_line_error(f"{command} {tmp_path}/nowhere.png", tmp_path)
+
+
+@pytest.mark.parametrize(("rate", "written"), [(25, 25), (119.8413, 119.84), (239.7613, 239.76)])
+def test_videos_of_any_rate_can_be_written_again(rate, written, tmp_path):
+    frame = np.zeros((64, 64, 3), np.uint8)
+    film = cv2.VideoWriter(str(tmp_path / "a.avi"), cv2.VideoWriter_fourcc(*"MJPG"), rate, (64, 64))
+    film.write(frame)
+    film.release()
+    video = VideoFile(tmp_path / "a.avi")
+    assert video.rate == written and len(list(video)) == 1
+    assert cv2.VideoWriter(str(tmp_path / "b.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), video.rate, (64, 64)).isOpened()
+
+
+def test_numbers_at_the_ends_of_names_are_no_suffixes(tmp_path):
+    names = [f"1.2.840.{number}" for number in range(3)]
+    for name in names:
+        (tmp_path / name).write_bytes(bytes(128) + b"DICM")
+    assert [source.name for source in find_sources([tmp_path], tmp_path.parent / "x")] == names
+
+
+def test_names_of_deep_folders_are_cut_to_what_a_disk_holds(tmp_path):
+    folder = tmp_path.joinpath(*["ä" * 60] * 3)
+    touch(folder / "1.png", folder / "2.png")
+    names = [source.name for source in find_sources([tmp_path], tmp_path.parent / "x")]
+    assert [name[-3:] for name in names] == ["ä_1", "ä_2"] and all(len(os.fsencode(name)) <= 180 for name in names)
+
+
+@pytest.mark.parametrize("part", ["annotations", "categories", "images"])
+def test_corrections_are_not_replaced(part, tmp_path):
+    box = {"image_id": 1, "category_id": 1, "bbox": [0.1, 2.0, 3.3, 4.0], "score": 0.7}
+    image = {"height": 9, "width": 12, "objects": [box, box]}
+    found = [{**image, "id": number, "file_name": f"{tmp_path}/{number}.png"} for number in (1, 2)]
+    found[1]["objects"] = [{**box, "image_id": 2}]
+    write_objects(tmp_path, found, ["a"], 1, "weights")
+    write_images(tmp_path, found, ["a"])
+    expect_no_corrections(tmp_path)
+    path = tmp_path / "data_set.json"
+    content = json.loads(path.read_text())
+    if part == "categories":
+        content[part][0]["name"] = "corrected"
+    else:
+        del content[part][0]
+    path.write_text(json.dumps(content))
+    message = refusal(FilePredictor.run, SimpleNamespace(output=tmp_path), [])
+    assert f"{path} has been changed since it was found" in message
 
 
 def test_pictures_of_an_earlier_call_are_named(inputs, tmp_path):

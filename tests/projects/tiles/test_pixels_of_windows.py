@@ -248,6 +248,18 @@ def test_pixels_that_no_window_shows_are_void(tmp_path, monkeypatch):
     assert (classes[:, 64:128] == VOID).all() and (np.delete(classes, np.s_[64:128], axis=1) == 0).all()
 
 
+@pytest.mark.parametrize(("kind", "void"), [("segmentation_voc", VOID), ("depth", 0)])
+def test_pixels_that_a_file_marks_are_void_in_windows_that_show_others(kind, void, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_predictions, "Predictor", Rule)
+    pixels = np.full((64, 96, 3), 7, np.uint8)
+    pixels[10:20, 30:70] = 0
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb", extratags=[(42113, "s", 0, "0", True)])
+    made(tmp_path / "found", kind, "64").run(find_sources([tmp_path / "a.tif"], tmp_path / "x"))
+    folder = "depth" if kind == "depth" else "classes"
+    values = cv2.imread(str(tmp_path / "found" / folder / "a.png"), cv2.IMREAD_UNCHANGED)
+    assert ((values == void) == (pixels == 0).all(axis=2)).all()
+
+
 @pytest.mark.parametrize("stopped", ["write", "tiles"])
 def test_processes_of_which_one_is_killed_write_the_maps_of_one(stopped, tmp_path, monkeypatch):
     monkeypatch.setattr(tiled_predictions, "PART", 1)

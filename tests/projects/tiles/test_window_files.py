@@ -143,6 +143,15 @@ def test_pages_that_are_channels_are_read_by_windows(tmp_path):
         assert_as_whole(file, window)
 
 
+def test_a_mask_in_a_file_of_its_own_is_said_to_be_left_out_once(tmp_path, caplog):
+    for name in "ab":
+        write(tmp_path / f"{name}.tif", numbers())
+        (tmp_path / f"{name}.tif.msk").touch()
+        look_at(str(tmp_path / f"{name}.tif"))
+    (message,) = caplog.messages
+    assert "a.tif.msk is not read" in message
+
+
 def test_only_the_tiles_that_a_window_touches_are_read(tmp_path, monkeypatch):
     """Of a file whose other tiles are damaged."""
     file = write(tmp_path / "a.tif", numbers(), tile=(32, 32), compression="zlib")
