@@ -4,6 +4,7 @@ A loss that is not finite ends the run in one line, with the inputs as pictures 
 """
 
 from pathlib import Path
+from types import FunctionType
 
 import cv2
 import numpy as np
@@ -27,6 +28,7 @@ from detectron2.engine import HookBase
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
 from fvcore.common.history_buffer import HistoryBuffer
+from fvcore.nn import focal_loss, sigmoid_focal_loss
 
 BATCH = 8
 
@@ -140,6 +142,30 @@ def test_a_parameter_whose_gradient_comes_later_learns_as_by_steps_that_are_not_
             optimizer.step()
         learned.append(torch.cat(parameters))
     assert torch.allclose(*learned) and learned[0].unique().numel() == 2
+
+
+class FocalLoss(torch.nn.Module):
+    """RetinaNet's loss of logits, which are the parameters, in a TorchScript that nothing has called yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = torch.nn.Parameter(torch.randn(1000, generator=torch.Generator().manual_seed(0)))
+        plain = FunctionType(sigmoid_focal_loss.__code__, vars(focal_loss), argdefs=sigmoid_focal_loss.__defaults__)
+        plain.__annotations__ = sigmoid_focal_loss.__annotations__
+        self.loss = torch.jit.script(plain)
+
+    def forward(self, batch: list) -> dict:
+        return {"loss": self.loss(self.logits, (self.logits > 1).float(), alpha=0.25, gamma=2.0, reduction="sum")}
+
+
+def test_a_process_takes_its_first_steps_as_its_later_ones():
+    model, gradients = FocalLoss(), []
+    step = TrainStep(model, [[0]] * 4, torch.optim.SGD(model.parameters(), lr=0.0))
+    with EventStorage(0):
+        for _ in range(4):
+            step.run_step()
+            gradients.append(model.logits.grad.clone())
+    assert all(torch.equal(gradients[0], gradient) for gradient in gradients)
 
 
 def test_batches_are_split_in_order_without_reports():
