@@ -201,6 +201,11 @@ def test_whole_numbers_are_taken_where_floats_are_meant(tmp_path):
     assert [(type(value), value) for value in (solver.BASE_LR, solver.WEIGHT_DECAY)] == [(float, 1.0), (float, 0.0)]
 
 
+@pytest.mark.parametrize("name", ["2024_11_30", "1.5", "007"])
+def test_a_name_that_reads_as_a_number_stays_a_name(name):
+    assert load("OUTPUT_DIR", name).OUTPUT_DIR == name
+
+
 @pytest.mark.parametrize("name", ["file", "file/below", "a\0b", "x" * 300])
 def test_an_output_folder_that_cannot_be_is_refused(tmp_path, name):
     (tmp_path / "file").touch()
