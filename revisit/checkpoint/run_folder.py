@@ -65,7 +65,7 @@ def results_of_run(folder: Path) -> dict[str, Any]:
 def settings_of_run(folder: Path) -> dict[str, Any]:
     """The config of a run in this folder by dotted key, what was drawn or measured for it included: of the newest
     checkpoint that can be read, where there is one, else of config.yaml."""
-    if content := next(filter(is_of_run, map(peek, checkpoints_of_run(folder))), None):
+    if content := _newest_of_run(folder):
         config = content["trainer"].get("config")
         expect(config, f"{folder} has a run of Detectron2's own trainer, which has no config: give another OUTPUT_DIR")
         return config
@@ -73,6 +73,17 @@ def settings_of_run(folder: Path) -> dict[str, Any]:
         return dotted_keys(read_yaml(folder / "config.yaml"))
     except (UserError, AttributeError):  # killed while it was being written
         return {}
+
+
+def images_of_run(folder: Path) -> int:
+    """How many a run in this folder has learned from, by its newest checkpoint that can be read; 0 without one."""
+    trainer = _newest_of_run(folder).get("trainer", {})
+    return sum(part["count"] for part in trainer.get("images", ()))
+
+
+def _newest_of_run(folder: Path) -> dict:
+    """What the newest checkpoint of a run holds that can be read; {} without one."""
+    return next(filter(is_of_run, map(peek, checkpoints_of_run(folder))), {})
 
 
 def iterations_of_run(folder: Path) -> int:

@@ -66,7 +66,7 @@ def _run(main: Callable[[], None]) -> None:
     try:
         main()
     except UserError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # torchrun's other processes on this machine found the same
+        if not _is_further_one_of_torchrun():  # which have found the same
             print(f"{'' if isinstance(error, StoppedRunError) else 'error: '}{error}", file=sys.stderr)
         sys.exit(error.EXIT_CODE)
     except RuntimeError as error:
@@ -77,6 +77,12 @@ def _run(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(InterruptedRunError.EXIT_CODE)
+
+
+def _is_further_one_of_torchrun() -> bool:
+    """Whether torchrun has started this process, and another one before it on this machine. LOCAL_RANK alone does not
+    say so: others set it too, for processes of their own."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 def natural(text: str) -> int:

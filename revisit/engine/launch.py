@@ -142,6 +142,8 @@ def _launch_several(main: Callable[..., object], on_gpu: bool, processes: Proces
     try:
         _start_and_join((user_errors, main, on_gpu, processes, args), processes.num_processes)
     except mp.ProcessExitedException as error:
+        if error.exit_code == 1:  # by its own decision, and its words are in the log: TEST.EXPECTED_RESULTS
+            sys.exit(1)
         if error.exit_code > 0 and not user_errors.empty():  # else it was killed, and the others say that they miss it
             kind, message = user_errors.get()
             raise kind(message) from None

@@ -211,6 +211,8 @@ def fitted(key: str, value: object, default: object, where: str) -> object:
     decoded = decode_value(value)
     if type(default) is float and type(decoded) is int and abs(decoded) < 1e300:
         return float(decoded)
+    if type(default) is type(value) is str and type(decoded) in (int, float):
+        return value  # a name of digits, such as 2024_11_30 of a folder
     is_list = isinstance(default, list | tuple)
     if is_list and decoded == AUTO and declaration(key).resolve:
         return type(default)()  # which is open

@@ -7,6 +7,7 @@ Optimizer.
 
 from typing import Any
 
+import torch
 from torch import optim
 
 from revisit.keys import declare, registered
@@ -37,7 +38,21 @@ def _shared(cfg: CfgNode) -> dict[str, Any]:
 @OPTIMIZER_REGISTRY.register()
 def SGD(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
     """By SOLVER.MOMENTUM and NESTEROV."""
-    return optim.SGD(groups, momentum=cfg.SOLVER.MOMENTUM, nesterov=cfg.SOLVER.NESTEROV, **_shared(cfg))
+    optimizer = optim.SGD(groups, momentum=cfg.SOLVER.MOMENTUM, nesterov=cfg.SOLVER.NESTEROV, **_shared(cfg))
+    optimizer.register_step_pre_hook(_begin_momentum)
+    return optimizer
+
+
+def _begin_momentum(optimizer: optim.Optimizer, *_: object) -> None:
+    """Give a parameter, before its first step, the momentum 0, from which that step is as ever. A fused step that
+    float16 skips would leave what lay in memory there, and one by which only some parameters begin would fail."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not group["momentum"] or parameter.grad is None:
+                continue
+            state = optimizer.state[parameter]
+            if state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 @OPTIMIZER_REGISTRY.register()

@@ -72,11 +72,13 @@ def length(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 
 def _rest_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
-    """Of a run that resumes, or has resumed, with another batch: what it has done, and its other epochs."""
+    """Of a run that resumes, or has resumed, with another batch or other images: what it has done, and its other
+    epochs."""
     batch, length, epochs = (facts.before.get(f"SOLVER.{key}", 0) for key in ("IMS_PER_BATCH", "MAX_ITER", "EPOCHS"))
     if not (facts.done and batch and epochs):
         return None
-    before, now = _batches(cfg, facts.images, batch), iterations_per_epoch(cfg, facts.images)
+    before = _batches(cfg, facts.images_before or facts.images, batch)
+    now = iterations_per_epoch(cfg, facts.images)
     if before == 0 or (before == now and length == round(epochs * now)):
         return None
     rest = max(0.0, (length - facts.done) / before + cfg.SOLVER.EPOCHS - epochs)

@@ -18,6 +18,7 @@ from revisit.checkpoint.run_folder import (
     Trained,
     checkpoints_of_run,
     holds_run,
+    images_of_run,
     iterations_of_run,
     last_set_aside,
     set_aside_earlier_run,
@@ -179,7 +180,8 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
         if resume:
             folder = Path(cfg.OUTPUT_DIR)
             done, before = iterations_of_run(folder), settings_of_run(folder)
-            facts = replace(facts, before=before if done or may_be_the_same(cfg, before) else {}, done=done)
+            before = before if done or may_be_the_same(cfg, before) else {}
+            facts = replace(facts, before=before, done=done, images_before=images_of_run(folder))
         check_values(cfg)  # what decides itself takes none that has no sense
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes)

@@ -19,6 +19,7 @@ class Facts:
     stated: Sequence[Collection[str]] = ()  # keys by where they are stated: files, a base first, then the command line
     before: Mapping[str, object] = field(default_factory=dict)  # settings of the part that a resumed run continues
     done: int = 0  # iterations of that part
+    images_before: int = 0  # that it learned from; 0: not known
     for_here: bool = True  # whether it will run on this machine
     seed: int = -1  # what a negative SEED becomes; negative: a random number
     launched: bool = False  # whether all its processes are running, and decide together

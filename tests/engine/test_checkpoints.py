@@ -144,6 +144,7 @@ def test_the_settings_of_a_run_are_in_its_checkpoints_and_else_in_its_config(who
     assert run_folder.settings_of_run(tmp_path) == {}
     settings = run_folder.settings_of_run(whole)
     assert (settings["SEED"], settings["SOLVER.IMS_PER_BATCH"]) == (7, 8)
+    assert (run_folder.images_of_run(whole), run_folder.images_of_run(tmp_path)) == (60, 0)
     for text, found in (("SEED: 11\nSOLV", {}), ("SEED: 11\n", {"SEED": 11}), ("torn", {})):
         (tmp_path / "config.yaml").write_text(text)
         assert run_folder.settings_of_run(tmp_path) == found

@@ -10,7 +10,8 @@ from commands import run
 from trees import refused
 
 from revisit.command.options import add, parse, parser_of
-from revisit.engine.command import in_shell
+from revisit.engine.command import in_shell, run_command
+from revisit.errors import UserError
 
 PAIRS = ["SOLVER.MAX_ITER", "5", "SEED", "-1"]
 
@@ -67,3 +68,16 @@ def test_a_word_is_logged_as_a_shell_reads_it_back(word):
 
 def test_names_of_data_sets_are_logged_as_the_pages_write_them():
     assert in_shell("('folder:/data/photos',)") == "\"('folder:/data/photos',)\""
+
+
+@pytest.mark.parametrize(("environment", "said"), [({}, True), ({"TORCHELASTIC_RUN_ID": "1"}, False)])
+def test_a_mistake_is_said_by_every_process_but_further_ones_of_torchrun(environment, said, monkeypatch, capsys):
+    def main() -> None:
+        raise UserError("no images")
+
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    for name, value in {"LOCAL_RANK": "1", "PYTHONSAFEPATH": "1", **environment}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="2"):
+        run_command(main)
+    assert ("error: no images" in capsys.readouterr().err) is said

@@ -232,6 +232,12 @@ def test_one_processs_error_ends_all_with_its_message(error, raised, message):
         launch_forks(fail_on_one_rank, 2, error)
 
 
+def test_a_process_that_exits_by_its_own_decision_is_not_called_a_lost_one(capsys):
+    with pytest.raises(SystemExit, match="^1$"):
+        launch_forks(fail_on_one_rank, 2, SystemExit(1))
+    assert "--resume" not in capsys.readouterr().err
+
+
 def living(session: int) -> dict[int, int]:
     """The processes of a session, and their parents."""
     parents = {}

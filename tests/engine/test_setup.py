@@ -201,6 +201,11 @@ def test_whole_numbers_are_taken_where_floats_are_meant(tmp_path):
     assert [(type(value), value) for value in (solver.BASE_LR, solver.WEIGHT_DECAY)] == [(float, 1.0), (float, 0.0)]
 
 
+@pytest.mark.parametrize("name", ["2024_11_30", "1.5", "007"])
+def test_a_name_that_reads_as_a_number_stays_a_name(name):
+    assert load("OUTPUT_DIR", name).OUTPUT_DIR == name
+
+
 @pytest.mark.parametrize("name", ["file", "file/below", "a\0b", "x" * 300])
 def test_an_output_folder_that_cannot_be_is_refused(tmp_path, name):
     (tmp_path / "file").touch()
@@ -503,18 +508,23 @@ def test_a_run_that_goes_on_adds_a_line_and_a_new_one_starts_over(tmp_path, star
 
 
 @pytest.mark.parametrize(
-    ("batch", "epochs", "done", "before", "length"),
+    ("batch", "epochs", "done", "before", "images", "length"),
     [
-        (16, 4, 14, (8, 28, 4), 20),  # 2 epochs of 7, and 2 of 3
-        (16, 4, 15, (16, 20, 4), 20),  # resumed again
-        (16, 5, 15, (16, 20, 4), 23),  # and lengthened
-        (8, 6, 14, (8, 28, 4), 42),
-        (16, 4, 28, (8, 28, 4), 28),  # it had ended
-        (16, 4, 0, (8, 28, 4), 12),  # no checkpoint
+        (16, 4, 14, (8, 28, 4), 60, 20),  # 2 epochs of 7, and 2 of 3
+        (16, 4, 15, (16, 20, 4), 60, 20),  # resumed again
+        (16, 5, 15, (16, 20, 4), 60, 23),  # and lengthened
+        (8, 6, 14, (8, 28, 4), 60, 42),
+        (16, 4, 28, (8, 28, 4), 60, 28),  # it had ended
+        (16, 4, 0, (8, 28, 4), 0, 12),  # no checkpoint
+        (8, 4, 6, (8, 12, 4), 24, 20),  # 2 epochs of 3, of fewer images, and 2 of 7
+        (8, 4, 20, (8, 60, 4), 120, 39),  # of more images: 1.33 epochs of 15, and 2.67 of 7
+        (8, 4, 10, (8, 20, 4), 60, 20),  # resumed again
     ],
 )
-def test_a_run_that_resumes_with_another_batch_has_its_epochs(batch, epochs, done, before, length):
+def test_a_run_that_resumes_with_another_batch_or_other_images_has_its_epochs(
+    batch, epochs, done, before, images, length
+):
     cfg = load("SOLVER.IMS_PER_BATCH", batch, "SOLVER.EPOCHS", epochs, "MOCO.BN_GROUP", 0)
     settings = dict(zip(("SOLVER.IMS_PER_BATCH", "SOLVER.MAX_ITER", "SOLVER.EPOCHS"), before, strict=True))
-    resolve_auto_values(cfg, Facts(images=60, before=settings, done=done))
+    resolve_auto_values(cfg, Facts(images=60, before=settings, done=done, images_before=images))
     assert cfg.SOLVER.MAX_ITER == length

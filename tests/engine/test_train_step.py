@@ -4,6 +4,7 @@ A loss that is not finite ends the run in one line, with the inputs as pictures 
 """
 
 from pathlib import Path
+from types import FunctionType
 
 import cv2
 import numpy as np
@@ -17,6 +18,7 @@ from true_steps import sgd, take_steps
 
 import revisit.engine.train_step as train_step_module
 from revisit.data.images.pixel_format import PHOTOGRAPHS
+from revisit.engine.optimizers import OPTIMIZER_REGISTRY
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite, split_batch
 from revisit.errors import UserError
@@ -26,6 +28,7 @@ from detectron2.engine import HookBase
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
 from fvcore.common.history_buffer import HistoryBuffer
+from fvcore.nn import focal_loss, sigmoid_focal_loss
 
 BATCH = 8
 
@@ -109,6 +112,60 @@ def test_optimiser_state_takes_the_parameters_layout():
     conv.weight.grad = torch.zeros_like(conv.weight)
     step.optimizer.step()
     assert torch.allclose(conv.weight.detach(), start - 0.05 * 0.9 * momentum)
+
+
+def test_the_first_step_that_float16_does_not_skip_has_the_momentum_of_its_gradient():
+    weight = torch.nn.Parameter(torch.ones(8))
+    optimizer = OPTIMIZER_REGISTRY.get("SGD")(tiny_config(), [{"params": [weight]}])
+    scaler = torch.amp.GradScaler("cpu")
+    torch.use_deterministic_algorithms(True)  # what lay in memory is NaN
+    try:
+        for gradient in (torch.inf, torch.inf, 1.0):
+            weight.grad = scaler.scale(torch.full((8,), gradient))
+            scaler.step(optimizer)
+            scaler.update()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert optimizer.state[weight]["momentum_buffer"].tolist() == pytest.approx([1.0] * 8, abs=1e-3)  # weight decay
+
+
+def test_a_parameter_whose_gradient_comes_later_learns_as_by_steps_that_are_not_fused():
+    learned = []
+    for is_fused in (True, False):
+        parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        cfg = tiny_config("SOLVER.CLIP_GRADIENTS.ENABLED", not is_fused)
+        optimizer = OPTIMIZER_REGISTRY.get("SGD")(cfg, [{"params": parameters}])
+        assert optimizer.param_groups[0]["fused"] is is_fused
+        for count in (1, 2, 2):
+            for parameter in parameters[:count]:
+                parameter.grad = torch.full((3,), 2.0)
+            optimizer.step()
+        learned.append(torch.cat(parameters))
+    assert torch.allclose(*learned) and learned[0].unique().numel() == 2
+
+
+class FocalLoss(torch.nn.Module):
+    """RetinaNet's loss of logits, which are the parameters, in a TorchScript that nothing has called yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = torch.nn.Parameter(torch.randn(1000, generator=torch.Generator().manual_seed(0)))
+        plain = FunctionType(sigmoid_focal_loss.__code__, vars(focal_loss), argdefs=sigmoid_focal_loss.__defaults__)
+        plain.__annotations__ = sigmoid_focal_loss.__annotations__
+        self.loss = torch.jit.script(plain)
+
+    def forward(self, batch: list) -> dict:
+        return {"loss": self.loss(self.logits, (self.logits > 1).float(), alpha=0.25, gamma=2.0, reduction="sum")}
+
+
+def test_a_process_takes_its_first_steps_as_its_later_ones():
+    model, gradients = FocalLoss(), []
+    step = TrainStep(model, [[0]] * 4, torch.optim.SGD(model.parameters(), lr=0.0))
+    with EventStorage(0):
+        for _ in range(4):
+            step.run_step()
+            gradients.append(model.logits.grad.clone())
+    assert all(torch.equal(gradients[0], gradient) for gradient in gradients)
 
 
 def test_batches_are_split_in_order_without_reports():

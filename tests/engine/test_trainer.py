@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from commands import launch_forks
-from runs import assert_resumes, load, run, run_config, train, train_for_module
+from runs import assert_resumes, assert_same, load, run, run_config, train, train_for_module
 from trees import refused
 
 from projects.Reports.collapse import CollapseAlarm
@@ -134,9 +134,11 @@ def running_mean(output: Path, resume: bool) -> float:
 
 
 def test_each_process_resumes_with_the_running_mean_that_it_had(toy_datasets, tmp_path):
-    whole = launch_forks(running_mean, 2, tmp_path, False)
-    (tmp_path / "model_final.pth").unlink()
+    whole, path = launch_forks(running_mean, 2, tmp_path, False), tmp_path / "model_final.pth"
+    final = load(path)["model"]
+    path.unlink()
     assert launch_forks(running_mean, 2, tmp_path, True) == whole and whole[0] != whole[1]
+    assert_same(final, load(path)["model"])
 
 
 def test_evaluations_on_the_way_change_nothing_that_a_retinanet_learns(toy_datasets, tmp_path):
