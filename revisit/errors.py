@@ -182,6 +182,12 @@ def did_you_mean(word: str, choices: Iterable[str], most: int = 1) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
+def typed_list(names: Sequence[str]) -> str:
+    """Names as a shell takes them for a key that is a list: ``"('folder:a',)"``, also those with an apostrophe."""
+    words = [f'\\"{name}\\"' if "'" in name else f"'{name}'" for name in names]
+    return f'"({", ".join(words)}{"," * (len(words) == 1)})"'
+
+
 def first_few(names: Sequence[str]) -> str:
     """The first five of many names, for a message."""
     return ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")

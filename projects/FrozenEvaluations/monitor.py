@@ -144,7 +144,8 @@ class LabelFreeMonitor(PretrainingEvaluation):
         if name in records:
             count = min(len(records[name]), cfg.MONITOR.MAX_IMAGES)
             few = f"MONITOR.IMAGES {name} gives {count} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES})"
-            expect(count > neighbors, f"{few}: expected more than the {neighbors} of KNN_EVAL.NUM_NEIGHBORS")
+            way_out = f"KNN_EVAL.NUM_NEIGHBORS {neighbors}: lower that, or measure nothing by MONITOR.IMAGES ''"
+            expect(count > neighbors, f"{few}: expected more than {way_out}")
 
     def evaluate(self, model: nn.Module, features_of: Callable[[str], Features | None]) -> dict[str, float]:
         self.last = scores = label_free_scores(self.cfg, model)

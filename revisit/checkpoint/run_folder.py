@@ -52,7 +52,7 @@ def write_results(folder: Path, results: dict) -> None:
     scores = flatten_results_dict(results)
     of_all_classes = {name: score for name, score in scores.items() if "-" not in name.rpartition("/")[2]}
     numbers = {name: score for name, score in of_all_classes.items() if isinstance(score, float) and not isnan(score)}
-    line = ", ".join(f"{name} {score:.2f}" for name, score in numbers.items())
+    line = ", ".join(f"{name} {score:.2f}" for name, score in numbers.items()) or "no score"
     logging.getLogger(__name__).info(f"{line}: written to {path}")
 
 

@@ -11,7 +11,7 @@ from revisit.checkpoint.run_folder import Trained
 from revisit.compat.private_names import decode_value
 from revisit.config import ELSEWHERE, REMOVED, add_revisit_config
 from revisit.engine.command import pairs_of
-from revisit.errors import UserError, did_you_mean, expect, translated
+from revisit.errors import UserError, did_you_mean, expect, translated, typed_list
 from revisit.files import is_url, output_path, read_yaml
 from revisit.keys import (
     NETWORK,
@@ -199,8 +199,7 @@ def _as_list(key: str, text: str) -> str:
     names = re.split(r"""['"]?,\s*['"]?""", inside) if text.startswith(("(", "[")) else [inside]
     are_data = key.startswith("DATASETS.")
     are_folders = [are_data and ":" not in name and ("/" in name or os.path.isdir(name)) for name in names]
-    words = [f"'{'folder:' * is_folder}{name}'" for name, is_folder in zip(names, are_folders, strict=True)]
-    return f"({', '.join(words)}{',' * (len(words) == 1)})"
+    return typed_list(["folder:" * is_folder + name for name, is_folder in zip(names, are_folders, strict=True)])
 
 
 def fitted(key: str, value: object, default: object, where: str) -> object:
@@ -230,6 +229,6 @@ def _expected(key: str, value: object, default: object) -> str:
         is_name = type(default) is str and isinstance(value, list | tuple) and len(value) == 1
         return f"{words}; did you mean {str(value[0])!r}?" if is_name else words
     if isinstance(value, str):
-        return f'{words}; did you mean "{_as_list(key, value)}"?'
+        return f"{words}; did you mean {_as_list(key, value)}?"
     is_one = rule is not None and rule.holds((value,))
     return f'{words}; did you mean "({value!r},)"?' if is_one else words

@@ -204,3 +204,9 @@ def test_scores_of_a_data_set_with_a_hyphen_in_its_name_are_in_the_log(tmp_path,
     with caplog.at_level("INFO"):
         run_folder.write_results(tmp_path, results)
     assert "AP 41.50" in caplog.text and "AP-cat" not in caplog.text
+
+
+def test_an_evaluation_without_any_score_says_so(tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        run_folder.write_results(tmp_path, {"bbox": {"AP": float("nan"), "AP-cat": float("nan")}})  # no labelled box
+    assert caplog.messages == [f"no score: written to {tmp_path / 'evaluation.json'}"]

@@ -340,7 +340,7 @@ UNLABELLED = (*MONITORED, "DATASETS.TEST", "()", "KNN_EVAL.BANK", "", "KNN_EVAL.
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        (("KNN_EVAL.NUM_NEIGHBORS", "60"), "KNN_EVAL.NUM_NEIGHBORS"),
+        (("KNN_EVAL.NUM_NEIGHBORS", "60"), "KNN_EVAL.NUM_NEIGHBORS 60: lower that, or .* MONITOR.IMAGES ''"),
         (("MONITOR.MAX_IMAGES", "20"), "MONITOR.MAX_IMAGES"),
         (("MONITOR.IMAGES", "folder:/nowhere"), "/nowhere"),
     ],

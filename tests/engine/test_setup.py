@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from argparse import Namespace
@@ -25,11 +26,12 @@ from projects.Labels import truth
 from revisit import keys, plugins
 from revisit.compat.moved import EVALUATIONS, warn_once
 from revisit.config import ELSEWHERE, add_revisit_config
+from revisit.data.sources.catalog import get_records
 from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
-from revisit.errors import UserError
+from revisit.errors import UserError, typed_list
 from revisit.evaluation.classifiers import NearestNeighbors
 from revisit.files import make_folder
 from revisit.keys import (
@@ -269,6 +271,18 @@ def test_a_folder_typed_alone_is_answered_with_the_name_that_is_taken(tmp_path, 
     named = "did you mean \"\\('folder:photos',\\)\"\\?"
     for typed in ("photos", "folder:photos", "\"('folder:photos',)\""):
         refused(f"DATASETS.TRAIN is .*{named}", load, "DATASETS.TRAIN", typed)
+
+
+def test_a_name_with_an_apostrophe_is_proposed_in_marks_that_a_shell_takes(tmp_path):
+    (tmp_path / "Karl's").mkdir()
+    name = f"folder:{tmp_path}/Karl's"
+    for typed in (name, f"('{name}',)"):
+        with pytest.raises(UserError) as caught:
+            load("DATASETS.TRAIN", typed)
+        (proposed,) = shlex.split(str(caught.value).partition("did you mean ")[2].removesuffix("?"))
+        assert load("DATASETS.TRAIN", proposed).DATASETS.TRAIN == (name,)
+    words = typed_list([name])
+    refused(re.escape(f"for a folder of images write {words}"), get_records, f"{tmp_path}/Karl's")
 
 
 def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkeypatch):

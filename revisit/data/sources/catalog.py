@@ -24,7 +24,7 @@ from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelledSet
 from revisit.data.sources.named_sets import DETECTION_SIZES, SOURCES, DataSource
 from revisit.data.sources.records import Records, keeping_all
 from revisit.data.sources.subsets import are_numbers, nested_subset
-from revisit.errors import UserError, did_you_mean, expect, translated
+from revisit.errors import UserError, did_you_mean, expect, translated, typed_list
 from revisit.plugins import load_plugins
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -175,7 +175,7 @@ def register(name: str) -> DataSet:
 def _unknown(name: str, kind: str, rest: str) -> UserError:
     problem = f"unknown data set {name!r}"
     if name and Path(name).is_dir():
-        return UserError(f"{problem}: for a folder of images write \"('folder:{name}',)\"")
+        return UserError(f"{problem}: for a folder of images write {typed_list([f'folder:{name}'])}")
     if os.sep in kind:
         state = "is a file" if Path(name).is_file() else "is not there"
         return UserError(f"{problem}, which {state}: expected a folder of images, \"('folder:/data/photos',)\"")
