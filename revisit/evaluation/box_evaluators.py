@@ -103,7 +103,8 @@ class BoxEvaluator(COCOEvaluator):
         # that the file lacks has no truth, and no score.
         index = self._metadata.get("thing_dataset_id_to_contiguous_id")
         if class_names and index:
-            class_names = [class_names[index[id_]] for id_ in sorted(index) if id_ in self._coco_api.cats]
+            in_file = sorted(index.keys() & self._coco_api.cats.keys())  # whose ids are of one kind
+            class_names = [class_names[index[id_]] for id_ in in_file]
         if coco_eval is None:
             truth = self._coco_api.dataset
             coco_eval = evaluated(truth, {**truth, "annotations": []}, iou_type)

@@ -130,14 +130,16 @@ def test_each_of_several_test_sets_keeps_its_predictions(tmp_path):
         assert len(json.loads((tmp_path / folder / "coco_instances_results.json").read_text())) == count
 
 
-def test_coco_classes_are_matched_by_name(tmp_path):
+@pytest.mark.parametrize("ids", [(1, 2), (1.0, 2.0), ("c", "d")])
+def test_coco_classes_are_matched_by_name(ids, tmp_path):
     """The test file has the network's classes the other way round, without a rare one, areas and sizes, ids from 0."""
+    cat, dog = ids
     Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
-    boxes = {"dog": (2, [8, 8, 32, 32]), "cat": (1, [60, 8, 30, 32])}
+    boxes = {"dog": (dog, [8, 8, 32, 32]), "cat": (cat, [60, 8, 30, 32])}
     annotations = [
         {"id": n, "image_id": 1, "category_id": id_, "bbox": box} for n, (id_, box) in enumerate(boxes.values())
     ]
-    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    categories = [{"id": cat, "name": "cat"}, {"id": dog, "name": "dog"}]
     content = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": annotations, "categories": categories}
     (tmp_path / "test.json").write_text(json.dumps(content))
     test = f"coco:{tmp_path}:{tmp_path}/test.json"

@@ -1,6 +1,7 @@
 """Classes by name: data sets that are scored against each other count them alike, or are refused."""
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -114,7 +115,7 @@ def _with_rare_classes(classes: list, wanted: Sequence, key: str, metadata: dict
     complete = {key: classes + lacking}
     ids = metadata.get(IDS)
     if ids:
-        free = max((id_ for id_ in ids if isinstance(id_, int)), default=0) + 1
+        free = math.floor(max((id_ for id_ in ids if isinstance(id_, int | float)), default=0)) + 1
         numbers = range(len(classes), len(wanted))
         complete[IDS] = ids | {free + n: number for n, number in enumerate(numbers)}
     return complete
