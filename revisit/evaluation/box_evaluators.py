@@ -34,6 +34,7 @@ from detectron2.evaluation import (
     coco_evaluation,
     pascal_voc_evaluation,
 )
+from detectron2.utils import comm
 from detectron2.utils.file_io import PathManager
 
 STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
@@ -145,6 +146,9 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
     def evaluate(self) -> dict | None:
         names, predictions = self._class_names, self._predictions
         shown = self._shown()
+        if not shown:  # Detectron2 fails where it knows no class
+            logger.warning(f"{self._dataset_name} shows no object that counts, so each class counts as AP 0")
+            return {"bbox": dict.fromkeys(("AP", "AP50", "AP75"), 0.0)} if comm.is_main_process() else None
         self._class_names = [names[number] for number in shown]
         self._predictions = {place: predictions[number] for place, number in enumerate(shown) if number in predictions}
         try:

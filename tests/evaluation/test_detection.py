@@ -203,6 +203,16 @@ def test_voc_ap_of_nothing_is_0(tmp_path, monkeypatch):
     assert evaluate_voc(tmp_path)["bbox"] == {"AP": 0, "AP50": 0, "AP75": 0}
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("objects", [[], [(LEFT, 1)]])
+def test_voc_ap_of_a_split_without_objects_is_0(objects, processes, tmp_path, monkeypatch):
+    """Of none at all, or of difficult ones alone."""
+    monkeypatch.setattr(sys.modules[__name__], "TRUTH", dict.fromkeys(TRUTH, objects))
+    write_voc(tmp_path)
+    results, *_ = launch_forks(evaluate_voc, processes, tmp_path)
+    assert results["bbox"] == {"AP": 0, "AP50": 0, "AP75": 0}
+
+
 def test_an_unscorable_voc_tree_is_refused_before_training(tmp_path):
     write_voc(tmp_path)
     check_voc_truth("voc", tmp_path, "test", ["cat", "dog"])
