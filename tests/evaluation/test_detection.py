@@ -25,7 +25,7 @@ from detectron2.config import get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets import register_pascal_voc
 from detectron2.evaluation import DatasetEvaluator
-from detectron2.structures import Boxes, Instances
+from detectron2.structures import Boxes, BoxMode, Instances
 from detectron2.utils import comm
 
 # x0, y0, x1, y1 in Detectron2's form; VOC's own counts from 1 and includes the last pixel.
@@ -152,6 +152,23 @@ def test_coco_classes_are_matched_by_name(ids, tmp_path):
         results = evaluator.evaluate()["bbox"]
     scores = {name: value for name, value in results.items() if name == "AP" or "-" in name}
     assert scores == {"AP": pytest.approx(50), "AP-dog": pytest.approx(100), "AP-cat": 0}
+
+
+@pytest.mark.parametrize("ids", [(3, 1), (0.5, 0.25), ("d", "c"), ("1", "2")])
+def test_records_are_scored_by_whatever_ids_their_classes_have(ids, tmp_path):
+    """As parts of a data set in COCO's format are, which have its ids."""
+    boxes = [{"bbox": LEFT, "bbox_mode": BoxMode.XYXY_ABS, "category_id": n} for n in (0, 1)]
+    record = {"file_name": "1.jpg", "image_id": 7, "height": 100, "width": 100, "annotations": boxes}
+    DatasetCatalog.register("part", lambda: [record])
+    index = {id_: n for n, id_ in enumerate(ids)}
+    about = {"thing_classes": ["dog", "cat"], "thing_dataset_id_to_contiguous_id": index}
+    MetadataCatalog.get("part").set(evaluator_type="coco", **about)
+    with evaluator_of("part", tmp_path) as evaluator:
+        evaluator.process([record], [detections([(LEFT, 0.9)])])
+        results = evaluator.evaluate()["bbox"]
+        assert vars(MetadataCatalog.get("part")).items() >= about.items()
+    scores = {name: value for name, value in results.items() if name == "AP" or "-" in name}
+    assert scores == {"AP": pytest.approx(50), "AP-dog": 0, "AP-cat": pytest.approx(100)}
 
 
 @pytest.mark.parametrize("masks", [False, True])
