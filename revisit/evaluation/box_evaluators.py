@@ -192,7 +192,7 @@ def _truth_of_records(name: str) -> dict:
     id_of = {number: id_ for id_, number in index.items()}
     for category in truth["categories"]:
         category["id"] = id_of[category["id"]]
-    for annotation in truth.get("annotations", ()):
+    for annotation in truth.setdefault("annotations", []):  # without the list nothing would be evaluated
         annotation["category_id"] = id_of[annotation["category_id"]]
     return truth
 

@@ -111,6 +111,18 @@ def test_yolo_labels_are_scored_as_they_are_now(tmp_path):
             assert not MetadataCatalog.get(name).get("json_file")
 
 
+def test_records_without_objects_have_an_undefined_score(tmp_path):
+    """As a file in COCO's format without any has; a run would miss a score that is not there."""
+    Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
+    (tmp_path / "1.txt").touch()
+    (tmp_path / "names").write_text("cat\ndog")
+    name = f"yolo:{tmp_path}:{tmp_path}:{tmp_path}/names"
+    (record,) = get_records(name)
+    with evaluator_of(name, tmp_path) as evaluator:
+        evaluator.process([record], [detections([(LEFT, 0.9)])])
+        assert math.isnan(evaluator.evaluate()["bbox"]["AP"])
+
+
 def test_each_of_several_test_sets_keeps_its_predictions(tmp_path):
     cfg = get_cfg()
     add_revisit_config(cfg)
