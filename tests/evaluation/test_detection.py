@@ -242,6 +242,13 @@ def test_voc_ap_of_a_split_without_objects_is_0(objects, processes, tmp_path, mo
     assert results["bbox"] == {"AP": 0, "AP50": 0, "AP75": 0}
 
 
+@pytest.mark.parametrize("split", ["000001\n\n000002\n", "/000001\n000002\n"])
+def test_a_split_that_detectron2_would_read_otherwise_is_refused(split, tmp_path):
+    write_voc(tmp_path)
+    (tmp_path / "ImageSets/Main/test.txt").write_text(split)
+    refused("test.txt has empty lines, or slashes", check_voc_truth, "voc", tmp_path, "test", ["cat", "dog"])
+
+
 def test_an_unscorable_voc_tree_is_refused_before_training(tmp_path):
     write_voc(tmp_path)
     check_voc_truth("voc", tmp_path, "test", ["cat", "dog"])
