@@ -18,6 +18,7 @@ from trees import logged, refused, write
 from projects.Labels.truth import check_voc_truth
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records, share_classes
+from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.inspection import inspect
 from revisit.engine.finetune_trainer import FinetuneTrainer
 
@@ -166,8 +167,9 @@ def test_coco_classes_are_matched_by_name(ids, tmp_path):
     assert scores == {"AP": pytest.approx(50), "AP-dog": pytest.approx(100), "AP-cat": 0}
 
 
+@pytest.mark.parametrize("lacks_a_class", [False, True])
 @pytest.mark.parametrize("ids", [(3, 1), (0.5, 0.25), ("d", "c"), ("1", "2")])
-def test_records_are_scored_by_whatever_ids_their_classes_have(ids, tmp_path):
+def test_records_are_scored_by_whatever_ids_their_classes_have(ids, lacks_a_class, tmp_path):
     """As parts of a data set in COCO's format are, which have its ids."""
     boxes = [{"bbox": LEFT, "bbox_mode": BoxMode.XYXY_ABS, "category_id": n} for n in (0, 1)]
     record = {"file_name": "1.jpg", "image_id": 7, "height": 100, "width": 100, "annotations": boxes}
@@ -175,11 +177,17 @@ def test_records_are_scored_by_whatever_ids_their_classes_have(ids, tmp_path):
     index = {id_: n for n, id_ in enumerate(ids)}
     about = {"thing_classes": ["dog", "cat"], "thing_dataset_id_to_contiguous_id": index}
     MetadataCatalog.get("part").set(evaluator_type="coco", **about)
+    if lacks_a_class:
+        share_classes("a.pth", ["part"], names=["dog", "cat", "emu"])
+        get_records("part")
+        about = class_metadata("part")
+        assert len(about["thing_dataset_id_to_contiguous_id"]) == 3
     with evaluator_of("part", tmp_path) as evaluator:
         evaluator.process([record], [detections([(LEFT, 0.9)])])
         results = evaluator.evaluate()["bbox"]
         assert vars(MetadataCatalog.get("part")).items() >= about.items()
     scores = {name: value for name, value in results.items() if name == "AP" or "-" in name}
+    assert math.isnan(scores.pop("AP-emu", math.nan))
     assert scores == {"AP": pytest.approx(50), "AP-dog": 0, "AP-cat": pytest.approx(100)}
 
 
