@@ -16,6 +16,7 @@ from PIL import Image
 from trees import logged, refused, write
 
 from projects.Labels.truth import check_voc_truth
+from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_results
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records, share_classes
 from revisit.data.sources.class_names import class_metadata
@@ -186,6 +187,9 @@ def test_records_are_scored_by_whatever_ids_their_classes_have(ids, lacks_a_clas
         evaluator.process([record], [detections([(LEFT, 0.9)])])
         results = evaluator.evaluate()["bbox"]
         assert vars(MetadataCatalog.get("part")).items() >= about.items()
+    classes = evaluated_set(tmp_path / OF_PREDICTIONS).classes
+    (found,) = read_results(tmp_path / PREDICTIONS, [7], classes)
+    assert list(classes.values())[:2] == ["dog", "cat"] and found.classes.tolist() == [1]
     scores = {name: value for name, value in results.items() if name == "AP" or "-" in name}
     assert math.isnan(scores.pop("AP-emu", math.nan))
     assert scores == {"AP": pytest.approx(50), "AP-dog": 0, "AP-cat": pytest.approx(100)}
