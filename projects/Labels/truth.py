@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from revisit.data.sources.split_files import read_split
 from revisit.errors import expect, first_few, translated
 
 from detectron2.data import MetadataCatalog
@@ -28,15 +29,18 @@ def check_voc_truth(name: str, folder: Path, split: str, classes: list[str]) -> 
     """Read what Detectron2's evaluator of Pascal VOC will read, as it does, which may be hours later.
 
     Raises:
-        UserError: a split with a byte order mark; an object without ``pose``, ``truncated`` or ``difficult``, with
-            fractions of a pixel, or with blanks around its class.
+        UserError: a split with a byte order mark or empty lines; an object without ``pose``, ``truncated`` or
+            ``difficult``, with fractions of a pixel, or with blanks around its class.
     """
     split_file = folder / "ImageSets" / "Main" / f"{split}.txt"
     text = split_file.read_text()
     marked = f"{split_file} begins with a byte order mark, which the evaluator takes for a part of the first name"
     expect(not text.startswith("\ufeff"), f"{marked}: save it as UTF-8 without one")
-    for line in text.splitlines():
-        file = folder / "Annotations" / f"{line.strip()}.xml"
+    names = [line.strip() for line in text.splitlines()]
+    others = f"{split_file} has empty lines, or slashes before names, which the evaluator takes for names"
+    expect(names == read_split(split_file), f"{others}: expected the name of an image in each line")
+    for name_of_image in names:
+        file = folder / "Annotations" / f"{name_of_image}.xml"
         expected = "name, pose, truncated, difficult (0 or 1) and a bndbox in whole pixels of every object"
         with translated(f"data set {name!r}, scored against {file}, which needs {expected}", content=True):
             labels = {thing["name"] for thing in parse_rec(str(file))}

@@ -22,10 +22,10 @@ def read_results(path: Path, images: Iterable[Any], classes: Iterable[Any]) -> l
     Raises UserError for a file that is no JSON, or has other images; KeyError, TypeError or ValueError for what is none
     of COCO's results.
     """
-    numbers = {identity: number for number, identity in enumerate(classes)}
+    numbers = {str(identity): number for number, identity in enumerate(classes)}  # keys of JSON are texts
     of_image = defaultdict(list)
     for result in read_json(path):
-        of_image[result["image_id"]].append({**result, "category_id": numbers[result["category_id"]]})
+        of_image[result["image_id"]].append({**result, "category_id": numbers[str(result["category_id"])]})
     found = [Boxes.of_results(of_image.pop(image, ())) for image in images]
     gone = f"{len(of_image)} of those that were predicted for are gone"
     expect(not of_image, f"the data set has other images by now: {gone}")
@@ -62,7 +62,7 @@ class EvaluatedSet(NamedTuple):
     """What an evaluation says of the data set that it has scored."""
 
     name: str
-    classes: dict[int, str]  # names by ids, in the network's order
+    classes: dict[str, str]  # names by ids as texts, in the network's order
     images: list[dict]  # their ``fingerprint``; [] of an earlier version, which wrote none
 
     def changes(self, records: Records, *, labels: bool = True) -> list[str]:
@@ -90,5 +90,4 @@ def evaluated_set(file: Path) -> EvaluatedSet:
     about = read_json(file)
     name = about["data_set"]
     expect_on_disk(name)
-    classes = {int(identity): label for identity, label in about["classes"].items()}
-    return EvaluatedSet(name, classes, about.get("images", []))
+    return EvaluatedSet(name, dict(about["classes"]), about.get("images", []))

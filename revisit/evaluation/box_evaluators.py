@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 from pycocotools.coco import COCO
@@ -16,6 +17,7 @@ from pycocotools.cocoeval import COCOeval
 from revisit.boxes.predictions_file import OF_PREDICTIONS
 from revisit.compat import has_compiled_operators
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import IDS
 from revisit.data.sources.coco_truth import read_coco, scored_coco
 from revisit.data.sources.records import fingerprint
 from revisit.data.sources.split_files import read_split
@@ -27,13 +29,14 @@ from revisit.keys import DETECTORS, architecture_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
-from detectron2.data.datasets.coco import convert_to_coco_dict
+from detectron2.data.datasets import coco as coco_format
 from detectron2.evaluation import (
     COCOEvaluator,
     PascalVOCDetectionEvaluator,
     coco_evaluation,
     pascal_voc_evaluation,
 )
+from detectron2.utils import comm
 from detectron2.utils.file_io import PathManager
 
 STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
@@ -93,7 +96,7 @@ class BoxEvaluator(COCOEvaluator):
     def _classes_by_id(self) -> dict[int, str]:
         """Names of classes by their id in PREDICTIONS, in the network's order."""
         names = self._metadata.thing_classes
-        index = self._metadata.get("thing_dataset_id_to_contiguous_id") or {n: n for n in range(len(names))}
+        index = self._metadata.get(IDS) or {n: n for n in range(len(names))}
         return {id_: names[number] for id_, number in sorted(index.items(), key=lambda pair: pair[1])}
 
     def _derive_coco_results(
@@ -101,9 +104,10 @@ class BoxEvaluator(COCOEvaluator):
     ) -> dict:
         # Detectron2 takes the classes to be in the order of the file's ids, in which pycocotools scores them. A class
         # that the file lacks has no truth, and no score.
-        index = self._metadata.get("thing_dataset_id_to_contiguous_id")
+        index = self._metadata.get(IDS)
         if class_names and index:
-            class_names = [class_names[index[id_]] for id_ in sorted(index) if id_ in self._coco_api.cats]
+            in_file = sorted(index.keys() & self._coco_api.cats.keys())  # whose ids are of one kind
+            class_names = [class_names[index[id_]] for id_ in in_file]
         if coco_eval is None:
             truth = self._coco_api.dataset
             coco_eval = evaluated(truth, {**truth, "annotations": []}, iou_type)
@@ -144,6 +148,9 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
     def evaluate(self) -> dict | None:
         names, predictions = self._class_names, self._predictions
         shown = self._shown()
+        if not shown:  # Detectron2 fails where it knows no class
+            logger.warning(f"{self._dataset_name} shows no object that counts, so each class counts as AP 0")
+            return {"bbox": dict.fromkeys(("AP", "AP50", "AP75"), 0.0)} if comm.is_main_process() else None
         self._class_names = [names[number] for number in shown]
         self._predictions = {place: predictions[number] for place, number in enumerate(shown) if number in predictions}
         try:
@@ -175,6 +182,21 @@ def tasks_of(cfg: CfgNode) -> list[str]:
     return tasks
 
 
+def _truth_of_records(name: str) -> dict:
+    """In COCO's format, by the metadata's ids of classes: Detectron2 would make whole numbers of texts and floats."""
+    records, metadata = get_records(name), MetadataCatalog.get(name)
+    without_ids = SimpleNamespace(thing_classes=metadata.thing_classes)
+    with patch.multiple(coco_format, DatasetCatalog={name: records}, MetadataCatalog={name: without_ids}):
+        truth = coco_format.convert_to_coco_dict(name)
+    index = metadata.get(IDS) or {n: n for n in range(len(metadata.thing_classes))}
+    id_of = {number: id_ for id_, number in index.items()}
+    for category in truth["categories"]:
+        category["id"] = id_of[category["id"]]
+    for annotation in truth.setdefault("annotations", []):  # without the list nothing would be evaluated
+        annotation["category_id"] = id_of[annotation["category_id"]]
+    return truth
+
+
 @contextlib.contextmanager
 def _file_of_truth(name: str) -> Iterator[None]:
     """Within the block, the metadata of a data set name a file of its current truth.
@@ -187,7 +209,7 @@ def _file_of_truth(name: str) -> Iterator[None]:
         file = PathManager.get_local_path(own["json_file"])
         truth = scored_coco(read_coco(Path(file)), Path(metadata.get("image_root", "")), file)
     else:
-        truth = convert_to_coco_dict(name)
+        truth = _truth_of_records(name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "truth.json"
         file.write_text(json.dumps(truth))

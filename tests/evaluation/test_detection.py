@@ -16,8 +16,10 @@ from PIL import Image
 from trees import logged, refused, write
 
 from projects.Labels.truth import check_voc_truth
+from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_results
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records, share_classes
+from revisit.data.sources.class_names import class_metadata
 from revisit.data.sources.inspection import inspect
 from revisit.engine.finetune_trainer import FinetuneTrainer
 
@@ -25,7 +27,7 @@ from detectron2.config import get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets import register_pascal_voc
 from detectron2.evaluation import DatasetEvaluator
-from detectron2.structures import Boxes, Instances
+from detectron2.structures import Boxes, BoxMode, Instances
 from detectron2.utils import comm
 
 # x0, y0, x1, y1 in Detectron2's form; VOC's own counts from 1 and includes the last pixel.
@@ -111,6 +113,18 @@ def test_yolo_labels_are_scored_as_they_are_now(tmp_path):
             assert not MetadataCatalog.get(name).get("json_file")
 
 
+def test_records_without_objects_have_an_undefined_score(tmp_path):
+    """As a file in COCO's format without any has; a run would miss a score that is not there."""
+    Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
+    (tmp_path / "1.txt").touch()
+    (tmp_path / "names").write_text("cat\ndog")
+    name = f"yolo:{tmp_path}:{tmp_path}:{tmp_path}/names"
+    (record,) = get_records(name)
+    with evaluator_of(name, tmp_path) as evaluator:
+        evaluator.process([record], [detections([(LEFT, 0.9)])])
+        assert math.isnan(evaluator.evaluate()["bbox"]["AP"])
+
+
 def test_each_of_several_test_sets_keeps_its_predictions(tmp_path):
     cfg = get_cfg()
     add_revisit_config(cfg)
@@ -130,14 +144,16 @@ def test_each_of_several_test_sets_keeps_its_predictions(tmp_path):
         assert len(json.loads((tmp_path / folder / "coco_instances_results.json").read_text())) == count
 
 
-def test_coco_classes_are_matched_by_name(tmp_path):
+@pytest.mark.parametrize("ids", [(1, 2), (1.0, 2.0), ("c", "d")])
+def test_coco_classes_are_matched_by_name(ids, tmp_path):
     """The test file has the network's classes the other way round, without a rare one, areas and sizes, ids from 0."""
+    cat, dog = ids
     Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
-    boxes = {"dog": (2, [8, 8, 32, 32]), "cat": (1, [60, 8, 30, 32])}
+    boxes = {"dog": (dog, [8, 8, 32, 32]), "cat": (cat, [60, 8, 30, 32])}
     annotations = [
         {"id": n, "image_id": 1, "category_id": id_, "bbox": box} for n, (id_, box) in enumerate(boxes.values())
     ]
-    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    categories = [{"id": cat, "name": "cat"}, {"id": dog, "name": "dog"}]
     content = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": annotations, "categories": categories}
     (tmp_path / "test.json").write_text(json.dumps(content))
     test = f"coco:{tmp_path}:{tmp_path}/test.json"
@@ -150,6 +166,33 @@ def test_coco_classes_are_matched_by_name(tmp_path):
         results = evaluator.evaluate()["bbox"]
     scores = {name: value for name, value in results.items() if name == "AP" or "-" in name}
     assert scores == {"AP": pytest.approx(50), "AP-dog": pytest.approx(100), "AP-cat": 0}
+
+
+@pytest.mark.parametrize("lacks_a_class", [False, True])
+@pytest.mark.parametrize("ids", [(3, 1), (0.5, 0.25), ("d", "c"), ("1", "2")])
+def test_records_are_scored_by_whatever_ids_their_classes_have(ids, lacks_a_class, tmp_path):
+    """As parts of a data set in COCO's format are, which have its ids."""
+    boxes = [{"bbox": LEFT, "bbox_mode": BoxMode.XYXY_ABS, "category_id": n} for n in (0, 1)]
+    record = {"file_name": "1.jpg", "image_id": 7, "height": 100, "width": 100, "annotations": boxes}
+    DatasetCatalog.register("part", lambda: [record])
+    index = {id_: n for n, id_ in enumerate(ids)}
+    about = {"thing_classes": ["dog", "cat"], "thing_dataset_id_to_contiguous_id": index}
+    MetadataCatalog.get("part").set(evaluator_type="coco", **about)
+    if lacks_a_class:
+        share_classes("a.pth", ["part"], names=["dog", "cat", "emu"])
+        get_records("part")
+        about = class_metadata("part")
+        assert len(about["thing_dataset_id_to_contiguous_id"]) == 3
+    with evaluator_of("part", tmp_path) as evaluator:
+        evaluator.process([record], [detections([(LEFT, 0.9)])])
+        results = evaluator.evaluate()["bbox"]
+        assert vars(MetadataCatalog.get("part")).items() >= about.items()
+    classes = evaluated_set(tmp_path / OF_PREDICTIONS).classes
+    (found,) = read_results(tmp_path / PREDICTIONS, [7], classes)
+    assert list(classes.values())[:2] == ["dog", "cat"] and found.classes.tolist() == [1]
+    scores = {name: value for name, value in results.items() if name == "AP" or "-" in name}
+    assert math.isnan(scores.pop("AP-emu", math.nan))
+    assert scores == {"AP": pytest.approx(50), "AP-dog": 0, "AP-cat": pytest.approx(100)}
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -199,6 +242,23 @@ def test_voc_ap_of_nothing_is_0(tmp_path, monkeypatch):
     write_voc(tmp_path)
     monkeypatch.setattr(sys.modules[__name__], "FOUND", dict.fromkeys(FOUND, []))
     assert evaluate_voc(tmp_path)["bbox"] == {"AP": 0, "AP50": 0, "AP75": 0}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("objects", [[], [(LEFT, 1)]])
+def test_voc_ap_of_a_split_without_objects_is_0(objects, processes, tmp_path, monkeypatch):
+    """Of none at all, or of difficult ones alone."""
+    monkeypatch.setattr(sys.modules[__name__], "TRUTH", dict.fromkeys(TRUTH, objects))
+    write_voc(tmp_path)
+    results, *_ = launch_forks(evaluate_voc, processes, tmp_path)
+    assert results["bbox"] == {"AP": 0, "AP50": 0, "AP75": 0}
+
+
+@pytest.mark.parametrize("split", ["000001\n\n000002\n", "/000001\n000002\n"])
+def test_a_split_that_detectron2_would_read_otherwise_is_refused(split, tmp_path):
+    write_voc(tmp_path)
+    (tmp_path / "ImageSets/Main/test.txt").write_text(split)
+    refused("test.txt has empty lines, or slashes", check_voc_truth, "voc", tmp_path, "test", ["cat", "dog"])
 
 
 def test_an_unscorable_voc_tree_is_refused_before_training(tmp_path):

@@ -1,7 +1,8 @@
 """Classes by name: data sets that are scored against each other count them alike, or are refused."""
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from revisit.data.sources.file_names import in_normal_form
@@ -114,10 +115,16 @@ def _with_rare_classes(classes: list, wanted: Sequence, key: str, metadata: dict
     complete = {key: classes + lacking}
     ids = metadata.get(IDS)
     if ids:
-        free = max((id_ for id_ in ids if isinstance(id_, int)), default=0) + 1
-        numbers = range(len(classes), len(wanted))
-        complete[IDS] = ids | {free + n: number for n, number in enumerate(numbers)}
+        complete[IDS] = ids | dict(zip(_free_ids(ids, len(lacking)), range(len(classes), len(wanted)), strict=True))
     return complete
+
+
+def _free_ids(ids: Collection, count: int) -> list:
+    """So many that are not among ``ids``, after them, and texts or numbers as they are: evaluators sort all."""
+    if any(isinstance(id_, str) for id_ in ids):
+        last = max(map(str, ids))
+        return [f"{last} {n}" for n in range(count)]
+    return [math.floor(max(ids)) + 1 + n for n in range(count)]
 
 
 def index_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, str]) -> list[int]:

@@ -17,6 +17,7 @@ from projects.Discover.self_labels import Detected, merged, self_labelled, witho
 from revisit import model_zoo
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.inspection import inspect
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.same_experiment import plain_config
@@ -171,6 +172,14 @@ def test_boxes_of_any_classes_are_those_of_one(tmp_path):
         evaluator.process([record], [exact(record)])
     assert evaluator.evaluate()["bbox"]["AP50"] == pytest.approx(100)
     refused("has no boxes", get_records, f"class_agnostic:folder:{tmp_path}/photos")
+
+
+def test_boxes_of_windows_are_of_one_class_before_they_are_cut(tmp_path):
+    """Windows have no score of their own: a test of class_agnostic:tiles: is refused before it begins."""
+    name = write_boxes(tmp_path, CATS_AND_DOGS)
+    windows = f"class_agnostic:tiles:64:{name}"
+    assert {box["category_id"] for record in get_records(windows) for box in record["annotations"]} == {0}
+    refused("expected all windows of a data set, tiles:64:NAME", inspect, recipe(), windows, to_learn=False)
 
 
 @pytest.mark.parametrize("with_crowd", [False, True])
