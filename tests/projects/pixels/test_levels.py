@@ -37,6 +37,18 @@ def test_names_of_a_file_are_followed_or_not_contradicted(names, places):
         assert _places(Samples(values, names=names), pixels) == places
 
 
+def test_names_that_differ_in_the_size_of_letters_alone_are_different_channels():
+    values = np.arange(2, dtype=np.uint8).reshape(1, 1, 2)
+    for names in (("t", "T"), ("T", "t")):
+        assert _places(Samples(values, names=names), PixelFormat(channels=("t", "T"))) == (
+            names.index("t"),
+            names.index("T"),
+        )
+    assert _places(Samples(values, names=("NIR", "Red")), PixelFormat(channels=("red", "nir"))) == (1, 0)
+    with pytest.raises(UnreadableImageError, match="2 channels .T x.: expected 2 .t T."):
+        _places(Samples(values, names=("T", "x")), PixelFormat(channels=("t", "T")))
+
+
 KINDS = ("uint8", "uint16", "int16", "int32", "uint32", "float16", "float32", "float64")
 
 
