@@ -12,6 +12,7 @@ from trees import logged
 
 from projects.Pixels.channels import pairs_of
 from projects.Pixels.tiff import NODATA
+from projects.Pixels.write_tiff import tiff_bytes
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
@@ -64,6 +65,20 @@ def test_channels_ranges_and_pixel_statistics_follow_from_the_images(tmp_path):
     levels = np.floor((values - low) * 256 / (high - low)).clip(0, 255)
     np.testing.assert_allclose(cfg.MODEL.PIXEL_MEAN, levels.mean(axis=0), atol=0.05)
     np.testing.assert_allclose(cfg.MODEL.PIXEL_STD, levels.std(axis=0), atol=0.05)
+
+
+def test_values_are_those_of_the_channels_names_in_whatever_order_a_file_has_them(tmp_path):
+    names, values = ("blue", "nir", "swir", "pan"), GENERATOR.integers(0, 100, (20, 30, 4), np.uint16)
+    values += np.arange(4, dtype=np.uint16) * 1000
+    for number, step in enumerate((1, -1)):
+        file = tmp_path / f"{number}.tif"
+        file.write_bytes(tiff_bytes(np.ascontiguousarray(values[..., ::step]), names[::step]))
+    for opts in ((), ("INPUT.CHANNELS", "pan swir nir blue")):
+        cfg = decided(f"folder:{tmp_path}", *opts, *TWO, output=tmp_path / "out")
+        order = [names.index(name) for name in cfg.INPUT.CHANNELS]
+        expected = np.percentile(values.reshape(-1, 4)[:, order], (0.5, 99.5), axis=0).T
+        np.testing.assert_allclose(cfg.INPUT.RANGE, expected, atol=1)
+        np.testing.assert_allclose(cfg.MODEL.PIXEL_MEAN, 127.5, atol=12)
 
 
 def test_what_is_stated_counts(tmp_path):
