@@ -10,7 +10,8 @@ import tifffile
 from PIL import Image
 from trees import logged
 
-from projects.Pixels.channels import pairs_of
+from projects.Pixels.channels import measured_ranges, pairs_of, warn_of_marks
+from projects.Pixels.survey import Survey
 from projects.Pixels.tiff import NODATA
 from projects.Pixels.write_tiff import tiff_bytes
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
@@ -98,6 +99,23 @@ def test_a_range_of_minimum_and_maximum(tmp_path):
     np.testing.assert_allclose(cfg.INPUT.RANGE, np.stack([values.min(axis=0), values.max(axis=0)], axis=1), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (1234567.0, 1234577.0, (1234567.0, 1234577.0)),
+        (1e7, 1e7 + 30, (1e7, 1e7 + 30)),
+        (-273.15, -273.14, (-273.15, -273.14)),
+        (123.456789, 3000.12345, (123.457, 3000.12)),
+        (2.0**60, 2.0**60 + 2**20, (2.0**60, 2.0**60 + 2**20)),
+        (-8e307, 8e307, (-8e307, 8e307)),
+        (5000.0, 5000.0, (5000.0, 5005.0)),
+    ],
+)
+def test_a_narrow_range_far_from_0_keeps_its_ends(low, high, expected):
+    seen = Survey(1, ("1",), True, ("float64",), np.array([[low], [high]]))
+    assert measured_ranges(seen, "minmax") == (pytest.approx(expected, rel=1e-15),)
+
+
 def test_bytes_keep_all_their_values(tmp_path):
     name = write_arrays(tmp_path / "a", high=250, dtype=np.uint8)
     pixels = pixel_format(decided(name, output=tmp_path))
@@ -173,6 +191,16 @@ def test_images_that_differ_in_their_channels_are_both_named(tmp_path):
     np.save(tmp_path / "a" / "3.npy", np.zeros((20, 30, 4), np.uint16))
     with pytest.raises(UserError, match=r"0\.npy has 5 channels, .*3\.npy has 4 channels"):
         decided(name, output=tmp_path)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.float16])
+def test_values_that_fill_their_kind_evenly_hold_no_mark(kind):
+    limits = np.iinfo(kind) if np.issubdtype(kind, np.integer) else np.finfo(kind)
+    values = np.linspace(float(limits.min), float(limits.max), 1000).astype(kind)[:, None]
+    assert not logged(warn_of_marks, Survey(1, ("1",), True, (np.dtype(kind).name,), values))
+    values[1:] = np.linspace(0, float(limits.max) / 100, 999).astype(kind)[:, None]
+    (line,) = (line for _, line in logged(warn_of_marks, Survey(1, ("1",), True, ("",), values)))
+    assert f"channel 1 are {float(limits.min):g}, far from all others" in line
 
 
 def test_values_in_a_tenth_of_their_range_are_worth_a_warning(tmp_path):
