@@ -148,6 +148,20 @@ def test_the_mark_of_no_data_and_nan_are_missing():
     assert same(read_samples(tiff(floats, photometric="rgb", extratags=tags)), floats, hole)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("int64", str(2**63 - 1)), ("int64", str(2**53 + 1)), ("uint64", str(2**64 - 1)), ("int64", "-9999.0")],
+)
+def test_marks_of_no_data_have_all_64_bits(kind, text):
+    mark = int(text) if text.isdigit() else -9999
+    values = numbers(*SIZE, kind=kind)
+    values[:3], values[3] = mark, mark - 1
+    bands = values[..., None]
+    missing = np.repeat(np.arange(SIZE[0]) < 3, SIZE[1]).reshape(SIZE)
+    assert same(read_samples(tiff(values, extratags=[(42113, "s", 0, text, True)])), bands, missing)
+    assert same(read_samples(tiff(values, extratags=[(42113, "s", 0, "0.5", True)])), bands)
+
+
 def test_where_white_is_zero_grey_is_inverted():
     for kind, top in (("uint8", 255), ("uint16", 65535), ("int16", -1), ("uint32", 2**32 - 1)):
         values = numbers(*SIZE, kind=kind)
