@@ -1,6 +1,7 @@
 """What samples mean is decided once for a run: by what is stated, else by the weights, else by the images."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import tifffile
 from PIL import Image
 from trees import logged
 
+from projects.Pixels.channel_files import patterns_of
 from projects.Pixels.channels import measured_ranges, pairs_of, warn_of_marks
 from projects.Pixels.survey import Survey
 from projects.Pixels.tiff import NODATA
@@ -250,6 +252,12 @@ def test_without_flags_the_images_say_the_format(tmp_path):
     found, pixels = format_of({}, records), pixel_format(cfg)
     assert (found.channels, found.ranges, found.fill) == (pixels.channels, pixels.ranges, pixels.fill)
     np.testing.assert_allclose(found.shown, pixels.shown)
+
+
+@pytest.mark.parametrize("pattern", ["{} D.tif", "{},D.tif", "{}:D.tif"])
+def test_patterns_that_a_name_of_data_cannot_hold_are_named_whole(pattern):
+    with pytest.raises(UserError, match=re.escape(f"CHANNEL_FILES {pattern!r}: expected names without blanks")):
+        patterns_of([pattern, "{}_F.tif"])
 
 
 def test_channels_in_files_of_their_own_are_one_image(tmp_path):
