@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 from prepare_openimages_subsets import count_boxes
 from tqdm import tqdm
 
+from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.split_files import read_lines
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
@@ -82,7 +83,8 @@ def count_bdd100k(path: Path) -> dict[str, int]:
 
 def count_imagenet(path: Path) -> dict[str, int]:
     """Objects by image in a folder of XML files as those of Pascal VOC."""
-    files = tqdm(list(path.rglob("*.xml")), unit="file", desc=path.name, disable=None)
+    files = [file for file in path.rglob("*.xml") if all(map(is_visible, file.relative_to(path).parts))]
+    files = tqdm(files, unit="file", desc=path.name, disable=None)
     return {file.stem: len(ElementTree.parse(file).findall("object")) for file in files}
 
 

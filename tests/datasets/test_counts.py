@@ -41,6 +41,8 @@ def write_imagenet(folder):
     for name, number in counts.items():
         objects = f"<object><name>n</name><part><name>head</name></part>{box}</object>" * number
         write(folder / f"Annotation/{name.partition('_')[0]}/{name}.xml", f"<annotation>{objects}</annotation>")
+    for added in ("n01440764/._n01440764_18.xml", "__MACOSX/._n01440764_18.xml"):
+        write(folder / f"Annotation/{added}", "resource fork")
     return folder / "Annotation", counts
 
 

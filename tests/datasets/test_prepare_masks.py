@@ -54,11 +54,14 @@ def test_every_label_id_becomes_its_train_id_or_255(tmp_path):
 def test_masks_that_are_there_stay_as_they_are(tmp_path, capsys):
     for frame in ("train/aachen/aachen_0", "val/bonn/bonn_0", "test/mainz/mainz_0"):
         write(tmp_path / f"gtFine/{frame}_gtFine_labelIds.png", np.uint8([[7, 8]]))
+    added = tmp_path / "gtFine/train/aachen/._aachen_0_gtFine_labelIds.png"  # by a Mac
+    added.write_bytes(b"resource fork")
     done = tmp_path / "gtFine/train/aachen/aachen_0_gtFine_labelTrainIds.png"
     write(done, np.uint8([[5, 5]]))
     prepare_train_ids(tmp_path)
     assert "wrote 2 masks of train ids, 1 were there already" in capsys.readouterr().out
     assert stored(done).tolist() == [[5, 5]]
+    added.unlink()
     assert len(list(tmp_path.rglob("*"))) == 4 + 3 + 6  # folders, cities, masks: nothing temporary is left
 
 
