@@ -140,8 +140,9 @@ def tags_to_keep(file_name: str) -> list[tuple]:
 
 def tags_as_written(page: "TiffPage", codes: Iterable[int]) -> list[tuple]:
     """Those of these tags that a page has, as tifffile writes them."""
-    kept = map(page.tags.get, codes)
-    return [(tag.code, int(tag.dtype), tag.count, tag.value, True) for tag in kept if tag is not None]
+    kept = [tag for tag in map(page.tags.get, codes) if tag is not None]
+    values = [tag.value.encode() if isinstance(tag.value, str) else tag.value for tag in kept]  # GDAL's are of UTF-8
+    return [(tag.code, int(tag.dtype), tag.count, value, True) for tag, value in zip(kept, values, strict=True)]
 
 
 def _pages(file: "tifffile.TiffFile") -> tuple[list["TiffPage"], list["TiffPage"]]:
