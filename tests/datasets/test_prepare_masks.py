@@ -150,6 +150,19 @@ def test_a_list_of_names_says_what_the_split_is_and_none_is_replaced(source, tmp
     refused(r"val.txt exists and names other images", prepare_nyud_mt, source)
 
 
+def test_another_image_of_a_name_in_another_split_replaces_none(source):
+    out = prepare_nyud_mt(source, split="train")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    prepare_nyud_mt(source, split="trainval")  # of the same images
+    (out / "gt_sets/trainval.txt").unlink()
+    write(source / "a/2.png", np.full((*SIZE, 3), 200, np.uint8))
+    write(source / "a/2_mask.png", np.full(SIZE, 30, np.uint8))
+    refused("a/2.png is another image than .*images/2.jpg, which is in the split train", prepare_nyud_mt, source)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    prepare_nyud_mt(source, split="train")  # again, where it was mended
+    assert (read_image(out / "images/2.jpg") == 200).all()
+
+
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
