@@ -1,6 +1,8 @@
 """What a sample of the images holds: which channels, and which values in them."""
 
 import functools
+import itertools
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -190,8 +192,12 @@ def _is_data(head: bytes) -> bool:
 
 def some_pixels(samples: Samples, nodata: float | None) -> np.ndarray:
     """(n, C) of at most PIXELS pixels that have data in all channels, spread evenly, finite."""
-    flat = samples.values.reshape(-1, samples.values.shape[2])
-    step = 1 + len(flat) // PIXELS | 1  # odd, so that it meets all columns
+    _, width, channels = samples.values.shape
+    flat = samples.values.reshape(-1, channels)
+    first = 1 + len(flat) // PIXELS | 1
+    step = next(
+        step for step in itertools.count(first, 2) if math.gcd(step, width) == 1
+    )  # so that it meets all columns
     kept = np.ones(len(flat[::step]), bool) if samples.missing is None else ~samples.missing.reshape(-1)[::step]
     values = flat[::step][kept]
     if nodata is not None:
