@@ -26,7 +26,9 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     counts = {name: count_classes(name) for name in args.datasets}
     make_folder(args.output, "--output")
-    plot_classes({Path(name).stem: of_classes for name, of_classes in counts.items()}, args.output / "classes.png")
+    short = {name: Path(name).stem for name in counts}
+    called = short if len(set(short.values())) == len(short) else {name: name for name in counts}
+    plot_classes({called[name]: of_classes for name, of_classes in counts.items()}, args.output / "classes.png")
     with written_whole(args.output / "classes.json") as temporary:
         temporary.write_text(json.dumps(counts, indent=2) + "\n")
     for name, of_classes in counts.items():

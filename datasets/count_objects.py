@@ -19,13 +19,15 @@ DIR/objects.json has the numbers of images and objects, and objects_per_image.
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from xml.etree import ElementTree
 
 from prepare_openimages_subsets import count_boxes
 from tqdm import tqdm
 
+from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.split_files import read_lines
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
@@ -64,10 +66,17 @@ def listed_names(path: Path) -> set[str]:
     return {Path(line).stem for line in lines if line and not line.startswith("#")}
 
 
+def check_differ(names: Iterable[str]) -> None:
+    """Raises UserError where images of several folders have one name, by which lists know them."""
+    name, count = max(Counter(names).items(), key=itemgetter(1), default=("", 0))
+    expect(count < 2, f"{count} images are called {name}, without folder and suffix: expected one, so count them apart")
+
+
 def count_coco(path: Path) -> Counter[str]:
     """Objects by image in COCO's format."""
     content = json.loads(path.read_bytes())
     images = {image["id"]: Path(image["file_name"]).stem for image in content["images"]}
+    check_differ(images.values())
     objects = Counter(dict.fromkeys(images.values(), 0))
     objects.update(images[annotation["image_id"]] for annotation in content["annotations"])
     return objects
@@ -77,12 +86,17 @@ def count_bdd100k(path: Path) -> dict[str, int]:
     """Boxes by image in BDD100K's format: a list of frames, or a dict that has it."""
     content = json.loads(path.read_bytes())
     frames = content["frames"] if isinstance(content, dict) else content
-    return {Path(frame["name"]).stem: sum("box2d" in label for label in frame.get("labels") or ()) for frame in frames}
+    names = [Path(frame["name"]).stem for frame in frames]
+    check_differ(names)
+    boxes = (sum("box2d" in label for label in frame.get("labels") or ()) for frame in frames)
+    return dict(zip(names, boxes, strict=True))
 
 
 def count_imagenet(path: Path) -> dict[str, int]:
     """Objects by image in a folder of XML files as those of Pascal VOC."""
-    files = tqdm(list(path.rglob("*.xml")), unit="file", desc=path.name, disable=None)
+    files = [file for file in path.rglob("*.xml") if all(map(is_visible, file.relative_to(path).parts))]
+    check_differ(file.stem for file in files)
+    files = tqdm(files, unit="file", desc=path.name, disable=None)
     return {file.stem: len(ElementTree.parse(file).findall("object")) for file in files}
 
 

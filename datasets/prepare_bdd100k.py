@@ -12,6 +12,7 @@ import os
 from folder_arguments import LISTS, folder_parser
 from image_subsets import write_list
 
+from revisit.data.sources.image_folders import is_visible
 from revisit.engine.command import run_command
 from revisit.errors import expect
 
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     for split in EXPECTED:
         place = root / split
         expect(place.is_dir(), f"{place} not found: unpack BDD100K's 100K images there (datasets/README.md)")
-        names = [name for name in os.listdir(place) if name.endswith(".jpg")]
+        names = [name for name in os.listdir(place) if name.endswith(".jpg") and is_visible(name)]
         images += [f"{split}/{name}" for name in names]
         counts[split] = len(names)
     expect(images, f"{root} has no image: expected train/*.jpg and test/*.jpg")

@@ -14,6 +14,7 @@ import numpy as np
 from folder_arguments import folder_parser
 from tqdm import tqdm
 
+from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.labels import VOID, read_labels, write_labels
 from revisit.engine.command import run_command
 from revisit.errors import expect
@@ -30,7 +31,7 @@ TRAIN_ID[list(TRAINED)] = np.arange(len(TRAINED))
 def main(argv: list[str] | None = None) -> None:
     what = f"folder that holds gtFine/SPLIT/CITY/*{LABEL_IDS}"
     root = folder_parser(__doc__, cityscapes=("cityscapes", what)).parse_args(argv).cityscapes
-    sources = sorted(root.glob(f"gtFine/*/*/*{LABEL_IDS}"))
+    sources = [file for file in sorted(root.glob(f"gtFine/*/*/*{LABEL_IDS}")) if is_visible(file.name)]
     way_out = "unpack gtFine_trainvaltest.zip there, or name another folder with --cityscapes"
     expect(sources, f"no masks in {root}: expected gtFine/SPLIT/CITY/*{LABEL_IDS}; {way_out}")
     targets = [file.with_name(file.name.replace(LABEL_IDS, TRAIN_IDS)) for file in sources]

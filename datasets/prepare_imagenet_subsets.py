@@ -20,7 +20,7 @@ from image_subsets import MULTIPLES, assign_counts, choose, long_tailed_counts, 
 from tqdm import tqdm
 
 from revisit.data.images.opening import SUFFIXES
-from revisit.data.sources.image_folders import class_folders
+from revisit.data.sources.image_folders import class_folders, is_visible
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 
@@ -56,7 +56,8 @@ def find_files(root: Path) -> Files:
     folders, files = class_folders(root), {}
     expect(folders, f"{root} has no folders: expected one a class (n01440764/, ...), with images")
     for folder in tqdm(folders, unit="class", desc="looking for images", disable=None):
-        files[folder] = [name for name in os.listdir(root / folder) if os.path.splitext(name)[1].lower() in SUFFIXES]
+        names = filter(is_visible, os.listdir(root / folder))
+        files[folder] = [name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES]
         expect(bool(files[folder]), f"{root / folder} has no image: unpack that class, or remove the folder")
     return files
 

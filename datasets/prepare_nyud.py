@@ -15,6 +15,7 @@ Images in another format than JPEG are stored as JPEG of quality 100.
 """
 
 import argparse
+import filecmp
 import glob
 import os
 import shutil
@@ -28,6 +29,7 @@ from tqdm import tqdm
 from revisit.data.images.opening import open_image
 from revisit.data.images.pixel_format import PHOTOGRAPHS
 from revisit.data.images.reader import require_record
+from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
 from revisit.data.sources.pixel_datasets import NYUD_CLASSES
 from revisit.data.sources.split_files import check_split, read_split, write_split
@@ -53,8 +55,9 @@ def main(argv: list[str] | None = None) -> None:
     check_split(split_file, names)
     for folder in ("images", "segmentation", "depth", "gt_sets"):
         (args.output / folder).mkdir(parents=True, exist_ok=True)
+    others = names_of_others(split_file)
     for name in tqdm(names, unit="image", desc="writing NYUD_MT"):
-        rearrange(args, name, {kind: paths[name] for kind, paths in files.items()})
+        rearrange(args, name, {kind: paths[name] for kind, paths in files.items()}, others.get(name))
     write_split(split_file, names)
     print(f"{split_file}: {len(names)} images with {' and '.join(kind for kind in files if kind != 'images')}")
 
@@ -97,8 +100,15 @@ def find(kind: str, pattern: str) -> dict[str, Path]:
     return files
 
 
-def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path]) -> None:
-    """Write the photograph, mask and depth map of one image, all checked before."""
+def names_of_others(split_file: Path) -> dict[str, str]:
+    """The images of all other splits in its folder, each with one that has it."""
+    others = (file for file in split_file.parent.glob("*.txt") if file != split_file and is_visible(file.name))
+    return {name: other.stem for other in others for name in read_split(other)}
+
+
+def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path], other: str | None) -> None:
+    """Write the photograph, mask and depth map of one image, all checked before. Raises UserError for another
+    photograph than that of this name in an ``other`` split."""
     image = require_record({"file_name": files["images"]}, PHOTOGRAPHS)
     maps = {}
     if "masks" in files:
@@ -108,11 +118,15 @@ def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path]) -> No
         maps["depths"] = read_any_depth(files["depths"], args.depth_scale)
     for kind, pixels in maps.items():
         check_size(files[kind], pixels, files["images"], image.shape[:2])
-    with written_whole(args.output / "images" / f"{name}.jpg") as temporary:
+    target = args.output / "images" / f"{name}.jpg"
+    with written_whole(target) as temporary:
         if files["images"].suffix.lower() in (".jpg", ".jpeg"):
             shutil.copyfile(files["images"], temporary)
         else:
             Image.fromarray(image).save(temporary, format="JPEG", quality=100, subsampling=0)
+        is_same = not (other and target.is_file()) or filecmp.cmp(temporary, target, shallow=False)
+        problem = f"{files['images']} is another image than {target}, which is in the split {other}"
+        expect(is_same, f"{problem}: expected names that differ, so rename its files, or choose another --output")
     if "masks" in maps:
         write_labels(args.output / "segmentation" / f"{name}.png", maps["masks"])
     if "depths" in maps:

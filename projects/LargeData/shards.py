@@ -141,6 +141,8 @@ def _images_of(
             lost.append(name)
             continue
         expect(key not in images, f"{path} has two images called {key}: expected one per sample")
+        holes = f"{path} has {printable(name)} without the zeros in it (tar --sparse), which are no place to read"
+        expect(not member.issparse(), f"{holes}: make it again without --sparse")
         images[key] = (member.offset_data, member.size)
     return images, lost
 

@@ -30,6 +30,8 @@ def patterns_of(text: str | Sequence[str]) -> tuple[str, ...]:
         leaves = os.path.isabs(pattern) or ".." in pattern.split("/")
         sound = pattern.count("{}") == 1 and not leaves
         expect(sound, f"INPUT.CHANNEL_FILES {pattern}: expected a file's name with one {{}}, such as {{}}_nir.tif")
+        apart = not re.search(r"[,:\s]", pattern)
+        expect(apart, f"INPUT.CHANNEL_FILES {pattern!r}: expected names without blanks, commas and colons: rename them")
     twice = [pattern for pattern, count in Counter(patterns).items() if count > 1]
     expect(not twice, f"INPUT.CHANNEL_FILES names {first_few(twice)} twice")
     return patterns

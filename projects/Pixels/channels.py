@@ -5,6 +5,7 @@ weights.
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -186,8 +187,11 @@ def measured_ranges(seen: Survey, how: str) -> tuple[tuple[float, float], ...]:
 
 
 def _rounded(low: float, high: float) -> tuple[float, float]:
-    """A range in six digits, above 0 wide where a channel is constant."""
-    low, high = float(f"{low:.6g}"), float(f"{high:.6g}")
+    """A range in six digits, in more where it is narrow and far from 0; above 0 wide where a channel is constant."""
+    most = max(abs(low), abs(high))
+    further = -math.log10(high / most - low / most) if high > low else 0.0
+    digits = 6 + max(0, int(further))
+    low, high = float(f"{low:.{digits}g}"), float(f"{high:.{digits}g}")
     return low, high if high > low else low + max(1.0, abs(low) / 1000)
 
 
@@ -205,10 +209,11 @@ def table_of_ranges(seen: Survey, ranges: Sequence[Sequence[float]]) -> str:
 
 def warn_of_marks(seen: Survey) -> None:
     """Of a value at the end of a channel that so many pixels have, so far from all others, that it may mean no data."""
-    for name, values in zip(seen.channels, seen.values.T, strict=True):
+    all_values = seen.values.astype(np.float64)  # where the widest distance fits
+    for name, values in zip(seen.channels, all_values.T, strict=True):
         for end, others_end in ((values.max(), 99), (values.min(), 1)):
             others = values[values != end]
-            if len(others) and abs(float(end) - np.percentile(others, others_end)) > (1 - NARROW) * np.ptp(seen.values):
+            if len(others) and abs(end - np.percentile(others, others_end)) > (1 - NARROW) * np.ptp(all_values):
                 share = f"{100 * np.mean(values == end):.2g} % of the values of channel {name} are {end:g}"
                 logger.warning(f"{share}, far from all others: if that is a mark for no data, set {NODATA} {end:g}")
 

@@ -76,13 +76,25 @@ def _places(samples: Samples, pixels: PixelFormat) -> tuple[int, ...]:
     count, has_alpha = samples.values.shape[2], samples.alpha is not None
     if not pixels.channels and (count == 1 or samples.is_colour):
         return tuple(range(min(count, 3)))
-    named = [name.lower() for name in samples.names or COLOURS * samples.is_colour]
-    wanted = [name.lower() for name in pixels.channels]
-    if wanted and set(wanted) <= set(named):
-        return tuple(map(named.index, wanted))
-    if len(wanted) in (count, count + has_alpha) and not _contradict(named, wanted):
+    named, wanted = samples.names or COLOURS * samples.is_colour, pixels.channels
+    if places := places_of_names(named, wanted):
+        return places
+    if len(wanted) in (count, count + has_alpha) and not _contradict(_small(named), _small(wanted)):
         return tuple(range(len(wanted)))
     raise DeepImageError(f"{_held(samples)}: expected {_expected(pixels)}")
+
+
+def places_of_names(named: Sequence[str], wanted: Sequence[str]) -> tuple[int, ...]:
+    """Of wanted channels among those that are named so, in letters of any size unless these alone tell them apart; ()
+    where one is missing."""
+    for own, asked in ((list(named), list(wanted)), (_small(named), _small(wanted))):
+        if set(asked) <= set(own) and len(set(asked)) == len(asked):
+            return tuple(map(own.index, asked))
+    return ()
+
+
+def _small(names: Sequence[str]) -> list[str]:
+    return [name.lower() for name in names]
 
 
 def _contradict(named: list[str], wanted: list[str]) -> bool:

@@ -1,6 +1,8 @@
 """What a sample of the images holds: which channels, and which values in them."""
 
 import functools
+import itertools
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +16,7 @@ from projects.Pixels.arrays import NPY_MAGIC, NPZ_MAGIC
 from projects.Pixels.channel_files import names_of_patterns
 from projects.Pixels.dicom import HEAD, is_dicom
 from projects.Pixels.grey_levels import few_bits
-from projects.Pixels.levels import all_samples_of, samples_of
+from projects.Pixels.levels import all_samples_of, places_of_names, samples_of
 from projects.Pixels.samples import Samples
 from projects.Pixels.tiff_descriptions import says_planes
 from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_bytes
@@ -100,7 +102,7 @@ def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
         return None
     _expect_alike(contents)
     first = contents[0]
-    values = np.concatenate([each.values for each in contents])
+    values = np.concatenate([_in_order(each, first.channels) for each in contents])
     expect(len(values), f"{first.file_name} and {len(contents) - 1} other images: no pixel has data")
     dtypes = tuple(sorted({each.dtype for each in contents}))
     bits = max(each.bits for each in contents)
@@ -114,6 +116,12 @@ def _expect_alike(contents: list[Content]) -> None:
         if len(other.channels) != len(first.channels):
             one, two = (f"{each.file_name} has {len(each.channels)} channels" for each in (first, other))
             raise UserError(f"{one}, {two}: expected images of one kind, or INPUT.CHANNELS that all of them have")
+
+
+def _in_order(content: Content, channels: Sequence[str]) -> np.ndarray:
+    """The values of an image in the order of these channels, where its file has all of their names."""
+    places = places_of_names(content.channels, channels)
+    return content.values[:, places] if places else content.values
 
 
 def _names(own: tuple[str, ...], pixels: PixelFormat) -> tuple[str, ...]:
@@ -165,7 +173,8 @@ def _look(record: dict, pixels: PixelFormat) -> Content | str:
     is_colour = samples.is_colour or count == 1
     has_marks = samples.missing is not None and samples.values.dtype != np.uint8
     is_plain = is_colour and not has_marks and _is_of_some_depth(data, samples)
-    names = samples.names if len(samples.names) == count else ("",) * count
+    named = pixels.channels or samples.names
+    names = named if len(named) == count else ("",) * count
     return Content(
         str(record["file_name"]),
         names,
@@ -191,8 +200,10 @@ def _is_data(head: bytes) -> bool:
 
 def some_pixels(samples: Samples, nodata: float | None) -> np.ndarray:
     """(n, C) of at most PIXELS pixels that have data in all channels, spread evenly, finite."""
-    flat = samples.values.reshape(-1, samples.values.shape[2])
-    step = 1 + len(flat) // PIXELS | 1  # odd, so that it meets all columns
+    _, width, channels = samples.values.shape
+    flat = samples.values.reshape(-1, channels)
+    least = 1 + len(flat) // PIXELS | 1
+    step = next(number for number in itertools.count(least, 2) if math.gcd(number, width) == 1)  # meets all columns
     kept = np.ones(len(flat[::step]), bool) if samples.missing is None else ~samples.missing.reshape(-1)[::step]
     values = flat[::step][kept]
     if nodata is not None:

@@ -8,7 +8,7 @@ import logging
 import math
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -140,8 +140,9 @@ def tags_to_keep(file_name: str) -> list[tuple]:
 
 def tags_as_written(page: "TiffPage", codes: Iterable[int]) -> list[tuple]:
     """Those of these tags that a page has, as tifffile writes them."""
-    kept = map(page.tags.get, codes)
-    return [(tag.code, int(tag.dtype), tag.count, tag.value, True) for tag in kept if tag is not None]
+    kept = [tag for tag in map(page.tags.get, codes) if tag is not None]
+    values = [tag.value.encode() if isinstance(tag.value, str) else tag.value for tag in kept]  # GDAL's are of UTF-8
+    return [(tag.code, int(tag.dtype), tag.count, value, True) for tag, value in zip(kept, values, strict=True)]
 
 
 def _pages(file: "tifffile.TiffFile") -> tuple[list["TiffPage"], list["TiffPage"]]:
@@ -356,14 +357,21 @@ def _through_palette(samples: Samples, palette: np.ndarray | None) -> Samples:
 
 def _no_data(values: np.ndarray, text: str) -> np.ndarray | None:
     """(H, W), where all channels have the mark that a text of GDAL's says."""
-    try:
-        mark = float(text.replace(",", "."))
-    except ValueError:
-        return None
-    if values.dtype.kind != "f" and not mark.is_integer():
+    mark = _number_in(text.replace(",", "."), is_whole=values.dtype.kind != "f")
+    if mark is None:
         return None
     with np.errstate(over="ignore"):
-        return (values == (values.dtype.type(mark) if values.dtype.kind == "f" else int(mark))).all(axis=-1)
+        return (values == (values.dtype.type(mark) if values.dtype.kind == "f" else mark)).all(axis=-1)
+
+
+def _number_in(text: str, *, is_whole: bool) -> float | None:
+    """None of what is no number, or not one that ``is_whole``, of which a float does not have all of 64 bits."""
+    with suppress(ValueError):
+        return int(text) if is_whole else float(text)
+    with suppress(ValueError):
+        number = float(text)
+        return int(number) if number.is_integer() else None
+    return None
 
 
 def _masked(mask: "TiffPage", window: Window | None) -> np.ndarray:

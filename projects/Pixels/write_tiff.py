@@ -85,9 +85,9 @@ def _whole_tiff(samples: Samples) -> bytes:
 
 
 def _descriptions(names: Sequence[str]) -> str:
-    """XML of GDAL's."""
+    """XML of GDAL's, in ASCII, as tags have it."""
     root = ElementTree.Element("GDALMetadata")
     for sample, name in enumerate(names):
         item = ElementTree.SubElement(root, "Item", name="DESCRIPTION", sample=str(sample), role="description")
         item.text = name
-    return ElementTree.tostring(root, "unicode")
+    return ElementTree.tostring(root, "us-ascii").decode()

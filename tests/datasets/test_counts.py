@@ -41,6 +41,8 @@ def write_imagenet(folder):
     for name, number in counts.items():
         objects = f"<object><name>n</name><part><name>head</name></part>{box}</object>" * number
         write(folder / f"Annotation/{name.partition('_')[0]}/{name}.xml", f"<annotation>{objects}</annotation>")
+    for added in ("n01440764/._n01440764_18.xml", "__MACOSX/._n01440764_18.xml"):
+        write(folder / f"Annotation/{added}", "resource fork")
     return folder / "Annotation", counts
 
 
@@ -63,6 +65,18 @@ def test_objects_are_counted_in_every_layout(kind, make, tmp_path, capsys):
     assert found.pop("objects_per_image") == pytest.approx(total / images)
     assert found == {"images": images, "without_annotations": 0, "objects": total, "annotations": str(path)}
     assert f"{total} objects in {images} images, {total / images:.2f} per image" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["coco", "bdd100k", "imagenet"])
+def test_images_of_one_name_in_several_folders_are_not_counted_as_one(kind, tmp_path):
+    files, path = ("a/1.jpg", "b/1.jpg", "b/2.jpg"), tmp_path / "labels"
+    images = [{"id": n, "file_name": file, "name": file} for n, file in enumerate(files)]
+    if kind == "imagenet":
+        for file in files:
+            write(path / f"{file}.xml".replace(".jpg", ""), "<annotation/>")
+    else:
+        write(path, json.dumps({"images": images, "annotations": [], "frames": images}))
+    refused("2 images are called 1, without", count_objects.main, [kind, str(path), "--output", str(tmp_path / "out")])
 
 
 def test_a_list_of_images_decides_which_count_and_says_which_have_no_annotations(tmp_path, capsys):
@@ -89,6 +103,15 @@ def test_what_is_laid_out_otherwise_is_named(kind, tmp_path):
     for path in (tmp_path / "nothing", wrong):
         refused(path.name, count_objects.main, [kind, str(path), "--output", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_folders_of_one_name_are_two_lines(tmp_path, write_pictures, monkeypatch):
+    drawn, names = [], [f"folder:{tmp_path}/{place}/train" for place in "ab"]
+    for place in "ab":
+        write_pictures(tmp_path / place / "train/n01", 1)
+    monkeypatch.setattr(count_classes, "plot_classes", lambda counts, path: drawn.extend(counts))
+    count_classes.main([*names, "--output", str(tmp_path / "out")])
+    assert drawn == names
 
 
 def test_images_are_counted_by_the_folder_of_their_class(tmp_path, write_pictures, capsys):

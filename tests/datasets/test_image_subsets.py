@@ -115,6 +115,21 @@ def test_imagenet_becomes_nested_lists_that_can_be_loaded(imagenet, tmp_path):
     assert (subsets / "imagenet_classes.png").stat().st_size > 5000
 
 
+def test_what_a_mac_adds_is_in_no_list(imagenet, tmp_path):
+    prepare(prepare_imagenet_subsets, f"--imagenet {imagenet} --output {tmp_path}/a/subsets {SMALL}")
+    files = [file for file in imagenet.rglob("*") if file.is_file()]
+    for split in ("train", "test"):
+        files.append(tmp_path / f"bdd100k/images/100k/{split}/1.jpg")
+        files[-1].parent.mkdir(parents=True)
+        files[-1].touch()
+    for file in files:
+        file.with_name(f"._{file.name}").touch()
+    prepare(prepare_imagenet_subsets, f"--imagenet {imagenet} --output {tmp_path}/b/subsets {SMALL}")
+    assert lists(tmp_path / "a/subsets") == lists(tmp_path / "b/subsets")
+    prepare(prepare_bdd100k, f"--bdd100k {tmp_path}/bdd100k --output {tmp_path}/b/subsets")
+    assert len(load_list(tmp_path / "b/subsets/bdd100k_90k.txt")) == 2
+
+
 def test_a_seed_means_one_list(imagenet, tmp_path):
     def draw(name, seed):
         output = tmp_path / name / "subsets"

@@ -54,11 +54,14 @@ def test_every_label_id_becomes_its_train_id_or_255(tmp_path):
 def test_masks_that_are_there_stay_as_they_are(tmp_path, capsys):
     for frame in ("train/aachen/aachen_0", "val/bonn/bonn_0", "test/mainz/mainz_0"):
         write(tmp_path / f"gtFine/{frame}_gtFine_labelIds.png", np.uint8([[7, 8]]))
+    added = tmp_path / "gtFine/train/aachen/._aachen_0_gtFine_labelIds.png"  # by a Mac
+    added.write_bytes(b"resource fork")
     done = tmp_path / "gtFine/train/aachen/aachen_0_gtFine_labelTrainIds.png"
     write(done, np.uint8([[5, 5]]))
     prepare_train_ids(tmp_path)
     assert "wrote 2 masks of train ids, 1 were there already" in capsys.readouterr().out
     assert stored(done).tolist() == [[5, 5]]
+    added.unlink()
     assert len(list(tmp_path.rglob("*"))) == 4 + 3 + 6  # folders, cities, masks: nothing temporary is left
 
 
@@ -145,6 +148,19 @@ def test_a_list_of_names_says_what_the_split_is_and_none_is_replaced(source, tmp
     ids = {s: [r["image_id"] for r in get_records(f"nyud_depth:{out}:{s}")] for s in ("train", "val")}
     assert ids == {"train": ["1", "3"], "val": ["2"]}
     refused(r"val.txt exists and names other images", prepare_nyud_mt, source)
+
+
+def test_another_image_of_a_name_in_another_split_replaces_none(source):
+    out = prepare_nyud_mt(source, split="train")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    prepare_nyud_mt(source, split="trainval")  # of the same images
+    (out / "gt_sets/trainval.txt").unlink()
+    write(source / "a/2.png", np.full((*SIZE, 3), 200, np.uint8))
+    write(source / "a/2_mask.png", np.full(SIZE, 30, np.uint8))
+    refused("a/2.png is another image than .*images/2.jpg, which is in the split train", prepare_nyud_mt, source)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    prepare_nyud_mt(source, split="train")  # again, where it was mended
+    assert (read_image(out / "images/2.jpg") == 200).all()
 
 
 @pytest.mark.parametrize(

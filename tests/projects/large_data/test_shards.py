@@ -321,6 +321,15 @@ def test_what_cannot_be_indexed_is_named(tmp_path, members, named):
     assert named in line and "a.tar" in line and len(line) < 300
 
 
+def test_a_tar_file_that_leaves_out_zeros_of_its_images_is_not_indexed(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("1.png")
+        member.size, member.pax_headers = 1024, {"GNU.sparse.map": "0,512,2000,512", "GNU.sparse.size": "2512"}
+        tar.addfile(member, io.BytesIO(b"x" * 1024))
+    line = refusal(write_index, Folder(tmp_path), ["a.tar"])
+    assert "a.tar has 1.png without the zeros in it" in line and "again without --sparse" in line
+
+
 def test_a_tar_file_without_images_is_named_and_the_others_are_indexed(tmp_path, caplog):
     """Such as a shard all of whose files were damaged."""
     write_tar(tmp_path / "a.tar")

@@ -1,6 +1,7 @@
 """What samples mean is decided once for a run: by what is stated, else by the weights, else by the images."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import tifffile
 from PIL import Image
 from trees import logged
 
-from projects.Pixels.channels import pairs_of
+from projects.Pixels.channel_files import patterns_of
+from projects.Pixels.channels import measured_ranges, pairs_of, warn_of_marks
+from projects.Pixels.survey import Survey
 from projects.Pixels.tiff import NODATA
+from projects.Pixels.write_tiff import tiff_bytes
 from revisit.data.images.deep_images import format_flags, format_of, pixel_format
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
@@ -77,6 +81,20 @@ def test_white_of_few_bits_is_the_highest_that_they_hold(tmp_path):
     assert np.array_equal(levels[..., 0], 255 * values)
 
 
+def test_values_are_those_of_the_channels_names_in_whatever_order_a_file_has_them(tmp_path):
+    names, values = ("blue", "nir", "swir", "pan"), GENERATOR.integers(0, 100, (20, 30, 4), np.uint16)
+    values += np.arange(4, dtype=np.uint16) * 1000
+    for number, step in enumerate((1, -1)):
+        file = tmp_path / f"{number}.tif"
+        file.write_bytes(tiff_bytes(np.ascontiguousarray(values[..., ::step]), names[::step]))
+    for opts in ((), ("INPUT.CHANNELS", "pan swir nir blue")):
+        cfg = decided(f"folder:{tmp_path}", *opts, *TWO, output=tmp_path / "out")
+        order = [names.index(name) for name in cfg.INPUT.CHANNELS]
+        expected = np.percentile(values.reshape(-1, 4)[:, order], (0.5, 99.5), axis=0).T
+        np.testing.assert_allclose(cfg.INPUT.RANGE, expected, atol=1)
+        np.testing.assert_allclose(cfg.MODEL.PIXEL_MEAN, 127.5, atol=12)
+
+
 def test_what_is_stated_counts(tmp_path):
     name = write_arrays(tmp_path / "a")
     cfg = decided(name, "INPUT.CHANNELS", "b g r nir swir", "INPUT.RANGE", "0 4096", output=tmp_path)
@@ -92,6 +110,23 @@ def test_a_range_of_minimum_and_maximum(tmp_path):
     cfg = decided(name, "INPUT.RANGE", "minmax", output=tmp_path)
     values = values_of(name)
     np.testing.assert_allclose(cfg.INPUT.RANGE, np.stack([values.min(axis=0), values.max(axis=0)], axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (1234567.0, 1234577.0, (1234567.0, 1234577.0)),
+        (1e7, 1e7 + 30, (1e7, 1e7 + 30)),
+        (-273.15, -273.14, (-273.15, -273.14)),
+        (123.456789, 3000.12345, (123.457, 3000.12)),
+        (2.0**60, 2.0**60 + 2**20, (2.0**60, 2.0**60 + 2**20)),
+        (-8e307, 8e307, (-8e307, 8e307)),
+        (5000.0, 5000.0, (5000.0, 5005.0)),
+    ],
+)
+def test_a_narrow_range_far_from_0_keeps_its_ends(low, high, expected):
+    seen = Survey(1, ("1",), True, ("float64",), np.array([[low], [high]]))
+    assert measured_ranges(seen, "minmax") == (pytest.approx(expected, rel=1e-15),)
 
 
 def test_bytes_keep_all_their_values(tmp_path):
@@ -171,6 +206,16 @@ def test_images_that_differ_in_their_channels_are_both_named(tmp_path):
         decided(name, output=tmp_path)
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.float16])
+def test_values_that_fill_their_kind_evenly_hold_no_mark(kind):
+    limits = np.iinfo(kind) if np.issubdtype(kind, np.integer) else np.finfo(kind)
+    values = np.linspace(float(limits.min), float(limits.max), 1000).astype(kind)[:, None]
+    assert not logged(warn_of_marks, Survey(1, ("1",), True, (np.dtype(kind).name,), values))
+    values[1:] = np.linspace(0, float(limits.max) / 100, 999).astype(kind)[:, None]
+    (line,) = (line for _, line in logged(warn_of_marks, Survey(1, ("1",), True, ("",), values)))
+    assert f"channel 1 are {float(limits.min):g}, far from all others" in line
+
+
 def test_values_in_a_tenth_of_their_range_are_worth_a_warning(tmp_path):
     name = write_arrays(tmp_path / "a", low=100, high=200)
     lines = logged(decided, name, "INPUT.RANGE", "0 65535", output=tmp_path)
@@ -218,6 +263,12 @@ def test_without_flags_the_images_say_the_format(tmp_path):
     found, pixels = format_of({}, records), pixel_format(cfg)
     assert (found.channels, found.ranges, found.fill) == (pixels.channels, pixels.ranges, pixels.fill)
     np.testing.assert_allclose(found.shown, pixels.shown)
+
+
+@pytest.mark.parametrize("pattern", ["{} D.tif", "{},D.tif", "{}:D.tif"])
+def test_patterns_that_a_name_of_data_cannot_hold_are_named_whole(pattern):
+    with pytest.raises(UserError, match=re.escape(f"CHANNEL_FILES {pattern!r}: expected names without blanks")):
+        patterns_of([pattern, "{}_F.tif"])
 
 
 def test_channels_in_files_of_their_own_are_one_image(tmp_path):

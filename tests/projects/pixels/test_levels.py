@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from projects.Pixels.levels import _places, to_levels
 from projects.Pixels.samples import Samples
+from projects.Pixels.survey import PIXELS, some_pixels
 from projects.Pixels.tiff import NODATA
 from revisit.data.images.deep_images import format_of
 from revisit.data.images.image_bytes import WINDOW, UnreadableImageError
@@ -35,6 +36,28 @@ def test_names_of_a_file_are_followed_or_not_contradicted(names, places):
             _places(Samples(values, names=names), pixels)
     else:
         assert _places(Samples(values, names=names), pixels) == places
+
+
+def test_names_that_differ_in_the_size_of_letters_alone_are_different_channels():
+    values = np.arange(2, dtype=np.uint8).reshape(1, 1, 2)
+    for names in (("t", "T"), ("T", "t")):
+        assert _places(Samples(values, names=names), PixelFormat(channels=("t", "T"))) == (
+            names.index("t"),
+            names.index("T"),
+        )
+    assert _places(Samples(values, names=("NIR", "Red")), PixelFormat(channels=("red", "nir"))) == (1, 0)
+    with pytest.raises(UnreadableImageError, match="2 channels .T x.: expected 2 .t T."):
+        _places(Samples(values, names=("T", "x")), PixelFormat(channels=("t", "T")))
+
+
+@pytest.mark.parametrize("size", [(504, 504), (1020, 1020), (480, 200), (500, 616), (20, 30), (4095, 63)])
+def test_pixels_that_are_measured_are_of_all_columns(size):
+    height, width = size
+    columns = np.broadcast_to(np.arange(width, dtype=np.uint16)[:, None], (height, width, 1))
+    measured = some_pixels(Samples(columns), None)
+    assert min(PIXELS, height * width) / 3 < len(measured) <= PIXELS
+    counts = np.bincount(measured[:, 0], minlength=width)
+    assert counts.max() - counts.min() <= 1
 
 
 KINDS = ("uint8", "uint16", "int16", "int32", "uint32", "float16", "float32", "float64")

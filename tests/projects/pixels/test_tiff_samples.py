@@ -16,7 +16,15 @@ from trees import spoil_bytes
 
 from projects.Pixels.sample_files import read_samples
 from projects.Pixels.samples import Samples
-from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError
+from projects.Pixels.tiff import GDAL_METADATA, tags_to_keep
+from projects.Pixels.write_tiff import tiff_bytes
+from revisit.data.images.image_bytes import (
+    WINDOW,
+    DeepImageError,
+    TruncatedImageError,
+    UnreadableImageError,
+    read_bytes,
+)
 from revisit.data.images.opening import MAX_MEMORY
 from revisit.data.images.reader import Picture
 
@@ -148,6 +156,20 @@ def test_the_mark_of_no_data_and_nan_are_missing():
     assert same(read_samples(tiff(floats, photometric="rgb", extratags=tags)), floats, hole)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("int64", str(2**63 - 1)), ("int64", str(2**53 + 1)), ("uint64", str(2**64 - 1)), ("int64", "-9999.0")],
+)
+def test_marks_of_no_data_have_all_64_bits(kind, text):
+    mark = int(text) if text.isdigit() else -9999
+    values = numbers(*SIZE, kind=kind)
+    values[:3], values[3] = mark, mark - 1
+    bands = values[..., None]
+    missing = np.repeat(np.arange(SIZE[0]) < 3, SIZE[1]).reshape(SIZE)
+    assert same(read_samples(tiff(values, extratags=[(42113, "s", 0, text, True)])), bands, missing)
+    assert same(read_samples(tiff(values, extratags=[(42113, "s", 0, "0.5", True)])), bands)
+
+
 def test_where_white_is_zero_grey_is_inverted():
     for kind, top in (("uint8", 255), ("uint16", 65535), ("int16", -1), ("uint32", 2**32 - 1)):
         values = numbers(*SIZE, kind=kind)
@@ -255,6 +277,19 @@ def test_bands_have_the_names_that_gdal_gives_them():
     assert named((0, "colorinterp", "Red"), (1, "colorinterp", "Blue")) == ("Red", "Blue")
     assert named((0, "description", "red")) == named((0, "colorinterp", "Gray"), (1, "colorinterp", "Blue")) == ()
     assert named((0, "description", "a"), (1, "description", "a")) == ()
+
+
+def test_names_in_any_letters_are_those_of_a_window_and_of_a_copy_too(tmp_path):
+    values, names = numbers(64, 64, 2), ("Grün", "近赤外")
+    items = (f'<Item sample="{n}" role="description">{name}</Item>' for n, name in enumerate(names))
+    text = f"<GDALMetadata>{''.join(items)}</GDALMetadata>".encode()
+    tags = [(GDAL_METADATA, "s", 0, text, True)]
+    (tmp_path / "a.tif").write_bytes(tiff(values, planarconfig="contig", tile=(16, 16), extratags=tags))
+    window = read_bytes({"file_name": str(tmp_path / "a.tif"), WINDOW: (0, 0, 16, 16)})
+    assert same(read_samples(window), values[:16, :16], names=names)
+    copy = tiff(values, planarconfig="contig", extratags=tags_to_keep(str(tmp_path / "a.tif")))
+    assert same(read_samples(copy), values, names=names)
+    assert same(read_samples(tiff_bytes(values, names)), values, names=names)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
