@@ -125,7 +125,7 @@ def test_a_range_of_minimum_and_maximum(tmp_path):
     ],
 )
 def test_a_narrow_range_far_from_0_keeps_its_ends(low, high, expected):
-    seen = Survey(1, ("1",), True, ("float64",), np.array([[low], [high]]))
+    seen = Survey(1, ("1",), True, ("float64",), 8, np.array([[low], [high]]))
     assert measured_ranges(seen, "minmax") == (pytest.approx(expected, rel=1e-15),)
 
 
@@ -210,9 +210,9 @@ def test_images_that_differ_in_their_channels_are_both_named(tmp_path):
 def test_values_that_fill_their_kind_evenly_hold_no_mark(kind):
     limits = np.iinfo(kind) if np.issubdtype(kind, np.integer) else np.finfo(kind)
     values = np.linspace(float(limits.min), float(limits.max), 1000).astype(kind)[:, None]
-    assert not logged(warn_of_marks, Survey(1, ("1",), True, (np.dtype(kind).name,), values))
+    assert not logged(warn_of_marks, Survey(1, ("1",), True, (np.dtype(kind).name,), 8, values))
     values[1:] = np.linspace(0, float(limits.max) / 100, 999).astype(kind)[:, None]
-    (line,) = (line for _, line in logged(warn_of_marks, Survey(1, ("1",), True, ("",), values)))
+    (line,) = (line for _, line in logged(warn_of_marks, Survey(1, ("1",), True, ("",), 8, values)))
     assert f"channel 1 are {float(limits.min):g}, far from all others" in line
 
 
