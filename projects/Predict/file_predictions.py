@@ -12,7 +12,7 @@ import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Pictures.tiles import fit
-from projects.Predict.prediction_files import ALL, expect_no_corrections, write_images, write_objects
+from projects.Predict.prediction_files import ALL, DATA_SET, write_images, write_objects
 from projects.Predict.predictions import Predictor
 from projects.Predict.videos import VIDEOS, VideoFile, problem_of_name
 from revisit.boxes.boxes import Boxes
@@ -27,7 +27,7 @@ from revisit.data.sources.records import fingerprint
 from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, without_secrets
 from revisit.evaluation.pixel_evaluators import predicted_classes
-from revisit.files import written_whole
+from revisit.files import expect_uncorrected, written_whole
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines, own_folder
 from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
@@ -184,7 +184,7 @@ class FilePredictor:
         """
         other = f"--output {self.output} is the folder of another command, which settings.json is of"
         expect(not (self.output / "settings.json").is_file(), f"{other}: expected one of its own")
-        expect_no_corrections(self.output)
+        expect_uncorrected(self.output / DATA_SET)
         parts = self.output / "parts"
         own_folder(parts)
         files = [{"file_name": str(source.path)} for source in sources]

@@ -239,8 +239,14 @@ def test_a_detector_labels_images_for_the_next_round(detector, tmp_path):
     records = get_records(re.search(r"learns them as (\S+)", text)[1])
     assert sum(len(record["annotations"]) for record in records)
     assert "no box scores 1 in 2 of 2 images" in one_line_error(f"{command} --score-threshold 1.0", tmp_path)
+    assert "in 2 of 2 images" in run(f"{command} --score-threshold 0.2", tmp_path)  # nobody has changed what is there
     write_boxes(tmp_path, {"a.png": [(1, 5, 5, 20, 20)]}, classes=("auk",))
     assert f"only {detector} has object" in one_line_error(f"{command} --score-threshold 0.1", tmp_path)
+    path = tmp_path / "out/data_set.json"
+    content["annotations"].pop()
+    path.write_text(json.dumps(content))
+    line = one_line_error(f"{command} --score-threshold 0.1", tmp_path)
+    assert f"{path} has been changed since it was written" in line and json.loads(path.read_text()) == content
 
 
 def test_a_detector_that_sees_windows_labels_whole_images(tmp_path):

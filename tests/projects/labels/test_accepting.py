@@ -166,6 +166,22 @@ def test_an_image_in_which_an_object_was_accepted_is_one_that_somebody_has_looke
     assert "without_labels" not in b
 
 
+@pytest.mark.parametrize("layout", ["coco", "yolo"])
+def test_what_was_accepted_and_then_corrected_by_hand_is_not_replaced(layout, content, tmp_path):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    write(tmp_path / "labels/classes.txt", ["cat", "dog"])
+    for name in "abc":
+        blank_image(tmp_path / f"photos/{name}.png")
+        write(tmp_path / f"labels/{name}.txt", ["0 0.2 0.5 0.2 0.4"])
+    name = f"{layout}:{tmp_path}/photos:{tmp_path}/{'labels' if layout == 'yolo' else 'boxes.json'}"
+    write_suspects(tmp_path, [of_label(read_labels_of(name), "odd", 0, 0.9, "dog")], name)
+    for _ in range(2):
+        _, path = accept(tmp_path / "suspects.csv", tmp_path)
+    path.write_text("by hand")
+    refused(f"{path} has been changed since it was written", accept, tmp_path / "suspects.csv", tmp_path)
+    assert path.read_text() == "by hand"
+
+
 def test_a_label_after_an_image_that_could_not_be_read_is_accepted(content, tmp_path):
     write(tmp_path / "boxes.json", json.dumps(content))
     name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
