@@ -329,6 +329,16 @@ def test_corrections_are_not_replaced(part, tmp_path):
     assert f"{path} has been changed since it was written" in message
 
 
+def test_maps_of_an_earlier_call_are_gone_where_the_next_one_writes_none(inputs, tmp_path):
+    (tmp_path / "x").mkdir()
+    earlier = [tmp_path / "x" / name for name in ("predictions.gpkg", "predictions.geojson", "data_set.json.sha256")]
+    touch(*earlier)
+    weights = str(weights_of("retinanet_fpn", tmp_path))
+    cfg = finetuned_config(Namespace(weights=weights, config_file="", opts=FEW.split()))
+    FilePredictor(cfg, tmp_path / "x").run(find_sources([tmp_path / "film.mp4"], tmp_path / "x"))
+    assert (tmp_path / "x/predictions.json").is_file() and not any(path.exists() for path in earlier)
+
+
 def test_pictures_of_an_earlier_call_are_named(inputs, tmp_path):
     command = f"python tools/predict.py --weights {weights_of('detection', tmp_path)} --output {tmp_path}/x"
     one, other = f"'{inputs}/one.png'", f"'{tmp_path}/film.mp4'"
