@@ -23,6 +23,7 @@ import yaml
 from revisit.errors import FolderGoneError, UserError, expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
+DIGEST = ".sha256"  # the ending of the record of what was written
 _OF_OURS = re.compile(rf"\.[0-9a-f]{{8}}(\.[^.]*)?{re.escape(UNFINISHED)}$")  # the end of its name
 _LONGEST = 40  # characters of a name that a temporary one takes over, so that it is not too long for a disk
 _MOST_BYTES_OF_NAME = 200
@@ -137,6 +138,27 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text, whole or not at all; names of files in it need not be UTF-8."""
     with written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def write_correctable(path: Path, text: str) -> None:
+    """Write a text that somebody may correct by hand, and next to it its digest, which ``sha256sum -c`` reads.
+
+    Raises UserError where what is there has been corrected, see ``expect_uncorrected``.
+    """
+    expect_uncorrected(path)
+    record = path.with_name(f"{path.name}{DIGEST}")
+    record.unlink(missing_ok=True)  # a process that is killed here leaves a file without one, and none of another file
+    write_whole(path, text)
+    write_whole(record, f"{file_digest(path)}  {path.name}\n")
+
+
+def expect_uncorrected(path: Path) -> None:
+    """Raises UserError where a file is not what ``write_correctable`` has written; one without a record may be."""
+    record = path.with_name(f"{path.name}{DIGEST}")
+    if path.is_file() and record.is_file():
+        is_same = record.read_text(errors="replace").split()[:1] == [file_digest(path)]
+        changed = f"{path} has been changed since it was written, such as by corrections"
+        expect(is_same, f"{changed}: move it, or give another --output")
 
 
 def strict_json(content: object) -> str:

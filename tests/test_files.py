@@ -4,6 +4,7 @@ import datetime
 import os
 import resource
 import shutil
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from trees import refused
 from revisit.command.options import add, parse, parser_of
 from revisit.data.sources.coco_truth import read_coco
 from revisit.data.sources.split_files import read_lines
-from revisit.files import make_folder, make_place, read_json, read_yaml, write_whole, written_whole
+from revisit.files import make_folder, make_place, read_json, read_yaml, write_correctable, write_whole, written_whole
 
 DOUBLED = "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 20))
 MERGED = "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30))
@@ -143,3 +144,18 @@ def test_a_file_taken_for_unfinished_before_it_has_its_lock_is_made_again(tmp_pa
         temporary.write_text("whole")
         make_folder(tmp_path, "its folder")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["whole"]
+
+
+def test_what_somebody_has_corrected_is_not_replaced(tmp_path):
+    path, record = tmp_path / "data_set.json", tmp_path / "data_set.json.sha256"
+    path.write_text("of an earlier version, without a record")
+    for text in ("one", "two"):
+        write_correctable(path, text)
+        assert path.read_text() == text
+    subprocess.run(["sha256sum", "-c", record.name], cwd=tmp_path, check=True)
+    path.write_text("corrected")
+    refused(f"{path} has been changed since it was written", write_correctable, path, "three")
+    assert path.read_text() == "corrected"
+    path.unlink()
+    write_correctable(path, "three")
+    assert path.read_text() == "three"

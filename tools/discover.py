@@ -17,7 +17,7 @@ from functools import partial
 
 from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
-from revisit.files import make_folder
+from revisit.files import expect_uncorrected, make_folder
 from revisit.jobs.options import add_runner_options, runner_of
 
 
@@ -65,6 +65,8 @@ def main() -> None:
     looked_at = fingerprint(records, labels=False)  # parts are by place: with one image more they would be of others
     settings = {**made.settings, "boxes": args.count, "images": looked_at, "rules": RULES}
     make_folder(args.output, "--output")
+    data_set = args.output / "data_set.json"
+    expect_uncorrected(data_set)
     with runner.alone(args.output):
         Record(args.output, settings).claim()
     pixels = format_of(made.flags, records)
@@ -72,8 +74,8 @@ def main() -> None:
     judged = verdict(images)
     if tiling:
         images = list(in_whole_images(whole, records, images, args.count))
-    folder, data_set = folder_of(images, data), args.output / "data_set.json"
-    count = write_data_set(data_set, images, folder=folder, info=judged._asdict(), keeps_changes=True)
+    folder = folder_of(images, data)
+    count = write_data_set(data_set, images, folder=folder, info=judged._asdict())
     save_found(args.output / "found.png", [to_look_at(image) for image in images] if tiling else images, pixels)
     alike = same_names(images)
     if alike:

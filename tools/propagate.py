@@ -29,7 +29,7 @@ from functools import partial
 from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder
+from revisit.files import expect_uncorrected, make_folder
 from revisit.jobs.options import add_runner_options, runner_of
 
 RECIPE = "projects/FrozenEvaluations/configs/propagation/any_start.yaml"
@@ -78,6 +78,7 @@ def main() -> None:
 
     runner = runner_of(args)
     make_folder(args.output, "--output")
+    expect_uncorrected(args.output / "data_set.json")
     videos = find_videos(args.frames, args.output)
     named = (args.weights, args.config_file, args.opts)
     cfg, network = config_and_network(*named)

@@ -23,7 +23,7 @@ from projects.Predict.command_line import add_network_options
 from revisit.command.options import add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder
+from revisit.files import expect_uncorrected, make_folder
 
 
 def parse_args() -> argparse.Namespace:
@@ -53,6 +53,8 @@ def main() -> None:
 
     from detectron2.data import MetadataCatalog
 
+    data_set = args.output / "data_set.json"
+    expect_uncorrected(data_set)
     cfg = finetuned_config(args)
     expect(cfg.MODEL.META_ARCHITECTURE in DETECTORS, f"{cfg.MODEL.META_ARCHITECTURE} has no boxes: expected a detector")
     threshold = set_score_threshold(cfg, args)
@@ -75,7 +77,7 @@ def main() -> None:
         sure > 0, f"no box scores {threshold:g} in {len(labelled)} of {len(records)} images: lower --score-threshold"
     )
     make_folder(args.output, "--output")
-    folder, data_set = folder_of(labelled, data), args.output / "data_set.json"
+    folder = folder_of(labelled, data)
     files = [MetadataCatalog.get(name).get("json_file", "") for name in (data, args.labelled) if name]
     is_input = data_set.resolve() in [Path(file).resolve() for file in files]
     expect(not is_input, f"{data_set} is the input: give another --output")

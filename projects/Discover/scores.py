@@ -5,6 +5,7 @@ from typing import Any
 
 from revisit.boxes.boxes import in_coco
 from revisit.boxes.coco_files import CATEGORY
+from revisit.data.sources.records import as_scored
 from revisit.evaluation.box_evaluators import evaluated
 
 
@@ -15,7 +16,7 @@ def class_agnostic_scores(images: Sequence[Mapping[str, Any]]) -> dict[str, floa
         images: records with ``annotations``, and ``objects``, what was found, with ``bbox`` (x, y, w, h) px and
             ``score``.
     """
-    truth = [[in_coco(box) for box in image["annotations"]] for image in images]
+    truth = [[in_coco(as_scored(box)) for box in image["annotations"]] for image in images]
     found = [image["objects"] for image in images]
     evaluation = evaluated(_of_one_class(truth), _of_one_class(found), "bbox")
     recall = evaluation.eval["recall"][0, 0, 0, -1]  # IoU 0.5, the one class, all sizes, 100 boxes

@@ -18,7 +18,7 @@ from revisit.data.images.reader import UNKNOWN_SIZE, read_size
 from revisit.data.sources.coco_truth import read_coco
 from revisit.data.sources.records import WITHOUT_LABELS, Records
 from revisit.errors import UserError, expect, first_line
-from revisit.files import write_whole
+from revisit.files import write_correctable
 from revisit.markdown import CsvDicts
 
 from detectron2.data import MetadataCatalog
@@ -61,7 +61,7 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
         write_data_set(path, images, labels.class_names, folder=folder_of(images, name))
         content, ids = read_coco(path), range(1, len(labels.records) + 1)
     _correct(content, ids, labels, changes)
-    write_whole(path, json.dumps(content))
+    write_correctable(path, json.dumps(content))
     return len(changes), path
 
 

@@ -23,7 +23,7 @@ from revisit.data.sources.records import Records
 from revisit.data.sources.split_files import text_of_names
 from revisit.data.sources.subsets import classes_shown
 from revisit.errors import expect, first_few
-from revisit.files import make_folder, write_whole
+from revisit.files import make_folder, write_correctable, write_whole
 from revisit.markdown import csv_table, markdown_table
 
 from detectron2.data import MetadataCatalog
@@ -169,7 +169,7 @@ def _write_boxes(name: str, records: Records, output: Path, files: Mapping[str, 
         kept = [record for record in records if os.path.abspath(record["file_name"]) in on_side]
         path = output / f"{side}.json"
         if stated:
-            write_whole(path, json.dumps(_part(content, {record["image_id"] for record in kept})))
+            write_correctable(path, json.dumps(_part(content, {record["image_id"] for record in kept})))
         else:
             write_data_set(path, [in_coco_format(record) for record in kept], names_of(name), folder=folder)
     yield f"{_written(output)}, coco:{folder}:{output}/train.json with its boxes"

@@ -114,11 +114,22 @@ def read_suspects(folder: Path) -> tuple[str, dict[int, Suspect]]:
     path = folder / LIST
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        fields = Suspect._fields
-        listed = {entry["id"]: Suspect(*map(entry.__getitem__, fields)) for entry in content["suspects"]}
+        listed = {entry["id"]: _suspect(entry) for entry in content["suspects"]}
         name = content["labels"]
         expect_on_disk(name)
         return name, listed
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = "expected the --output of an earlier call with --data"
         raise UserError(f"{path} cannot be read ({first_line(error)}): {expected}") from error
+
+
+def _suspect(entry: dict) -> Suspect:
+    """Raises ValueError for fields of other types than those that were written."""
+    suspect = Suspect(*map(entry.__getitem__, Suspect._fields))
+    texts = suspect.kind, suspect.file_name, suspect.label, suspect.suggestion
+    numbers = suspect.index, suspect.image, suspect.place
+    is_sound = all(isinstance(text, str) for text in texts) and all(type(number) is int for number in numbers)
+    is_box = isinstance(suspect.box, list) and len(suspect.box) == 4 and {*map(type, suspect.box)} <= {int, float}
+    if not (is_sound and is_box and np.isfinite(suspect.box).all()):
+        raise ValueError(f"suspect {entry['id']!r} has a field of another type")
+    return suspect

@@ -41,9 +41,12 @@ _RESCALE = {"RescaleSlope": 1, "RescaleIntercept": 0}  # where one of them alone
 _DEFLATED, _PLAIN = b"1.2.840.10008.1.2.1.99", b"1.2.840.10008.1.2.1".ljust(22, b"\0")  # transfer syntaxes
 _CONVERT = "gdcmconv --raw"
 _DIGITS = 16  # of a patient's digest
-DIRECTORIES = "directories"
+DIRECTORIES, WITHOUT_PIXELS = "directories", "without pixels"
 # By what a file's class begins with, and a dot.
 _KINDS = {"1.2.840.10008.5.1.4.1.1.7.": "secondary captures", "1.2.840.10008.1.3.10.": DIRECTORIES}
+# Waveforms, presentation states, registrations, surfaces, reports, documents; structure sets and plans of radiotherapy.
+_NO_PIXELS = ("9", "11", "67", "88", "104", *(f"66.{n}" for n in (1, 2, 3, 5, 6)), *(f"481.{n}" for n in range(3, 10)))
+_KINDS |= {f"1.2.840.10008.5.1.4.1.1.{number}.": WITHOUT_PIXELS for number in _NO_PIXELS}
 _KIND, _PATIENT = 0x00080008, 0x00100020  # tags of ImageType and PatientID
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 
-from projects.Pixels.dicom import DIRECTORIES, HEAD, can_read, is_dicom, kind_of
+from projects.Pixels.dicom import DIRECTORIES, HEAD, WITHOUT_PIXELS, can_read, is_dicom, kind_of
 from revisit.data.images.image_bytes import UnreadableImageError, first_bytes
 from revisit.data.sources.records import ask_each
 
@@ -35,15 +35,15 @@ def images_among(files: Mapping[str, list[str]], alone: bool) -> dict[str, list[
 
 def _pictures(paths: list[str]) -> list[str]:
     kinds = dict(zip(paths, ask_each(_kind, [{"file_name": path} for path in paths]), strict=True))
-    images = [path for path in paths if kinds[path] != DIRECTORIES]
-    usual = [path for path in images if not kinds[path]]
-    left_out = Counter(kinds[path] for path in images if kinds[path])
-    if not usual or not left_out:
-        return images
-    counts = " and ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
-    message = f"of {len(images):,} DICOM files, {counts} are left out"
-    log_first_n(logging.WARNING, message, name=__name__, key="message")
-    return usual
+    files = [path for path in paths if kinds[path] != DIRECTORIES]
+    images = [path for path in files if kinds[path] != WITHOUT_PIXELS]
+    kept = [path for path in images if not kinds[path]] or images
+    left_out = Counter(kinds[path] for path in set(files).difference(kept))
+    if left_out:
+        counts = " and ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
+        message = f"of {len(files):,} DICOM files, {counts} are left out"
+        log_first_n(logging.WARNING, message, name=__name__, key="message")
+    return kept
 
 
 def _kind(record: dict) -> str:

@@ -12,22 +12,24 @@ import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Pictures.tiles import fit
-from projects.Predict.prediction_files import ALL, expect_no_corrections, write_images, write_objects
+from projects.Predict.prediction_files import ALL, DATA_SET, write_images, write_objects
 from projects.Predict.predictions import Predictor
 from projects.Predict.videos import VIDEOS, VideoFile, problem_of_name
 from revisit.boxes.boxes import Boxes
 from revisit.command.options import data_set
 from revisit.data.images.deep_images import deep_images
 from revisit.data.images.opening import SUFFIXES
+from revisit.data.images.reader import without_data
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import load_folder
 from revisit.data.sources.label_files import files_with_suffix
+from revisit.data.sources.labels import VOID
 from revisit.data.sources.records import fingerprint
 from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, without_secrets
 from revisit.evaluation.pixel_evaluators import predicted_classes
-from revisit.files import written_whole
+from revisit.files import expect_uncorrected, written_whole
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines, own_folder
 from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
@@ -43,6 +45,7 @@ PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
 PART = 16  # files
 LONGEST = 180  # bytes of a name, which gets suffixes: disks hold 255
 _FRAME = re.compile("(.*)_[0-9]{6,}", re.DOTALL)  # how maps of a video's frames are named
+NO_CLASS, NO_DEPTH = VOID, 0  # of a pixel that no data say anything of
 MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
 
 
@@ -184,7 +187,7 @@ class FilePredictor:
         """
         other = f"--output {self.output} is the folder of another command, which settings.json is of"
         expect(not (self.output / "settings.json").is_file(), f"{other}: expected one of its own")
-        expect_no_corrections(self.output)
+        expect_uncorrected(self.output / DATA_SET)
         parts = self.output / "parts"
         own_folder(parts)
         files = [{"file_name": str(source.path)} for source in sources]
@@ -232,8 +235,10 @@ class FilePredictor:
         if source.is_video:
             return {"files": [], "problems": self._run_video(source, images), "images": images}
         try:
-            pixels = self.predictor().read({"file_name": str(source.path)})
-            picture = self._picture(pixels, str(source.path), source.name, images)
+            record = {"file_name": str(source.path)}
+            pixels = self.predictor().read(record)
+            missing = None if self.is_detector else without_data(record, self.predictor().pixels)
+            picture = self._picture(pixels, str(source.path), source.name, images, missing)
         except UserError as error:
             return {"files": [], "problems": [str(error)], "images": []}
         write_image(self.output / f"{source.name}.png", picture)
@@ -263,8 +268,14 @@ class FilePredictor:
             return f"frames are photographs, and the network sees {str(pixels) or 'values of INPUT.RANGE'}"
         return problem_of_name(video, self.output)
 
-    def _picture(self, pixels: np.ndarray, file_name: str, name: str, images: list[dict]) -> np.ndarray:
-        """Add what is predicted for an (H, W, C) uint8 image; returns it drawn, in a size to look at."""
+    def _picture(
+        self, pixels: np.ndarray, file_name: str, name: str, images: list[dict], missing: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Add what is predicted for an (H, W, C) uint8 image; returns it drawn, in a size to look at.
+
+        Args:
+            missing: (H, W) bool, where a map has NO_CLASS or NO_DEPTH.
+        """
         predictor, (height, width) = self.predictor(), pixels.shape[:2]
         size = int(np.clip(max(height, width), *PICTURE))
         predicted = predictor({"file_name": file_name}, pixels)
@@ -276,10 +287,10 @@ class FilePredictor:
             image["objects"] = instances_to_coco_json(objects, 0)
             return draw_objects(shown, Boxes.of_instances(objects), predictor.class_names, size)
         if "sem_seg" in predicted:
-            labels = predicted_classes(predicted["sem_seg"], (height, width))
+            labels = but(predicted_classes(predicted["sem_seg"], (height, width)), missing, NO_CLASS)
             write_image(self.output / "classes" / f"{name}.png", labels)
             return fit(paint_classes(shown, labels, class_colors(predictor.class_names)), size)
-        depth = predicted["depth"].float().cpu().numpy()
+        depth = but(predicted["depth"].float().cpu().numpy(), missing, NO_DEPTH)
         write_image(self.output / "depth" / f"{name}.png", in_millimetres(depth))
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
@@ -295,6 +306,11 @@ def other_pictures(output: Path, sources: Sequence[Source]) -> list[str]:
     """Names of pictures and videos in the folder that are of none of the sources, such as those of an earlier call."""
     own = {source.name for source in sources}
     return sorted(path.name for path in output.iterdir() if path.suffix in (".png", ".mp4") and path.stem not in own)
+
+
+def but(values: np.ndarray, missing: np.ndarray | None, void: int) -> np.ndarray:
+    """A map that is ``void`` where there is no data; None: nowhere."""
+    return values if missing is None else np.where(missing, values.dtype.type(void), values)
 
 
 def in_millimetres(depth: np.ndarray) -> np.ndarray:

@@ -7,12 +7,12 @@ from typing import Any
 
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.label_studio import interface_of, task_with_boxes
-from revisit.boxes.predictions_file import IMAGES, RESULTS, is_of_results
-from revisit.errors import expect
-from revisit.files import write_whole
+from revisit.boxes.predictions_file import IMAGES, RESULTS
+from revisit.files import DIGEST, write_whole
 
 DATA_SET, TASKS, INTERFACE = "data_set.json", "label_studio.json", "label_studio.xml"
-ALL = (RESULTS, IMAGES, DATA_SET, TASKS, INTERFACE)
+GEOPACKAGE, GEOJSON = "predictions.gpkg", "predictions.geojson"  # of images that lie on maps, which Tiles writes
+ALL = (RESULTS, IMAGES, DATA_SET, DATA_SET + DIGEST, TASKS, INTERFACE, GEOPACKAGE, GEOJSON)
 
 
 def write_images(output: Path, images: Sequence[dict[str, Any]], class_names: Sequence[str]) -> None:
@@ -45,10 +45,3 @@ def write_objects(
     write_whole(output / TASKS, json.dumps(tasks))
     write_whole(output / INTERFACE, interface_of(class_names))
     return f"coco:{folder}:{output / DATA_SET}"
-
-
-def expect_no_corrections(output: Path) -> None:
-    """Raise UserError where data_set.json is not of the results next to it, because somebody has changed it."""
-    if all((output / name).is_file() for name in (DATA_SET, RESULTS, IMAGES)):
-        changed = f"{output / DATA_SET} has been changed since it was found, such as by corrections"
-        expect(is_of_results(output / DATA_SET), f"{changed}: give another --output, or move it")

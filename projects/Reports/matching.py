@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from revisit.boxes.boxes import IOU, NOTHING, Boxes, iou, matched
+from revisit.data.sources.records import as_scored
 
 IGNORED = -2  # instead of the number of a true box: it lies in a crowd
 RECALLS = np.linspace(0, 1, 101)  # at which COCO averages precision
@@ -41,7 +42,7 @@ def judge(record: Mapping[str, object], found: Boxes) -> JudgedImage:
     """
     annotations = record.get("annotations", [])
     truth, predicted = Boxes.of_annotations(annotations), found[found.best_first()]
-    crowds = np.array([each.get("iscrowd", 0) for each in annotations], bool)
+    crowds = np.array([as_scored(each).get("iscrowd", 0) for each in annotations], bool)
     overlap = iou(predicted.xyxy, truth.xyxy, crowds)
     same = (predicted.classes[:, None] == truth.classes) * overlap
     match = matched(same[:, ~crowds])

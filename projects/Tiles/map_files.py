@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from projects.Predict.prediction_files import GEOJSON, GEOPACKAGE
 from projects.Tiles.geo import WGS84, Place, geo_package, is_on_earth, place_of, reprojected, shape_of
 from revisit.errors import UserError, expect, printable
 from revisit.files import written_whole
 
 LAYER = "predictions"
-GEOPACKAGE, GEOJSON = f"{LAYER}.gpkg", f"{LAYER}.geojson"
 RASTERS = (".tif", ".tiff", ".jp2")
 COLUMNS = ("file", "class", "score", "area")
 _AT_ONCE = 2**12  # shapes whose texts are in memory

@@ -10,16 +10,27 @@ import numpy as np
 from projects.Pictures.prediction_sheet import class_colors, color_depth, paint_classes
 from projects.Pixels.tiff import GDAL_METADATA, NODATA, Window
 from projects.Pixels.write_tiff import check_tifffile
-from projects.Predict.file_predictions import MILLIMETRES, PICTURE, FilePredictor, Source, in_millimetres, write_image
+from projects.Predict.file_predictions import (
+    MILLIMETRES,
+    NO_CLASS,
+    NO_DEPTH,
+    PICTURE,
+    FilePredictor,
+    Source,
+    but,
+    in_millimetres,
+    write_image,
+)
 from projects.Tiles.blending import Blended, Scores
 from projects.Tiles.converting import write_map
 from projects.Tiles.geo import tags_with_place
 from projects.Tiles.tested_windows import Line
 from projects.Tiles.tiled_predictions import Row, TiledPredictor
-from projects.Tiles.window_files import REDUCED, look_at, read_window
+from projects.Tiles.window_files import REDUCED, look_at
 from projects.Tiles.windows import Tiling
 from revisit.data.images.image_bytes import WINDOW
-from revisit.data.sources.labels import VOID, part_of
+from revisit.data.images.reader import without_data
+from revisit.data.sources.labels import part_of
 from revisit.files import one_at_a_time, written_whole
 from revisit.jobs.parts import Arrays
 from revisit.keys import DETECTORS, architecture_of
@@ -90,12 +101,12 @@ class TiledPixelPredictor(TiledPredictor):
         self, source: Source, scores: Scores, overview: np.ndarray, step: int
     ) -> Iterator[tuple[Window, np.ndarray]]:
         """What is written of each tile, of which every ``step``-th px goes to the overview."""
-        has_marks = look_at(str(source.path)).has_marks
+        pixels, file_name = self.predictor().pixels, str(source.path)
+        may_lack = look_at(file_name).has_marks or not pixels.is_of_photographs
         for tile in scores.tiles():
-            values, (left, top, right, bottom) = self._values(tile), tile.window
-            missing = read_window(str(source.path), tile.window).missing if has_marks else None
-            if missing is not None:
-                values = np.where(missing, self._dtype(self._void), values)
+            left, top, right, bottom = tile.window
+            missing = without_data({"file_name": file_name, WINDOW: tile.window}, pixels) if may_lack else None
+            values = but(self._values(tile), missing, self._void)
             seen = slice(-(-top // step), -(-bottom // step)), slice(-(-left // step), -(-right // step))
             overview[seen] = values[-top % step :: step, -left % step :: step]
             yield tile.window, values
@@ -106,8 +117,8 @@ class TiledPixelPredictor(TiledPredictor):
 
     @property
     def _void(self) -> int:
-        """What a pixel has that no window shows, or of which the file says that it has no data."""
-        return 0 if self._is_of_depth else VOID
+        """What a pixel has that no window shows, or that has no data."""
+        return NO_DEPTH if self._is_of_depth else NO_CLASS
 
     @property
     def _dtype(self) -> type:

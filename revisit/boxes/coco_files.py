@@ -10,8 +10,7 @@ from typing import Any
 from revisit.data.images.reader import read_size
 from revisit.data.sources.coco_truth import mask_area
 from revisit.data.sources.records import WITHOUT_LABELS
-from revisit.errors import expect
-from revisit.files import write_whole
+from revisit.files import write_correctable, write_whole
 
 CATEGORY = {"id": 1, "name": "object"}
 Images = Sequence[Mapping[str, Any]]  # records with height and width, px, and objects in COCO's format
@@ -42,7 +41,6 @@ def write_data_set(
     *,
     folder: str = "",
     info: Mapping[str, Any] | None = None,
-    keeps_changes: bool = False,
 ) -> int:
     """Write images and annotations with masks in run lengths, and areas; returns how many objects there are.
 
@@ -50,7 +48,7 @@ def write_data_set(
     tools and ``coco:FOLDER:FILE`` look them up, or without it those of the records. ``info`` is about all of them, and
     comes first in the file.
 
-    Raises UserError where the file is another one, and ``keeps_changes``.
+    Raises UserError where what is there has been corrected since it was written.
     """
     pictures, annotations = [], []
     for number, image in enumerate(images, start=1):
@@ -64,11 +62,7 @@ def write_data_set(
             annotations.append({**identity, **usual, **each, **identity})
     categories = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
     content = {"images": pictures, "annotations": annotations, "categories": categories}
-    text = json.dumps(({"info": info} if info else {}) | content)
-    is_changed = keeps_changes and path.is_file() and path.read_bytes() != text.encode()
-    changed = f"{path} has been changed since it was found, such as by corrections: give another --output, or move it"
-    expect(not is_changed, changed)
-    write_whole(path, text)
+    write_correctable(path, json.dumps(({"info": info} if info else {}) | content))
     return len(annotations)
 
 

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from revisit.boxes.boxes import Boxes
 from revisit.data.sources.records import PARTS, Records, changes, fingerprint
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.files import is_url, read_json
 
 RESULTS, IMAGES = "predictions.json", "images.json"  # of tools/predict.py
-_COMPUTED = ("id", "area", "iscrowd")  # of an annotation, which a result does not have
 # What an evaluation writes below OUTPUT_DIR: boxes in COCO's result format, and what their numbers mean.
 PREDICTIONS, OF_PREDICTIONS = "inference/coco_instances_results.json", "inference/data_set.json"
 
@@ -39,23 +38,6 @@ def read_predictions(path: Path) -> tuple[list[tuple[str, Boxes]], list[str]]:
     files = {image["id"]: image["file_name"] for image in about["images"]}
     names = {category["id"]: category["name"] for category in about["categories"]}
     return list(zip(files.values(), read_results(path, files, names), strict=True)), list(names.values())
-
-
-def is_of_results(data_set: Path) -> bool:
-    """Whether a COCO data set still has the objects of the predictions.json and the classes of the images.json next to
-    it: those of its images, which are the first."""
-    try:
-        found, about = read_json(data_set), read_json(data_set.with_name(IMAGES))
-        numbers = [image["id"] for image in found["images"]]
-        results = [box for box in read_json(data_set.with_name(RESULTS)) if box["image_id"] <= len(numbers)]
-        is_whole = numbers == [*range(1, len(numbers) + 1)] and found["categories"] == about["categories"]
-        return is_whole and _compared(found["annotations"]) == _compared(results)
-    except (UserError, KeyError, TypeError):  # another data set
-        return False
-
-
-def _compared(boxes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: box[key] for key in box if key not in _COMPUTED} for box in boxes]
 
 
 class EvaluatedSet(NamedTuple):

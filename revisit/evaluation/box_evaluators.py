@@ -19,7 +19,7 @@ from revisit.compat import has_compiled_operators
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import IDS
 from revisit.data.sources.coco_truth import read_coco, scored_coco
-from revisit.data.sources.records import fingerprint
+from revisit.data.sources.records import as_scored, fingerprint
 from revisit.data.sources.split_files import read_split
 from revisit.errors import without_secrets
 from revisit.evaluation.fast_coco import FastMatching, has_fast_coco
@@ -184,7 +184,7 @@ def tasks_of(cfg: CfgNode) -> list[str]:
 
 def _truth_of_records(name: str) -> dict:
     """In COCO's format, by the metadata's ids of classes: Detectron2 would make whole numbers of texts and floats."""
-    records, metadata = get_records(name), MetadataCatalog.get(name)
+    records, metadata = list(map(_as_scored, get_records(name))), MetadataCatalog.get(name)
     without_ids = SimpleNamespace(thing_classes=metadata.thing_classes)
     with patch.multiple(coco_format, DatasetCatalog={name: records}, MetadataCatalog={name: without_ids}):
         truth = coco_format.convert_to_coco_dict(name)
@@ -195,6 +195,10 @@ def _truth_of_records(name: str) -> dict:
     for annotation in truth.setdefault("annotations", []):  # without the list nothing would be evaluated
         annotation["category_id"] = id_of[annotation["category_id"]]
     return truth
+
+
+def _as_scored(record: dict) -> dict:
+    return {**record, "annotations": list(map(as_scored, record.get("annotations", ())))}
 
 
 @contextlib.contextmanager

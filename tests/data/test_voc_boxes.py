@@ -7,7 +7,8 @@ from trees import blank_image, logged, one_line_error, refusal, touch, voc_xml_o
 
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.voc_boxes import voc_metadata
+from revisit.data.sources.records import NOT_SCORED, as_scored, fingerprint
+from revisit.data.sources.voc_boxes import load_voc, voc_metadata
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.evaluation.box_evaluators import VOCEvaluator
 
@@ -27,6 +28,16 @@ def voc(tmp_path):
     for split, numbers in {"one": [1], "trainval": [1, 2], "empty": [], "more": [1, 3], "zoo": [1, 4]}.items():
         write(tmp_path / f"ImageSets/Main/{split}.txt", [f"{number:06d}" for number in numbers])
     return f"voc:{tmp_path}"
+
+
+def test_difficult_objects_are_learned_from_and_records_are_known_again(voc, tmp_path):
+    (record,) = get_records(f"{voc}:one")
+    file = tmp_path / "Annotations/000001.xml"
+    file.write_text(file.read_text().replace("<bndbox>", "<difficult>1</difficult><bndbox>", 1))
+    (difficult,) = load_voc(tmp_path, "one")
+    (box,), (marked,) = record["annotations"], difficult["annotations"]
+    assert marked == box | {NOT_SCORED: True} and as_scored(marked)["iscrowd"] and as_scored(box) == box
+    assert fingerprint([record]) == fingerprint([difficult])
 
 
 def test_voc_gives_boxes_and_its_twenty_classes(voc, tmp_path, monkeypatch):

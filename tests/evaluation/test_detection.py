@@ -13,7 +13,7 @@ import torch
 from commands import launch_forks
 from labels import evaluate_exact
 from PIL import Image
-from trees import logged, refused, write
+from trees import logged, refused, touch, write
 
 from projects.Labels.truth import check_voc_truth
 from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_results
@@ -98,6 +98,25 @@ def test_voc_ap_is_that_computed_by_hand(tmp_path, processes):
     results, *_ = launch_forks(evaluate_voc, processes, tmp_path)
     dog = 100 * (4 * 1 + 3 * 2 / 3) / 11
     assert results["bbox"] == pytest.approx({"AP": dog / 2, "AP50": dog / 2, "AP75": dog / 2})
+
+
+@pytest.mark.parametrize("found", [[(LEFT, 0.7)], [(LEFT, 0.7), (LOW, 0.95)]])
+@pytest.mark.parametrize(("name", "number"), [("by_class:voc:{}:test:2:0", 11), ("class_agnostic:voc:{}:test", 0)])
+def test_difficult_objects_count_nowhere_in_parts_of_voc_that_learn_them(name, number, found, tmp_path):
+    """Of image 000002 the dog in LEFT is found; the one in LOW is difficult."""
+    write_voc(tmp_path)
+    for image in TRUTH:
+        touch(tmp_path / f"JPEGImages/{image}.jpg")
+    name = name.format(tmp_path)
+    outputs = {"000001": detections([(LEFT, 0.9), (RIGHT, 0.9)]), "000002": detections(found)}
+    records = get_records(name)
+    with evaluator_of(name, tmp_path / "inference") as evaluator:
+        for record in records:
+            output = outputs[record["image_id"]]
+            output["instances"].pred_classes[:] = number
+            evaluator.process([record], [output])
+            assert len(record["annotations"]) == 2 and not any(each.get("iscrowd") for each in record["annotations"])
+        assert evaluator.evaluate()["bbox"]["AP"] == pytest.approx(100)
 
 
 def test_yolo_labels_are_scored_as_they_are_now(tmp_path):

@@ -72,6 +72,10 @@ class DeepImages:
         """
         raise DeepImageError("images of several channels need projects/Pixels")
 
+    def without_data(self, data: bytes, record: dict, pixels: PixelFormat) -> np.ndarray | None:
+        """(H, W) bool, where an image that can be read says nothing, by its file or by ``pixels``; None: nowhere."""
+        return None
+
     def size(self, data: bytes) -> tuple[int, int]:
         """(height, width) in px of a file, no TIFF, that PIL cannot open."""
         raise UnidentifiedImageError("neither PIL nor a plug-in can decode it")

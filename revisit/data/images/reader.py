@@ -140,6 +140,11 @@ def require_record(record: dict, pixels: PixelFormat, like_pil: bool = False) ->
         raise UserError(f"unreadable image {error}{remedy}") from error
 
 
+def without_data(record: dict, pixels: PixelFormat) -> np.ndarray | None:
+    """(H, W) bool, where a record's image, which can be read, has no data; None: nowhere."""
+    return deep_images().without_data(read_bytes(record), record, pixels)
+
+
 def read_image(file_name: PathLike, pixels: PixelFormat = PHOTOGRAPHS) -> np.ndarray:
     """As read_record, of a file."""
     return read_record({"file_name": file_name}, pixels)

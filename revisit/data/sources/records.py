@@ -26,6 +26,7 @@ COMPARED = 20_000  # images of each data set whose contents are compared; of lar
 LABELS = ("annotations", "label", "labels")  # fields of a record that are labels themselves
 ABSENT, DIFFICULT, PRESENT = -1, 0, 1  # of each class, in the field ``labels``
 WITHOUT_LABELS = "without_labels"  # a field that is true of an image for which there is no file of boxes
+NOT_SCORED = "not_scored"  # a field that is true of an annotation which is learned from, and scored as a crowd
 LABEL_FILES = ("sem_seg_file_name", "depth_file_name")  # fields that name a file of labels
 CHANNEL_FILES = "channel_files"  # a field with a file for each channel, of which the first is ``file_name``
 MOST_NAMED = 2**24  # images, up to which a fingerprint has the names as text: as of a list of them, in half a minute
@@ -111,7 +112,7 @@ def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str
         "times": ask_each(partial(_of_files, _time), compared),
     }
     if labels:
-        annotated = [{key: record.get(key) for key in LABELS} for record in compared]
+        annotated = [{key: _known_before(record.get(key)) for key in LABELS} for record in compared]
         contents = cache(_content_of_file)  # of windows many have one file
         files = [[record[field] for field in LABEL_FILES if field in record] for record in sample(records)]
         facts["labels"] = [annotated, ask_each(lambda of_record: [*map(contents, of_record)], files)]
@@ -120,6 +121,18 @@ def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str
     texts: dict[str, Iterable[str]] = {"names": _names_as_text(records)}
     texts |= {part: [json.dumps(values, default=str)] for part, values in facts.items()}
     return {part: _sha256(pieces) for part, pieces in texts.items()}
+
+
+def _known_before(labels: object) -> object:
+    """Labels without NOT_SCORED, so that what was made before there was this field has the same fingerprint."""
+    if isinstance(labels, list) and labels and isinstance(labels[0], dict):
+        return [{key: value for key, value in each.items() if key != NOT_SCORED} for each in labels]
+    return labels
+
+
+def as_scored(annotation: dict) -> dict:
+    """As the truth has it, against which boxes are scored."""
+    return {**annotation, "iscrowd": 1} if annotation.get(NOT_SCORED) else annotation
 
 
 def _of_files(ask: Callable[[dict], int], record: dict) -> int | list[int]:

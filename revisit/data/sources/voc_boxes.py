@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from revisit.data.images.reader import size_if_known
 from revisit.data.sources.image_folders import require_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, TWO_FOLDERS, LabelLayout
-from revisit.data.sources.records import Records, sample
+from revisit.data.sources.records import NOT_SCORED, Records, sample
 from revisit.data.sources.split_files import image_of, read_split
 from revisit.errors import expect, translated
 
@@ -22,7 +22,8 @@ DIFFICULT = {"": False, "unspecified": False, "0": False, "false": False, "1": T
 
 
 def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:
-    """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt: ``image_id`` is the name in the split."""
+    """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt: ``image_id`` is the name in the split.
+    Difficult ones are NOT_SCORED."""
     records = []
     split_file = path / "ImageSets" / "Main" / f"{split}.txt"
     expect(split_file.parent.is_dir() or not path.is_dir(), f"split file {split_file} not found; {TWO_FOLDERS}")
@@ -40,7 +41,8 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
 def _box_of(thing: "VOCObject", classes: tuple[str, ...]) -> dict:
     """Detectron2's annotation of an object."""
     number = classes.index(thing.label)
-    return {"category_id": number, "bbox": thing.corners, "bbox_mode": BoxMode.XYXY_ABS}
+    mark = {NOT_SCORED: True} if thing.is_difficult else {}
+    return {"category_id": number, "bbox": thing.corners, "bbox_mode": BoxMode.XYXY_ABS, **mark}
 
 
 def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> dict:

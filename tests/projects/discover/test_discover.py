@@ -412,9 +412,9 @@ def test_corrected_boxes_are_kept_and_the_folder_is_no_other_command_s(weights, 
     corrected = json.loads(path.read_text()) | {"info": {"corrected by": "me"}}
     path.write_text(json.dumps(corrected))
     line = one_line_error(f"{command} --short-side 64", tmp_path)
-    assert "data_set.json has been changed since it was found" in line and json.loads(path.read_text()) == corrected
+    assert "data_set.json has been changed since it was written" in line and json.loads(path.read_text()) == corrected
     path.write_bytes(b"\xff\xfe")  # of a tool that writes no UTF-8
-    refused("has been changed since", write_data_set, path, [], keeps_changes=True)
+    refused("has been changed since", write_data_set, path, [])
 
 
 def test_refusals_say_what_to_do(weights, write_pictures, tmp_path):

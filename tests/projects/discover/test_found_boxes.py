@@ -18,6 +18,7 @@ from revisit import model_zoo
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.inspection import inspect
+from revisit.data.sources.records import NOT_SCORED
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.same_experiment import plain_config
@@ -182,14 +183,14 @@ def test_boxes_of_windows_are_of_one_class_before_they_are_cut(tmp_path):
     refused("expected all windows of a data set, tiles:64:NAME", inspect, recipe(), windows, to_learn=False)
 
 
-@pytest.mark.parametrize("with_crowd", [False, True])
+@pytest.mark.parametrize("with_crowd", ["", "iscrowd", NOT_SCORED])
 def test_scores_without_classes_are_those_computed_by_hand(with_crowd):
     """By score: hit, miss, hit, a second hit of one object (a miss). What lies in a crowd counts neither way."""
 
-    def drawn(*box: float, iscrowd: int = 0) -> dict:
-        return {"bbox": box, "bbox_mode": BoxMode.XYXY_ABS, "iscrowd": iscrowd, "category_id": 3}
+    def drawn(*box: float, **marks: int) -> dict:
+        return {"bbox": box, "bbox_mode": BoxMode.XYXY_ABS, "iscrowd": 0, "category_id": 3, **marks}
 
-    crowd = [drawn(200, 200, 300, 300, iscrowd=1)] if with_crowd else []
+    crowd = [drawn(200, 200, 300, 300, **{with_crowd: 1})] if with_crowd else []
     in_crowd = [{"bbox": [210, 210, 30, 30], "score": 0.95}] if with_crowd else []
     hits = [{"bbox": [8, 8, 32, 32], "score": 0.9}, {"bbox": [9, 8, 32, 32], "score": 0.6}]
     images = [
@@ -239,8 +240,14 @@ def test_a_detector_labels_images_for_the_next_round(detector, tmp_path):
     records = get_records(re.search(r"learns them as (\S+)", text)[1])
     assert sum(len(record["annotations"]) for record in records)
     assert "no box scores 1 in 2 of 2 images" in one_line_error(f"{command} --score-threshold 1.0", tmp_path)
+    assert "in 2 of 2 images" in run(f"{command} --score-threshold 0.2", tmp_path)  # nobody has changed what is there
     write_boxes(tmp_path, {"a.png": [(1, 5, 5, 20, 20)]}, classes=("auk",))
     assert f"only {detector} has object" in one_line_error(f"{command} --score-threshold 0.1", tmp_path)
+    path = tmp_path / "out/data_set.json"
+    content["annotations"].pop()
+    path.write_text(json.dumps(content))
+    line = one_line_error(f"{command} --score-threshold 0.1", tmp_path)
+    assert f"{path} has been changed since it was written" in line and json.loads(path.read_text()) == content
 
 
 def test_a_detector_that_sees_windows_labels_whole_images(tmp_path):

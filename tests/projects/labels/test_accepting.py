@@ -3,6 +3,7 @@
 import copy
 import csv
 import json
+import math
 
 import numpy as np
 import pytest
@@ -164,6 +165,41 @@ def test_an_image_in_which_an_object_was_accepted_is_one_that_somebody_has_looke
     images = json.loads((tmp_path / "corrected.json").read_text())["images"]
     (b,) = [each for each in images if each["file_name"].endswith("b.png")]
     assert "without_labels" not in b
+
+
+OTHERS = {"index": "0", "image": 0.5, "place": True, "file_name": 7, "label": None, "suggestion": ["dog"]}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [*OTHERS.items(), ("box", 5), ("box", [1.0, 2.0]), ("box", [math.nan] * 4)]
+)
+def test_suspects_of_others_with_fields_of_other_types_are_refused(field, value, content, tmp_path):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    name = f"coco:{tmp_path}/photos:{tmp_path}/boxes.json"
+    write_suspects(tmp_path, [of_label(read_labels_of(name), "odd", 0, 0.9, "dog")], name)
+    listed = json.loads((tmp_path / "suspects.json").read_text())
+    listed["suspects"][0][field] = value
+    write(tmp_path / "suspects.json", json.dumps(listed))
+    message = (
+        "suspects.json cannot be read .suspect 1 has a field of another type.: expected the --output of an earlier"
+    )
+    refused(message, accept, tmp_path / "suspects.csv", tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["coco", "yolo"])
+def test_what_was_accepted_and_then_corrected_by_hand_is_not_replaced(layout, content, tmp_path):
+    write(tmp_path / "boxes.json", json.dumps(content))
+    write(tmp_path / "labels/classes.txt", ["cat", "dog"])
+    for name in "abc":
+        blank_image(tmp_path / f"photos/{name}.png")
+        write(tmp_path / f"labels/{name}.txt", ["0 0.2 0.5 0.2 0.4"])
+    name = f"{layout}:{tmp_path}/photos:{tmp_path}/{'labels' if layout == 'yolo' else 'boxes.json'}"
+    write_suspects(tmp_path, [of_label(read_labels_of(name), "odd", 0, 0.9, "dog")], name)
+    for _ in range(2):
+        _, path = accept(tmp_path / "suspects.csv", tmp_path)
+    path.write_text("by hand")
+    refused(f"{path} has been changed since it was written", accept, tmp_path / "suspects.csv", tmp_path)
+    assert path.read_text() == "by hand"
 
 
 def test_a_label_after_an_image_that_could_not_be_read_is_accepted(content, tmp_path):

@@ -535,6 +535,10 @@ def test_another_mask_or_reach_needs_another_output(carried, film, weights, tmp_
     assert "was made with other settings (masks): give another --output" in line
     line = one_line_error(f"{words}/first.png {NEAR.replace('4.0', '5.0')}", tmp_path)
     assert "LABEL_PROPAGATION.RADIUS 4.0, now 5.0" in line
+    (tmp_path / "out/data_set.json").write_text("corrected")
+    line = one_line_error(f"{words}/first.png {NEAR}", tmp_path)
+    assert "data_set.json has been changed since it was written" in line
+    assert (tmp_path / "out/data_set.json").read_text() == "corrected"
 
 
 def test_the_page_s_commands_run(film, weights, tmp_path):

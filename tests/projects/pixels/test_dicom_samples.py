@@ -14,7 +14,7 @@ import pydicom
 import pytest
 from pydicom import Dataset, dcmread, pixels, uid
 from pydicom.data import get_testdata_file, get_testdata_files
-from trees import refusal, spoil_bytes
+from trees import refusal, refused, spoil_bytes
 
 from projects.Labels.belonging import kept_together
 from projects.Objectives.image_groups import numbered_groups
@@ -303,6 +303,21 @@ def test_localisers_captures_and_directories_are_left_out_unless_all_are_such(tm
     write(tmp_path / "localiser.dcm", localiser)
     assert files_in(tmp_path) == ["a/one.DCM"]
     assert "of 4 DICOM files, 1 localisers and 2 secondary captures are left out" in caplog.text
+
+
+def test_files_without_pixels_are_no_images(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    others = [uid.BasicTextSRStorage, uid.RTStructureSetStorage, uid.RTPlanStorage, uid.EncapsulatedPDFStorage]
+    others += [uid.GrayscaleSoftcopyPresentationStateStorage, uid.KeyObjectSelectionDocumentStorage]
+    images = [uid.RTDoseStorage, uid.SegmentationStorage, uid.RTImageStorage, CT]
+    for name, storages in (("other", others), ("image", images)):
+        for number, storage in enumerate(storages):
+            write(tmp_path / f"{name}{number}.dcm", dicom(numbers(0, 9), storage))
+    assert files_in(tmp_path) == [f"image{number}.dcm" for number in range(4)]
+    assert "of 10 DICOM files, 6 without pixels are left out" in caplog.text
+    for number in range(4):
+        (tmp_path / f"image{number}.dcm").unlink()
+    refused("no images in", files_in, tmp_path)
 
 
 def test_files_of_other_names_are_dicom_where_a_folder_has_nothing_else(tmp_path):

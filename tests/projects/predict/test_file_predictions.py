@@ -23,11 +23,12 @@ from trees import refusal, refused, touch
 from projects.Pictures.prediction_sheet import draw_objects
 from projects.Predict import amounts, file_predictions
 from projects.Predict.file_predictions import FilePredictor, find_sources
-from projects.Predict.prediction_files import expect_no_corrections, write_images, write_objects
+from projects.Predict.prediction_files import write_images, write_objects
 from projects.Predict.predictions import finetuned_config, set_score_threshold
 from projects.Predict.videos import VideoFile
 from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
+from revisit.files import expect_uncorrected
 from revisit.jobs import parts
 from revisit.jobs.shares import Share
 
@@ -71,7 +72,7 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
     )
     written, cafe = {path.name for path in output.iterdir()}, os.fsdecode(b"caf\xe9.png")
     files = {"data_set.json", "images.json", "label_studio.json", "label_studio.xml", "predictions.json"}
-    assert written == {"film.mp4", "one.png", "ä b_one.png", cafe, *files}
+    assert written == {"film.mp4", "one.png", "ä b_one.png", cafe, "data_set.json.sha256", *files}
     images = json.loads((output / "images.json").read_text())
     names = [image["file_name"].rpartition("/")[2] for image in images["images"]]
     assert names == [cafe, "one.png", "one.jpg", "film.mp4#1", "film.mp4#2", "film.mp4#3"]
@@ -316,7 +317,7 @@ def test_corrections_are_not_replaced(part, tmp_path):
     found[1]["objects"] = [{**box, "image_id": 2}]
     write_objects(tmp_path, found, ["a"], 1, "weights")
     write_images(tmp_path, found, ["a"])
-    expect_no_corrections(tmp_path)
+    expect_uncorrected(tmp_path / "data_set.json")
     path = tmp_path / "data_set.json"
     content = json.loads(path.read_text())
     if part == "categories":
@@ -325,7 +326,17 @@ def test_corrections_are_not_replaced(part, tmp_path):
         del content[part][0]
     path.write_text(json.dumps(content))
     message = refusal(FilePredictor.run, SimpleNamespace(output=tmp_path), [])
-    assert f"{path} has been changed since it was found" in message
+    assert f"{path} has been changed since it was written" in message
+
+
+def test_maps_of_an_earlier_call_are_gone_where_the_next_one_writes_none(inputs, tmp_path):
+    (tmp_path / "x").mkdir()
+    earlier = [tmp_path / "x" / name for name in ("predictions.gpkg", "predictions.geojson", "data_set.json.sha256")]
+    touch(*earlier)
+    weights = str(weights_of("retinanet_fpn", tmp_path))
+    cfg = finetuned_config(Namespace(weights=weights, config_file="", opts=FEW.split()))
+    FilePredictor(cfg, tmp_path / "x").run(find_sources([tmp_path / "film.mp4"], tmp_path / "x"))
+    assert (tmp_path / "x/predictions.json").is_file() and not any(path.exists() for path in earlier)
 
 
 def test_pictures_of_an_earlier_call_are_named(inputs, tmp_path):

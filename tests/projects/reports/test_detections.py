@@ -22,7 +22,7 @@ from projects.Tiles import window_files
 from revisit.boxes.boxes import Boxes
 from revisit.data.images import image_bytes
 from revisit.data.sources.catalog import drop_records, get_records
-from revisit.data.sources.records import fingerprint
+from revisit.data.sources.records import NOT_SCORED, fingerprint
 
 from detectron2.structures import BoxMode
 
@@ -79,16 +79,17 @@ def test_average_precision_is_pycocotools(seed):
     assert ours == pytest.approx(by_pycocotools(records, results).mean(axis=0).tolist(), abs=1e-9)
 
 
-def one_image(results: list[tuple], truth: list[tuple]) -> JudgedImage:
+def one_image(results: list[tuple], truth: list[tuple], mark: str = "iscrowd") -> JudgedImage:
     """Of boxes as x, y, side, class, then a score or whether it is a crowd."""
     boxes = [
-        {"bbox": [x, y, a, a], "bbox_mode": BoxMode.XYWH_ABS, "category_id": n, "iscrowd": c} for x, y, a, n, c in truth
+        {"bbox": [x, y, a, a], "bbox_mode": BoxMode.XYWH_ABS, "category_id": n, mark: c} for x, y, a, n, c in truth
     ]
     found = [{"bbox": [x, y, a, a], "category_id": n, "score": score} for x, y, a, n, score in results]
     return judge({"annotations": boxes}, Boxes.of_results(found))
 
 
-def test_found_missed_wrong_and_confused_boxes_are_told_apart():
+@pytest.mark.parametrize("mark", ["iscrowd", NOT_SCORED])
+def test_found_missed_wrong_and_confused_boxes_are_told_apart(mark):
     truth = [(0, 0, 10, 0, 0), (20, 0, 10, 1, 0), (40, 0, 10, 2, 0), (60, 0, 30, 0, 1)]
     results = [
         (0, 1, 10, 0, 0.9),  # the bird
@@ -98,7 +99,7 @@ def test_found_missed_wrong_and_confused_boxes_are_told_apart():
         (65, 5, 10, 0, 0.5),  # in the crowd
         (40, 0, 10, 2, 0.1),  # the dog, at a low score
     ]
-    image = one_image(results, truth)
+    image = one_image(results, truth, mark)
     assert image.match.tolist() == [0, NOTHING, NOTHING, NOTHING, IGNORED, 2]
     assert image.missed(0.3).tolist() == [False, True, True] and image.missed(0.0).tolist() == [False, True, False]
     assert image.wrong(0.65).tolist() == [False, True, True, False, False, False] and image.errors(0.3) == 5

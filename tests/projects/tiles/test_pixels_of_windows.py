@@ -25,7 +25,7 @@ from projects.Tiles.tiled_predictions import tiling_to_predict
 from projects.Tiles.windows import Tiling, inside, windows
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.finetuning.pixel_mapper import PixelMapper
-from revisit.data.images.pixel_format import PHOTOGRAPHS
+from revisit.data.images.pixel_format import PHOTOGRAPHS, PixelFormat
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.labels import VOID, read_depth, read_ids, read_labels, write_depth, write_labels
 from revisit.data.sources.records import fingerprint
@@ -248,16 +248,25 @@ def test_pixels_that_no_window_shows_are_void(tmp_path, monkeypatch):
     assert (classes[:, 64:128] == VOID).all() and (np.delete(classes, np.s_[64:128], axis=1) == 0).all()
 
 
+@pytest.mark.parametrize("tiling", ["64", "None"])
+@pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize(("kind", "void"), [("segmentation_voc", VOID), ("depth", 0)])
-def test_pixels_that_a_file_marks_are_void_in_windows_that_show_others(kind, void, tmp_path, monkeypatch):
+def test_pixels_without_data_are_void_next_to_others(kind, void, marked, tiling, tmp_path, monkeypatch):
+    """By the file, or by INPUT.NODATA."""
     monkeypatch.setattr(file_predictions, "Predictor", Rule)
     pixels = np.full((64, 96, 3), 7, np.uint8)
-    pixels[10:20, 30:70] = 0
-    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb", extratags=[(42113, "s", 0, "0", True)])
-    made(tmp_path / "found", kind, "64").run(find_sources([tmp_path / "a.tif"], tmp_path / "x"))
+    pixels[10:20, 30:70] = 9
+    tag = [(42113, "s", 0, "9", True)] * marked
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb", extratags=tag)
+    (tmp_path / "found").mkdir()
+    cfg = network(kind, tiling)
+    if not marked:
+        monkeypatch.setattr(Rule, "pixels", PixelFormat(nodata=9.0))
+    how = None if tiling == "None" else Tiling.of(tiling)
+    predictor_of(cfg, tmp_path / "found", how).run(find_sources([tmp_path / "a.tif"], tmp_path / "x"))
     folder = "depth" if kind == "depth" else "classes"
     values = cv2.imread(str(tmp_path / "found" / folder / "a.png"), cv2.IMREAD_UNCHANGED)
-    assert ((values == void) == (pixels == 0).all(axis=2)).all()
+    assert ((values == void) == (pixels == 9).all(axis=2)).all()
 
 
 @pytest.mark.parametrize("stopped", ["write", "tiles"])
