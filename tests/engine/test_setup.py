@@ -353,6 +353,17 @@ def test_without_a_checkpoint_nothing_is_kept_of_another_experiment(stated, tmp_
     assert load("OUTPUT_DIR", tmp_path, resume=True).SEED != 2147483646
 
 
+def test_a_run_that_has_a_checkpoint_resumes_without_the_weights_that_it_began_from(tmp_path):
+    gone = ("OUTPUT_DIR", tmp_path, "MODEL.WEIGHTS", "nowhere.pth")
+    refused("MODEL.WEIGHTS nowhere.pth not found", load, *gone, resume=True)
+    checkpoint = {"iteration": 3, "trainer": {"config": {"SEED": 1}}, "model": {}}
+    torch.save(checkpoint, tmp_path / "model_0000003.pth")
+    assert load(*gone, resume=True).MODEL.WEIGHTS == "nowhere.pth"
+    refused("MODEL.WEIGHTS nowhere.pth not found", load, *gone)
+    continued = ("MODEL.META_ARCHITECTURE", "ContinuedSimCLR")  # which reads them in every part of a run
+    refused("MODEL.WEIGHTS nowhere.pth not found", load, *gone, *continued, resume=True)
+
+
 def test_the_last_checkpoint_is_judged_where_there_is_one_whatever_weights_are_typed(toy_datasets, tmp_path):
     judged = {"output": tmp_path, "eval_only": True, "resume": True}
     refused("has none: give a run's folder, or --weights FILE", plan_of, "toy/pretrain", **judged)
