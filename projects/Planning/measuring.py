@@ -91,14 +91,24 @@ def length_in_time(cfg: CfgNode, facts: Facts) -> Decision | None:
     expect(is_read(cfg, facts.key), f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
     other = next((key for key in ("EPOCHS", "MAX_ITER") if solver[key]), "")
     expect(not other, f"SOLVER.{other} and {asked} both say how long the run is: expected one of them")
-    if facts.before.get("SOLVER.MINUTES") == 0 and facts.before.get("SOLVER.MAX_ITER", 0) > 0:
-        return Decision(0.0, "", {key: value_of(cfg, key) for key in LENGTH}, kept=True)
+    if facts.done and facts.before.get("SOLVER.MINUTES") == 0 and facts.before.get("SOLVER.MAX_ITER", 0) > 0:
+        return _length_of_run(cfg, facts, asked)
     if not can_measure(facts):
         return None
     with translated("measuring training steps"):
         nearer = facts.stated_nearer("SOLVER.MINUTES")
         free = [key for key in LENGTH if is_read(cfg, key) and is_free(key, nearer)]
         return Decision(0.0, f"as measured for {asked}", choose_length(cfg, facts.images, _BEGAN, free))
+
+
+def _length_of_run(cfg: CfgNode, facts: Facts, asked: str) -> Decision:
+    """What a run began with: another time to measure by comes too late."""
+    values = {key: facts.before.get(key, value_of(cfg, key)) for key in LENGTH}
+    epochs = facts.before.get("SOLVER.EPOCHS", 0)
+    if not epochs:
+        return Decision(0.0, f"as the run began; SOLVER.MAX_ITER changes it, no longer {asked}", values)
+    without = f"{asked} has no effect, as the run began by SOLVER.EPOCHS {epochs}: change these, or SOLVER.MAX_ITER"
+    return Decision(0.0, without, values, level=logging.WARNING)
 
 
 declare(

@@ -27,8 +27,8 @@ RESULTS = "evaluation.json"  # scores of the final network, or of the one that -
 RUN_IDS = "tracked_runs.json"  # by service, the run that a resumed training continues
 VIEWS, NEIGHBOURS = "views.png", "neighbours_*.png"
 METRICS, SETTINGS = "metrics.json", ("config.yaml", "environment.json")
-# What a run writes and continues, as patterns of names; settings and log apart.
-OF_RUN = ("model_*.pth", BEST_RECORD, METRICS, RESULTS, "events.out.tfevents.*", RUN_IDS, VIEWS, NEIGHBOURS)
+# What a run writes and continues, as patterns of names; settings and log apart. By the last two a folder holds a run.
+OF_RUN = (BEST_RECORD, RESULTS, "events.out.tfevents.*", RUN_IDS, VIEWS, NEIGHBOURS, "model_*.pth", METRICS)
 _BEYOND = 2**62  # any iteration
 _PERIODIC = re.compile(r"model_(\d{7,})\.pth")
 
@@ -154,12 +154,13 @@ def holds_run(folder: Path) -> bool:
 
 
 def set_aside_earlier_run(folder: Path) -> Path | None:
-    """Move what an earlier run has written into earlier_run_1 or the next that is free; None where there is none."""
+    """Move what an earlier run has written into earlier_run_1 or the next that is free; None where there is none. Where
+    that is killed, the next call moves the rest."""
     if not holds_run(folder):
         return None
     aside = next(path for path in _set_aside(folder) if not path.exists())
     aside.mkdir()
-    for pattern in (*OF_RUN, *SETTINGS):
+    for pattern in (*SETTINGS, *OF_RUN):
         for path in folder.glob(pattern):
             path.rename(aside / path.name)
     return aside

@@ -20,6 +20,7 @@ from revisit.errors import (
     StoppedRunError,
     UserError,
     expect,
+    typed_list,
     words_of_disk,
     words_of_misfit,
 )
@@ -123,4 +124,24 @@ def _meant(words: Sequence[object]) -> str:
             return f"; did you mean {key} {value}?"
         if word.endswith(".yaml"):
             return f"; did you mean --config-file {word}?"
-    return ""
+    return _in_one_word(list(map(str, words)))
+
+
+def _in_one_word(words: Sequence[str]) -> str:
+    """``_meant`` of a value with spaces that the shell took for several words."""
+    first = next(
+        (n for n, word in enumerate(words) if n and not _may_be_key(word) and not _may_be_key(words[n - 1])), 0
+    )
+    if not first:
+        return ""
+    last = next((n for n, word in enumerate(words) if n > first and _may_be_key(word)), len(words))
+    key, values = words[first - 2], words[first - 1 : last]
+    if not key.startswith("DATASETS."):
+        return f"; did you mean {key} {in_shell(' '.join(values))}?"
+    kind, _, _ = values[0].partition(":")
+    are_several = all(value.startswith(f"{kind}:") for value in values)
+    return f"; did you mean {key} {typed_list(values if are_several else [' '.join(values)])}?"
+
+
+def _may_be_key(word: str) -> bool:
+    return word.isupper() and not {":", "/"} & {*word}

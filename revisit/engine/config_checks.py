@@ -24,28 +24,34 @@ MOST_LEFT_OUT = 0.3  # score, below which AP lacks much of a ranking
 logger = logging.getLogger(__name__)
 
 
-def check_config(cfg: CfgNode, num_processes: int) -> None:
-    """Check each value by its declaration, then what the values mean together in a run of so many processes.
+def check_config(cfg: CfgNode, num_processes: int, *, begins: bool = True) -> None:
+    """Check each value by its declaration, then what the values mean together in a run of so many processes, which
+    ``begins`` with MODEL.WEIGHTS or has a checkpoint.
 
     Raises:
         UserError: what would run and be wrong without a word.
     """
     check_values(cfg)
-    weights, batch, parts = cfg.MODEL.WEIGHTS, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
-    if weights and not is_url(weights) and not os.path.isfile(weights):
-        problem = "is a folder" if os.path.isdir(weights) else "not found"
-        raise UserError(f"MODEL.WEIGHTS {weights} {problem}: expected {expected_weights()}")
+    method, batch, parts = method_of(cfg), cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
+    if begins or (method and method.continues):  # else nothing reads them
+        _check_weights(cfg.MODEL.WEIGHTS)
     indivisible = f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes"
     expect(batch % num_processes == 0, f"{indivisible}: change it or --num-gpus")
     share = batch // num_processes
     expect(share % parts == 0, f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process")
-    if method := method_of(cfg):
+    if method:
         expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
         if not is_open(cfg):
             method.check(cfg, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         pixel_mapper_of(cfg).check(cfg)
         check_head(cfg, num_processes)
+
+
+def _check_weights(weights: str) -> None:
+    if weights and not is_url(weights) and not os.path.isfile(weights):
+        problem = "is a folder" if os.path.isdir(weights) else "not found"
+        raise UserError(f"MODEL.WEIGHTS {weights} {problem}: expected {expected_weights()}")
 
 
 def check_evaluation(cfg: CfgNode, *, eval_only: bool) -> None:

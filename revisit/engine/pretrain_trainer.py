@@ -1,5 +1,6 @@
 """The trainer of every pretraining method."""
 
+import logging
 from collections.abc import Sequence
 
 from torch import nn
@@ -7,15 +8,19 @@ from torch import nn
 from revisit.data.loading.loader import ResumableLoader, finish
 from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.hooks import CropFallbacks, ReadErrors
+from revisit.engine.same_experiment import may_change
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.features import extractor
 from revisit.evaluation.registry import PretrainingEvaluation, evaluations_on
+from revisit.keys import dotted_keys
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.meta_arch.pretraining import metrics_period
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks
 from detectron2.utils import comm
+
+logger = logging.getLogger(__name__)
 
 
 class PretrainTrainer(RevisitTrainer):
@@ -49,6 +54,24 @@ class PretrainTrainer(RevisitTrainer):
             *self.evaluation_hooks(),
             self.checkpoints(),
         ]
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        super().load_state_dict(state_dict)
+        images = sum(part["count"] for part in state_dict["images"])
+        self._warn_of_epochs(images // state_dict["config"]["SOLVER.IMS_PER_BATCH"])
+
+    def _warn_of_epochs(self, iterations_before: int) -> None:
+        """Where an epoch had so many iterations and has others by now, as with another batch that was accepted."""
+        done, iterations = self.iter + 1, self.data_loader.iterations_per_epoch
+        before, now = done // iterations_before, done // iterations
+        if before == now:
+            return
+        values = dotted_keys(self.cfg).items()
+        waits = [f"{key} {value}" for key, value in values if "EPOCH" in key and not may_change(self.cfg, key)]
+        counted = f"the {done} iterations that are done count as {now} epochs of {iterations}, no longer as {before}"
+        affected = ", ".join(["the order of images", "their views", *waits])
+        change = "; a wait that was over may begin again: change its key too, with --accept" if waits else ""
+        logger.warning(f"{counted} of {iterations_before}: so do {affected}{change}")
 
     def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)

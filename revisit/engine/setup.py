@@ -86,7 +86,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
             _share_classes(cfg, network)
             if not args.eval_only:
                 facts = decide_by_images(cfg, facts, assume_missing=args.dry_run)
-                check_config(cfg, num_processes)  # again: now what follows from the images is known
+                check_config(cfg, num_processes, begins=not facts.done)  # again: now the images are known
                 check_start(cfg, stated.typed, begins=not facts.done)
                 if cfg.SOLVER.MAX_ITER:
                     check_schedule(cfg, facts.images, num_processes)
@@ -184,7 +184,7 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
             facts = replace(facts, before=before, done=done, images_before=images_of_run(folder))
         check_values(cfg)  # what decides itself takes none that has no sense
         resolve_auto_values(cfg, facts)
-        check_config(cfg, facts.processes)
+        check_config(cfg, facts.processes, begins=not facts.done)
         if facts.for_here:
             check_precision(cfg)
     return facts

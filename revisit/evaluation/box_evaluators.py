@@ -212,6 +212,7 @@ def _file_of_truth(name: str) -> Iterator[None]:
     if own:
         file = PathManager.get_local_path(own["json_file"])
         truth = scored_coco(read_coco(Path(file)), Path(metadata.get("image_root", "")), file)
+        truth.setdefault("annotations", [])  # without the list nothing would be evaluated
     else:
         truth = _truth_of_records(name)
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ from revisit.data.finetuning.ignored import ObjectsAndIgnored
 
 from detectron2.modeling import RetinaNet
 from detectron2.modeling.proposal_generator import RPN
-from detectron2.modeling.roi_heads import ROIHeads
+from detectron2.modeling.roi_heads import CascadeROIHeads, ROIHeads
 from detectron2.structures import Boxes, Instances, pairwise_ioa
 
 LEAST_SHARE = 0.5  # of the area that an anchor has inside the image
@@ -23,6 +23,7 @@ _NO_EXAMPLE = -1  # Detectron2's label
 def ignore_marked(model: nn.Module) -> None:
     """Let the detectors in a model learn nothing where ObjectsAndIgnored says so."""
     kinds = {RPN: _IgnoringRPN, RetinaNet: _IgnoringRetinaNet, ROIHeads: _IgnoringHeads}
+    kinds[CascadeROIHeads] = _IgnoringCascade  # which is of ROIHeads too
     for module in model.modules():
         for kind, ignoring in kinds.items():
             if isinstance(module, kind) and not isinstance(module, ignoring):
@@ -53,6 +54,15 @@ def _without_loss(numbers: list[Tensor], background: int, anchors: list[Boxes], 
         numbers[n][(numbers[n] == background) & _in_ignored(Boxes.cat(anchors), each)] = _NO_EXAMPLE
 
 
+def _examples(proposals: list[Instances], background: int, labels: list[Instances]) -> list[Instances]:
+    """Proposals without those that are no examples."""
+    examples = list(proposals)
+    for n, each in _marked(labels):
+        is_background = examples[n].gt_classes == background
+        examples[n] = examples[n][~(is_background & _in_ignored(examples[n].proposal_boxes, each))]
+    return examples
+
+
 class _IgnoringRPN:
     def label_and_sample_anchors(self, anchors: list[Boxes], gt_instances: list[Instances]) -> tuple:
         numbers, boxes = super().label_and_sample_anchors(anchors, gt_instances)  # type: ignore[misc]
@@ -74,7 +84,16 @@ class _IgnoringHeads:
 
     def label_and_sample_proposals(self, proposals: list[Instances], targets: list[Instances]) -> list[Instances]:
         sampled = super().label_and_sample_proposals(proposals, targets)  # type: ignore[misc]
-        for n, each in _marked(targets):
-            is_background = sampled[n].gt_classes == self.num_classes
-            sampled[n] = sampled[n][~(is_background & _in_ignored(sampled[n].proposal_boxes, each))]
-        return sampled
+        return _examples(sampled, self.num_classes, targets)
+
+
+class _IgnoringCascade:
+    """Stages after the first label the boxes of the one before."""
+
+    num_classes: int
+
+    def _match_and_label_boxes(
+        self, proposals: list[Instances], stage: int, targets: list[Instances]
+    ) -> list[Instances]:
+        labelled = super()._match_and_label_boxes(proposals, stage, targets)  # type: ignore[misc]
+        return _examples(labelled, self.num_classes, targets)

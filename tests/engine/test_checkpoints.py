@@ -140,6 +140,27 @@ def test_a_new_start_sets_an_earlier_run_aside_with_its_pictures_and_its_ids_at_
     assert sorted(path.name for path in (output / "earlier_run_3").iterdir()) == ["config.yaml", "metrics.json"]
 
 
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_new_start_that_is_killed_as_it_sets_an_earlier_run_aside_leaves_nothing_to_the_next(
+    has_checkpoint, tmp_path, monkeypatch
+):
+    files = ["best.json", "config.yaml", "environment.json", "evaluation.json", "metrics.json", "tracked_runs.json"]
+    files += ["model_best.pth", "model_0000003.pth"] if has_checkpoint else []
+    rename = Path.rename
+    for moved in range(len(files)):
+        output = tmp_path / str(moved)
+        output.mkdir()
+        for name in files:
+            (output / name).write_text("")
+        left = iter(range(moved))
+        monkeypatch.setattr(Path, "rename", lambda path, to, left=left: (next(left), rename(path, to)))
+        with pytest.raises(StopIteration):
+            run_folder.set_aside_earlier_run(output)
+        monkeypatch.setattr(Path, "rename", rename)
+        run_folder.set_aside_earlier_run(output)
+        assert all(path.is_dir() for path in output.iterdir())
+
+
 def test_the_settings_of_a_run_are_in_its_checkpoints_and_else_in_its_config(whole, tmp_path):
     assert run_folder.settings_of_run(tmp_path) == {}
     settings = run_folder.settings_of_run(whole)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from commands import run
-from trees import refused
+from trees import refusal, refused
 
 from revisit.command.options import add, parse, parser_of
-from revisit.engine.command import in_shell, run_command
+from revisit.engine.command import in_shell, pairs_of, run_command
 from revisit.errors import UserError
 
 PAIRS = ["SOLVER.MAX_ITER", "5", "SEED", "-1"]
@@ -55,6 +55,19 @@ def test_half_a_pair_is_refused(monkeypatch):
     refused("expected pairs KEY VALUE", parsed, ["SEED"], monkeypatch, bare=True)
     refused("did you mean SEED 1\\?", parsed, ["SEED=1"], monkeypatch, bare=True)
     refused("did you mean --config-file my.yaml\\?", parsed, ["my.yaml"], monkeypatch, bare=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("DATASETS.TRAIN coco:/a b:/x.json", """DATASETS.TRAIN "('coco:/a b:/x.json',)"?"""),
+        ("SEED 1 DATASETS.TRAIN folder:/my photos SOLVER.MAX_ITER 3", """DATASETS.TRAIN "('folder:/my photos',)"?"""),
+        ("DATASETS.TEST folder:/a folder:/b", """DATASETS.TEST "('folder:/a', 'folder:/b')"?"""),
+        ("SEED 1 OUTPUT_DIR my runs", "OUTPUT_DIR 'my runs'?"),
+    ],
+)
+def test_a_value_with_spaces_is_put_between_quotation_marks(words, meant):
+    assert refusal(pairs_of, words.split()).endswith(f"; did you mean {meant}")
 
 
 def test_an_option_after_the_pairs_is_told_where_it_belongs(monkeypatch):

@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 from trees import refusal
 
 from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
+from revisit.engine import stop_signals
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import KilledWorkerError, StoppedRunError, UserError
 
@@ -126,6 +127,23 @@ def test_a_signal_ends_a_run_whose_loader_hangs(toy_root, tmp_path, name, code):
         f"stopped by {name}, after which no batch came for 1 s (does a disk not answer?): the same command with "
         "--resume continues from the last checkpoint\n"
     )
+
+
+class SlowInThisProcess:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.5)
+        return index
+
+
+def test_a_signal_waits_for_a_batch_that_this_process_makes(monkeypatch):
+    monkeypatch.setattr(stop_signals, "PATIENCE", 1)
+    with StopSignals() as signals:
+        assert len(list(SignalSafeLoader(SlowInThisProcess(), num_workers=0))) == 1
+        assert signals.received == 1 + STOP_SIGNALS.index(signal.SIGTERM)
 
 
 def train_each(runs: dict[Path, dict]) -> None:

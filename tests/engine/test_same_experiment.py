@@ -403,6 +403,19 @@ def test_another_optimiser_is_refused_and_begins_without_a_state_where_it_is_acc
     train(tmp_path, *OPTIONS, "SOLVER.OPTIMIZER", "Adam", "SOLVER.BASE_LR", 0.001, resume=True)  # is this one now
 
 
+def test_where_a_batch_that_is_accepted_counts_other_epochs_a_line_names_what_goes_by_them(
+    toy_datasets, begun, tmp_path, caplog
+):
+    options = ("SOLVER.IMS_PER_BATCH", 30, "NEIGHBORS.WARMUP_EPOCHS", 2)
+    trainer = trainer_of(begun, tmp_path, *options)
+    trainer.resume_or_load(accepted=options[::2])
+    assert "the 3 iterations that are done count as 1 epochs of 2, no longer as 0 of 7" in caplog.text
+    assert "NEIGHBORS.WARMUP_EPOCHS 2" in caplog.text
+    caplog.clear()
+    trainer_of(begun, tmp_path).resume_or_load()
+    assert "iterations that are done" not in caplog.text
+
+
 ALL = "FUZZ_CASES" in os.environ
 RATES = ("SOLVER.BASE_LR", "SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_NORM")
 RATES += ("SOLVER.WEIGHT_DECAY_BIAS", "SOLVER.LR_SCHEDULER_NAME", "SOLVER.WARMUP_FACTOR", "SOLVER.WARMUP_ITERS")

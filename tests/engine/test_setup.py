@@ -298,7 +298,13 @@ def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkey
     ("key", "name", "message"),
     [
         ("DATASETS.TRAIN", "('folder:{}',)", "no images in {}"),
-        ("DATASETS.TRAIN", "('nowhere',)", "unknown data set 'nowhere'"),
+        (
+            "DATASETS.TRAIN",
+            "('nowhere',)",
+            "unknown data set 'nowhere', and no folder of that name is there: exp",
+        ),
+        ("DATASETS.TRAIN", "('folder:',)", "data set 'folder:' has nothing after its colon: expected KIND:PATH"),
+        ("DATASETS.TRAIN", "('folder:{}/photo.jpg',)", "{}/photo.jpg is a file: expected a folder of images, or list:"),
         ("DATASETS.TRAIN", "('{}',)", "unknown data set '{0}': .* write .*'folder:{0}',"),
         ("DATASETS.TRAIN", "('{}/none',)", "unknown data set '{0}/none', which is not there: expected a folder"),
         ("KNN_EVAL.BANK", "class_folders:{}/birds", "birds not found"),
@@ -308,6 +314,8 @@ def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkey
 )
 def test_data_that_is_missing_unknown_or_without_classes_is_refused(toy_datasets, tmp_path, key, name, message):
     root = toy_datasets if key == "DATASETS.TEST" else tmp_path
+    if "photo" in name:
+        (tmp_path / "photo.jpg").touch()
     cfg = load("KNN_EVAL.BANK", "toy_objects_train", *TESTED, key, name.format(root))
     refused(message.format(tmp_path), inspect_training if key == "DATASETS.TRAIN" else inspect_evaluation, cfg)
 
@@ -351,6 +359,17 @@ OTHERS = [{"DATASETS": {"TRAIN": ["folder:other"]}}, {"MODEL": {"META_ARCHITECTU
 def test_without_a_checkpoint_nothing_is_kept_of_another_experiment(stated, tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"SEED": 2147483646, **stated}))
     assert load("OUTPUT_DIR", tmp_path, resume=True).SEED != 2147483646
+
+
+def test_a_run_that_has_a_checkpoint_resumes_without_the_weights_that_it_began_from(tmp_path):
+    gone = ("OUTPUT_DIR", tmp_path, "MODEL.WEIGHTS", "nowhere.pth")
+    refused("MODEL.WEIGHTS nowhere.pth not found", load, *gone, resume=True)
+    checkpoint = {"iteration": 3, "trainer": {"config": {"SEED": 1}}, "model": {}}
+    torch.save(checkpoint, tmp_path / "model_0000003.pth")
+    assert load(*gone, resume=True).MODEL.WEIGHTS == "nowhere.pth"
+    refused("MODEL.WEIGHTS nowhere.pth not found", load, *gone)
+    continued = ("MODEL.META_ARCHITECTURE", "ContinuedSimCLR")  # which reads them in every part of a run
+    refused("MODEL.WEIGHTS nowhere.pth not found", load, *gone, *continued, resume=True)
 
 
 def test_the_last_checkpoint_is_judged_where_there_is_one_whatever_weights_are_typed(toy_datasets, tmp_path):

@@ -144,6 +144,21 @@ def test_records_without_objects_have_an_undefined_score(tmp_path):
         assert math.isnan(evaluator.evaluate()["bbox"]["AP"])
 
 
+@pytest.mark.parametrize("lists", [{}, {"annotations": []}], ids=["absent", "empty"])
+def test_a_coco_file_without_annotations_has_an_undefined_score_and_its_predictions_are_kept(lists, tmp_path):
+    Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    content = {"images": [{"id": 1, "file_name": "1.jpg"}], "categories": categories, **lists}
+    (tmp_path / "test.json").write_text(json.dumps(content))
+    name = f"coco:{tmp_path}:{tmp_path}/test.json"
+    (record,) = get_records(name)
+    with evaluator_of(name, tmp_path) as evaluator:
+        evaluator.process([record], [detections([(LEFT, 0.9)])])
+        assert math.isnan(evaluator.evaluate()["bbox"]["AP"])
+    (file,) = tmp_path.rglob(PREDICTIONS)
+    assert len(json.loads(file.read_text())) == 1
+
+
 def test_each_of_several_test_sets_keeps_its_predictions(tmp_path):
     cfg = get_cfg()
     add_revisit_config(cfg)

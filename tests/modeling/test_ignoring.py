@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from test_detectors import DETECTORS
+from test_detectors import DETECTORS, TWO_STAGES
 from tiny import tiny_config
 
 from revisit.data.finetuning.ignored import ObjectsAndIgnored
@@ -71,6 +71,24 @@ def test_where_all_but_an_object_is_ignored_only_the_object_is_learned(kind, mon
         assert not (kept.gt_classes == heads.num_classes).any()
         is_object = pairwise_iou(kept.proposal_boxes, Boxes(torch.tensor([OBJECT])))[:, 0] >= 0.5
         assert len(kept) == 0 or is_object.all()
+
+
+def test_no_stage_of_a_cascade_learns_background_where_it_is_ignored(monkeypatch):
+    options = ("MODEL.ROI_HEADS.NAME", "CascadeROIHeads", "MODEL.ROI_BOX_HEAD.CLS_AGNOSTIC_BBOX_REG", True)
+    torch.manual_seed(0)
+    model = build_model(tiny_config(*TWO_STAGES, *options)).train()
+    usual = copy.deepcopy(model)
+    ignore_marked(model)
+    expected, found = losses(usual, batch()), losses(copy.deepcopy(model), batch())
+    assert expected and all(torch.equal(found[name], expected[name]) for name in expected)
+    stages = {}
+    for predictor in model.roi_heads.box_predictor:
+        learn, seen = predictor.losses, stages.setdefault(predictor, [])
+        monkeypatch.setattr(predictor, "losses", lambda _, each, a=learn, b=seen: b.extend(each) or a(_, each))
+    losses(model, batch([[0.0, 0.0, SIDE, SIDE]]))
+    assert len(stages) == 3 and all(map(len, stages.values()))
+    learned = [each.gt_classes for seen in stages.values() for each in seen]
+    assert not (torch.cat(learned) == model.roi_heads.num_classes).any()
 
 
 @pytest.mark.parametrize("kind", ["FPN", "RetinaNet"])

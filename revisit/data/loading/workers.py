@@ -42,7 +42,7 @@ class SignalSafeLoader(DataLoader):
     are in pinned memory.
 
     Ctrl-C and SLURM send their signals to all processes. A worker that died of one would break the step that the
-    training process still finishes. ``waiting`` is entered whenever a batch is awaited (engine/stop_signals.py).
+    training process still finishes. ``waiting`` is entered whenever workers' batch is awaited (engine/stop_signals.py).
     Not everywhere is a worker a fork, so the data set and what it calls have to be picklable.
     """
 
@@ -78,7 +78,8 @@ class _Batches:
         return self
 
     def __next__(self) -> object:
-        with SignalSafeLoader.waiting(), self._in_one_line():
+        # Without workers this process makes the batch, however long that takes.
+        with SignalSafeLoader.waiting() if self._workers else nullcontext(), self._in_one_line():
             return next(self._batches)
 
     @contextmanager

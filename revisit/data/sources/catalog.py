@@ -183,6 +183,10 @@ def _unknown(name: str, kind: str, rest: str) -> UserError:
     expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
     names = [known for known in DatasetCatalog.list() if ":" not in known]
     meant = did_you_mean(kind, kinds if rest else names)
+    if name == f"{kind}:" and kind in kinds:
+        problem = f"data set {name!r} has nothing after its colon"
+    elif not rest:
+        problem += ", and no folder of that name is there"
     return UserError(f"{problem}: expected {expected}{meant}")
 
 

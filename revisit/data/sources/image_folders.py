@@ -53,6 +53,7 @@ def load_folder(path: Path) -> Records:
     Raises:
         UserError: no folder, or no image in it.
     """
+    expect(not path.is_file(), f"{path} is a file: expected a folder of images, or list:FILE of names of images")
     if not path.is_dir():
         siblings = [other.name for other in path.parent.glob("*") if other.is_dir()]
         raise UserError(f"folder of images {path} not found{did_you_mean(path.name, siblings)}")
