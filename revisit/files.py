@@ -118,8 +118,10 @@ def one_at_a_time(lock: str | Path, busy: str = "") -> Iterator[None]:
     except Timeout as error:
         raise UserError(busy) from error
     with taken:
-        yield
-        Path(lock).unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            Path(lock).unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: Path) -> None:
