@@ -191,10 +191,7 @@ def in_coco_format(record: dict) -> dict[str, Any]:
 
 def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, changes: Sequence[Change]) -> None:
     """Change, remove and add the entries that were accepted; all else of a data set stays as it is."""
-    of_image = defaultdict(list)
-    for entry in content["annotations"]:
-        of_image[entry["image_id"]].append(entry)
-    read = [_as_read(record, of_image[image]) for record, image in zip(labels.records, ids, strict=True)]
+    read = _entries_as_read(content, ids, labels)
     numbers = {str(category["name"]).strip(): category["id"] for category in content["categories"]}
     removed = set()  # by id(): an entry of the user's may have any key
     looked_at = set()  # images that somebody has found an object in
@@ -207,15 +204,27 @@ def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, change
         if number is not None:
             entry["category_id"] = numbers[labels.class_names[number]]
         if box is not None:
-            x, y, width, height = with_sides(np.array(box)).tolist()
-            entry |= {"bbox": [x, y, width, height], "area": width * height}
-            entry.pop("segmentation", None)  # which was the mask of another box
+            _move(entry, box)
         if is_removed:
             removed.add(id(entry))
     for image in content["images"]:
         if image["id"] in looked_at:
             image.pop(WITHOUT_LABELS, None)
     content["annotations"] = [entry for entry in content["annotations"] if id(entry) not in removed]
+
+
+def _move(entry: dict, corners: list[float]) -> None:
+    x, y, width, height = with_sides(np.array(corners)).tolist()
+    entry |= {"bbox": [x, y, width, height], "area": width * height}
+    entry.pop("segmentation", None)  # which was the mask of another box
+
+
+def _entries_as_read(content: dict[str, Any], ids: Sequence[Any], labels: Labels) -> list[list[dict]]:
+    """By the records of ``labels``, whose images have these ids in the file."""
+    of_image = defaultdict(list)
+    for entry in content["annotations"]:
+        of_image[entry["image_id"]].append(entry)
+    return [_as_read(record, of_image[image]) for record, image in zip(labels.records, ids, strict=True)]
 
 
 def _as_read(record: dict, entries: Sequence[dict]) -> list[dict]:

@@ -101,6 +101,10 @@ def _survey(places: tuple, pixels: PixelFormat, can_be: bool) -> Survey | None:
     if can_be and all(each.is_plain for each in contents):
         return None
     _expect_alike(contents)
+    return _joined(contents, pixels)
+
+
+def _joined(contents: list[Content], pixels: PixelFormat) -> Survey:
     first = contents[0]
     values = np.concatenate([_in_order(each, first.channels) for each in contents])
     expect(len(values), f"{first.file_name} and {len(contents) - 1} other images: no pixel has data")
