@@ -11,20 +11,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
+from multiprocessing import process
+from multiprocessing.connection import Client
 from multiprocessing.process import BaseProcess
+from multiprocessing.resource_sharer import DupFd
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as mp
 from commands import ROOT, TIMEOUT, TINY, launch_forks, popen, run, wait_until
+from kills import fork
 from runs import assert_same, load, train, train_for_module
 from torch.utils.data import Dataset
 from trees import refusal
 
-from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
+from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader, start_worker
 from revisit.engine import stop_signals
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import KilledWorkerError, StoppedRunError, UserError
@@ -65,6 +70,20 @@ def test_a_signal_ends_the_run_after_its_step(toy_datasets, untouched, tmp_path,
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == handlers
     assert train(tmp_path, *OPTIONS, resume=True).start_iter == SIGNALLED + 1
     assert_same(load(tmp_path / "model_final.pth")["model"], untouched)
+
+
+def hand_over_to_one_that_is_killed(begin: Callable[[int], object]) -> None:
+    begin(0)
+    handed_over = DupFd(1)
+    address, _ = handed_over._id
+    Client(address, authkey=process.current_process().authkey).close()
+    os.close(handed_over.detach())  # by the same thread, so after that
+
+
+def test_a_worker_has_no_words_for_a_training_process_that_is_killed_while_it_takes_a_batch():
+    assert fork(partial(hand_over_to_one_that_is_killed, start_worker)) == (0, "")
+    code, output = fork(partial(hand_over_to_one_that_is_killed, lambda worker: worker))
+    assert code == 0 and "EOFError" in output  # as Python's thread says it
 
 
 def test_a_second_ctrl_c_stops_at_once(toy_datasets, tmp_path):

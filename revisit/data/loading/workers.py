@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize, register_after_fork
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import ClassVar, NamedTuple
 
 import cv2
@@ -136,7 +136,15 @@ def start_worker(worker_id: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(_END, lambda *_: os._exit(0))
     kill_with_parent()
+    sys.excepthook = _report_of_sharer
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ALL)
+
+
+def _report_of_sharer(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Of Python's thread that hands batches over: no word where who takes them was killed meanwhile, as this worker is
+    a moment later."""
+    if not issubclass(kind, (EOFError, ConnectionError)):
+        sys.__excepthook__(kind, error, traceback)
 
 
 @contextmanager
