@@ -89,7 +89,7 @@ def _name_of(short: Path) -> str:
     is_number = short.suffix[1:].isdecimal()
     name = "_".join((short if is_number else short.with_suffix("")).parts)
     while len(os.fsencode(name)) > LONGEST:
-        name = name[1:]
+        name = name[1:].lstrip(".")  # no hidden one
     return name
 
 

@@ -95,7 +95,8 @@ def _channels(flags: Flags) -> list[str]:
     if not (pixels.channels or pixels.ranges):
         return [str(flags["INPUT.FORMAT"])]
     names = pixels.channels or COLOURS
-    ranges = pixels.ranges if len(pixels.ranges) > 1 else (pixels.ranges or ((0, 255),)) * pixels.count
+    stated = pixels.ranges or ((0, 255),)  # for each channel, or one for all
+    ranges = stated if len(stated) > 1 else stated * pixels.count
     return [f"{name} ({low:g} to {high:g})" for name, (low, high) in zip(names, ranges, strict=True)]
 
 

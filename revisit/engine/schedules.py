@@ -114,7 +114,8 @@ def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
         return Decision(tuple(sorted(values)), f"shares of {length} iterations")
     if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
         return None
-    per_epoch = iterations_per_epoch(cfg, facts.images)
+    epochs = cfg.SOLVER.EPOCHS
+    per_epoch = length / epochs if epochs else iterations_per_epoch(cfg, facts.images)  # as a resumed run counts them
     values = tuple(round(epoch * per_epoch) for epoch in cfg.SOLVER.STEP_EPOCHS)
     return Decision(values, f"SOLVER.STEP_EPOCHS of {round(per_epoch, 3)} iterations each")
 

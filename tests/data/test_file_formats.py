@@ -124,6 +124,15 @@ def test_files_that_are_images_where_they_are_alone_are_counted_next_to_others(t
     assert "; 1 .npy, which are images only where a folder has no others" in message
 
 
+def test_names_that_end_in_numbers_are_of_one_format(tmp_path, caplog):
+    Image.fromarray(shallow_picture()).save(tmp_path / "a.png")
+    for number in range(12):
+        Image.fromarray(shallow_picture()).save(tmp_path / f"1.2.840.{number}", "PNG")
+    assert names(load_folder(tmp_path)) == ["a.png"]
+    (message,) = caplog.messages
+    assert "left out 12 without a suffix, which" in message
+
+
 def test_suffixes_of_cameras_and_browsers_are_read_and_others_are_counted(tmp_path, caplog):
     for name in ("a.jfif", "b.JPE", "c.mpo", "d.jif"):
         Image.fromarray(shallow_picture()).save(tmp_path / name, "JPEG")

@@ -153,6 +153,16 @@ def test_epochs_of_a_finetuning_are_passes_of_its_loader_which_drops_no_image():
     assert (cfg.SOLVER.STEPS, cfg.SOLVER.CHECKPOINT_PERIOD) == ((15, 35), 5)
 
 
+def test_a_run_of_whole_batches_that_resumes_keeps_its_length_and_its_steps():
+    cfg = make_config(
+        "configs/segmentation/voc_fcn_R50.yaml",
+        ["SOLVER.IMS_PER_BATCH", 24, "SOLVER.EPOCHS", 30, "SOLVER.STEP_EPOCHS", (9, 27)],
+    )
+    before = {"SOLVER.IMS_PER_BATCH": 24, "SOLVER.EPOCHS": 30, "SOLVER.MAX_ITER": 30}  # of an earlier version
+    resolve_auto_values(cfg, Facts(images=40, before=before, done=10, images_before=40))
+    assert (cfg.SOLVER.MAX_ITER, cfg.SOLVER.STEPS) == (30, (9, 27))
+
+
 @pytest.mark.parametrize(
     ("images", "epochs", "message"), [(1000, 0, "SOLVER.EPOCHS"), (7, 1, "7 images, fewer than one batch of 8")]
 )

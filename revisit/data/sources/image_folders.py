@@ -68,10 +68,12 @@ def load_folder(path: Path) -> Records:
 
 
 def _files_below(path: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Files of images, by their suffixes, and all others by theirs."""
+    """Files of images, by their suffixes, and all others by theirs. What ends in a number, as names of DICOM files do,
+    has none: each would be a format of its own."""
     files, others = [], {}
     for file in visible_files(path):
-        suffix = os.path.splitext(file)[1].lower()
+        end = os.path.splitext(file)[1].lower()
+        suffix = "" if end[1:].isdecimal() else end
         kept = files if suffix in SUFFIXES else others.setdefault(suffix, [])
         kept.append(file)
     return files, others

@@ -1,6 +1,7 @@
 """Sheets show what they are given: colours at their places, one scale of depth, nothing outside its panel."""
 
 from itertools import combinations
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -51,6 +52,19 @@ def test_letters_that_one_font_lacks_are_drawn_by_another(monkeypatch):
     assert fonts.font_of("a\u02ef") == serif and fonts.font_of("a") == fonts.own_font()
     one, other = (draw_objects(GREY, objects([50, 50, 200, 200]), ["", f"a{letter}"]) for letter in "\u02ef\u02f0")
     assert (one != other).any()  # as squares they are alike
+
+
+def test_fonts_with_damaged_letters_are_left_out(tmp_path, monkeypatch):
+    serif = Path(findfont("DejaVu Serif"))
+    content = bytearray(serif.read_bytes())
+    tables = {bytes(content[place : place + 4]): content[place + 8 : place + 16] for place in range(12, 300, 16)}
+    damaged = tmp_path / "damaged.ttf"
+    begin, length = (int.from_bytes(part) for part in (tables[b"glyf"][:4], tables[b"glyf"][4:]))
+    content[begin : begin + length] = bytes([0, 1, 0xFF, 0xFF]) * (length // 4) + bytes(length % 4)
+    damaged.write_bytes(content)
+    monkeypatch.setattr(fonts, "_fonts", lambda: (str(damaged), str(serif)))
+    fonts.font_of.cache_clear()
+    assert fonts.font_of("b\u02ef") == str(serif)
 
 
 def test_letters_that_no_font_has_are_named_once(monkeypatch, caplog):

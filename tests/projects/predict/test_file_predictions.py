@@ -307,6 +307,8 @@ def test_names_of_deep_folders_are_cut_to_what_a_disk_holds(tmp_path):
     touch(folder / "1.png", folder / "2.png")
     names = [source.name for source in find_sources([tmp_path], tmp_path.parent / "x")]
     assert [name[-3:] for name in names] == ["ä_1", "ä_2"] and all(len(os.fsencode(name)) <= 180 for name in names)
+    touch(tmp_path / "dots" / f"{'a' * 50}.{'b' * 179}.png")  # what begins with a dot is hidden
+    assert [source.name for source in find_sources([tmp_path / "dots"], tmp_path / "x")] == ["b" * 179]
 
 
 @pytest.mark.parametrize("part", ["annotations", "categories", "images"])
