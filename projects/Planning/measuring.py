@@ -91,7 +91,7 @@ def length_in_time(cfg: CfgNode, facts: Facts) -> Decision | None:
     expect(is_read(cfg, facts.key), f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
     other = next((key for key in ("EPOCHS", "MAX_ITER") if solver[key]), "")
     expect(not other, f"SOLVER.{other} and {asked} both say how long the run is: expected one of them")
-    if facts.done and facts.before.get("SOLVER.MINUTES") == 0 and facts.before.get("SOLVER.MAX_ITER", 0) > 0:
+    if facts.before.get("SOLVER.MINUTES") == 0 and facts.before.get("SOLVER.MAX_ITER", 0) > 0:
         return _length_of_run(cfg, facts, asked)
     if not can_measure(facts):
         return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Pictures.tiles import fit
-from projects.Predict.prediction_files import ALL, DATA_SET, write_images, write_objects
+from projects.Predict.prediction_files import ALL, DATA_SET, OF_MAPS, write_images, write_objects
 from projects.Predict.predictions import Predictor
 from projects.Predict.videos import VIDEOS, VideoFile, problem_of_name
 from revisit.boxes.boxes import Boxes
@@ -212,7 +212,7 @@ class FilePredictor:
 
     def remove_earlier(self) -> None:
         """What an earlier call has written, before anything new is."""
-        for name in ALL:
+        for name in (*ALL, *OF_MAPS):
             (self.output / name).unlink(missing_ok=True)
 
     def _part(self, sources: list[Source], part: range) -> Arrays:

@@ -11,8 +11,8 @@ from revisit.boxes.predictions_file import IMAGES, RESULTS
 from revisit.files import DIGEST, write_whole
 
 DATA_SET, TASKS, INTERFACE = "data_set.json", "label_studio.json", "label_studio.xml"
-GEOPACKAGE, GEOJSON = "predictions.gpkg", "predictions.geojson"  # of images that lie on maps, which Tiles writes
-ALL = (RESULTS, IMAGES, DATA_SET, DATA_SET + DIGEST, TASKS, INTERFACE, GEOPACKAGE, GEOJSON)
+ALL = (RESULTS, IMAGES, DATA_SET, DATA_SET + DIGEST, TASKS, INTERFACE)
+OF_MAPS = GEOPACKAGE, GEOJSON = "predictions.gpkg", "predictions.geojson"  # which Tiles writes of images on maps
 
 
 def write_images(output: Path, images: Sequence[dict[str, Any]], class_names: Sequence[str]) -> None:

@@ -55,14 +55,13 @@ def test_a_folder_that_an_evaluation_has_written_to_says_no_length(toy_datasets,
     [
         (3, 0, 70, "as the run began; SOLVER.MAX_ITER changes it"),
         (3, 10, 70, "SOLVER.MINUTES 5 has no effect, as the run began by SOLVER.EPOCHS 10"),
-        (0, 10, 3388, "as measured for SOLVER.MINUTES 5"),  # killed before its first checkpoint
+        (0, 0, 70, "as the run began; SOLVER.MAX_ITER changes it"),  # killed before its first checkpoint
     ],
 )
-def test_minutes_of_a_run_that_resumes_count_until_its_first_checkpoint(
-    done, epochs, length, line, toy_datasets, measured, monkeypatch, caplog
+def test_minutes_of_a_run_that_resumes_come_too_late_and_a_line_says_so(
+    done, epochs, length, line, toy_datasets, measured, caplog
 ):
     cfg = make_config(RECIPE, [*TINY, "SOLVER.MINUTES", 5.0])
-    monkeypatch.setattr(measuring, "choose_length", lambda *args: {"SOLVER.MAX_ITER": 3388})
     before = {"SOLVER.MINUTES": 0.0, "SOLVER.MAX_ITER": 70, "SOLVER.EPOCHS": epochs}
     facts = Facts(images=60, stated=[{"SOLVER.MINUTES"}], launched=True, before=before, done=done)
     with caplog.at_level("INFO"):
