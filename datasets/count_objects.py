@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 from prepare_openimages_subsets import count_boxes
 from tqdm import tqdm
 
-from revisit.data.sources.image_folders import is_visible
+from revisit.data.sources.image_folders import visible_files
 from revisit.data.sources.split_files import read_lines
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
@@ -94,7 +94,7 @@ def count_bdd100k(path: Path) -> dict[str, int]:
 
 def count_imagenet(path: Path) -> dict[str, int]:
     """Objects by image in a folder of XML files as those of Pascal VOC."""
-    files = [file for file in path.rglob("*.xml") if all(map(is_visible, file.relative_to(path).parts))]
+    files = [Path(file) for file in visible_files(path) if file.endswith(".xml")]
     check_differ(file.stem for file in files)
     files = tqdm(files, unit="file", desc=path.name, disable=None)
     return {file.stem: len(ElementTree.parse(file).findall("object")) for file in files}

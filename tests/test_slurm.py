@@ -156,8 +156,8 @@ def test_what_an_earlier_call_has_submitted_is_submitted_again_only_once_it_has_
     submit_jobs([trained], **options)
     (cluster / "queued").write_text(f"{FIRST}\n")
     submit_jobs([trained, judged], **options)
-    said = f"submitted as {FIRST}: trained\nalready submitted as {FIRST}: trained\nsubmitted as {FIRST + 1}: judged\n"
-    assert capsys.readouterr().out == said
+    lines = f"submitted as {FIRST}: trained\nalready submitted as {FIRST}: trained\nsubmitted as {FIRST + 1}: judged\n"
+    assert capsys.readouterr().out == lines
     assert f"#SBATCH --dependency=afterok:{FIRST}\n" in (cluster / f"script.{FIRST + 1}").read_text()
     (cluster / "queued").unlink()
     submit_jobs([trained], **options)

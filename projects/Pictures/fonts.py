@@ -18,8 +18,8 @@ def font_of(text: str, bold: bool = False) -> str:
     letters = _bits(map(ord, filter(str.isprintable, text)))
     if _has(own, letters):
         return own
-    if found := next((font for font in _fonts() if _has(font, letters) and _draws(font, text)), ""):
-        return found
+    if other := next((font for font in _fonts() if _has(font, letters) and _draws(font, text)), ""):
+        return other
     message = f"no font of this machine has all letters of {text}: they are drawn as squares until one is installed"
     log_first_n(logging.WARNING, message, name=__name__)
     return own

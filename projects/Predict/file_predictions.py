@@ -22,7 +22,7 @@ from revisit.data.images.opening import SUFFIXES
 from revisit.data.images.reader import without_data
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
-from revisit.data.sources.image_folders import load_folder
+from revisit.data.sources.image_folders import load_folder, suffix_of
 from revisit.data.sources.label_files import files_with_suffix
 from revisit.data.sources.labels import VOID
 from revisit.data.sources.records import fingerprint
@@ -84,10 +84,9 @@ def find_sources(
 
 
 def _name_of(short: Path) -> str:
-    """Of what is written of a file, unless another one has it: of a long one its end. Some DICOM files are called by
-    numbers with dots."""
-    is_number = short.suffix[1:].isdecimal()
-    name = "_".join((short if is_number else short.with_suffix("")).parts)
+    """Of what is written of a file, unless another one has it: of a long one its end."""
+    name = "_".join(short.parts)
+    name = name[: len(name) - len(suffix_of(name))]
     while len(os.fsencode(name)) > LONGEST:
         name = name[1:].lstrip(".")  # no hidden one
     return name
@@ -287,10 +286,10 @@ class FilePredictor:
             image["objects"] = instances_to_coco_json(objects, 0)
             return draw_objects(shown, Boxes.of_instances(objects), predictor.class_names, size)
         if "sem_seg" in predicted:
-            labels = but(predicted_classes(predicted["sem_seg"], (height, width)), missing, NO_CLASS)
+            labels = with_void(predicted_classes(predicted["sem_seg"], (height, width)), missing, NO_CLASS)
             write_image(self.output / "classes" / f"{name}.png", labels)
             return fit(paint_classes(shown, labels, class_colors(predictor.class_names)), size)
-        depth = but(predicted["depth"].float().cpu().numpy(), missing, NO_DEPTH)
+        depth = with_void(predicted["depth"].float().cpu().numpy(), missing, NO_DEPTH)
         write_image(self.output / "depth" / f"{name}.png", in_millimetres(depth))
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
@@ -308,7 +307,7 @@ def other_pictures(output: Path, sources: Sequence[Source]) -> list[str]:
     return sorted(path.name for path in output.iterdir() if path.suffix in (".png", ".mp4") and path.stem not in own)
 
 
-def but(values: np.ndarray, missing: np.ndarray | None, void: int) -> np.ndarray:
+def with_void(values: np.ndarray, missing: np.ndarray | None, void: int) -> np.ndarray:
     """A map that is ``void`` where there is no data; None: nowhere."""
     return values if missing is None else np.where(missing, values.dtype.type(void), values)
 

@@ -17,8 +17,8 @@ from projects.Predict.file_predictions import (
     PICTURE,
     FilePredictor,
     Source,
-    but,
     in_millimetres,
+    with_void,
     write_image,
 )
 from projects.Tiles.blending import Blended, Scores
@@ -106,7 +106,7 @@ class TiledPixelPredictor(TiledPredictor):
         for tile in scores.tiles():
             left, top, right, bottom = tile.window
             missing = without_data({"file_name": file_name, WINDOW: tile.window}, pixels) if may_lack else None
-            values = but(self._values(tile), missing, self._void)
+            values = with_void(self._values(tile), missing, self._void)
             seen = slice(-(-top // step), -(-bottom // step)), slice(-(-left // step), -(-right // step))
             overview[seen] = values[-top % step :: step, -left % step :: step]
             yield tile.window, values

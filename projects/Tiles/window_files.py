@@ -67,8 +67,8 @@ class _Kind(NamedTuple):
 def look_at(file_name: str) -> Scan:
     """By the head of a file. Raises UserError where its windows cannot be read."""
     if os.path.isfile(mask := f"{file_name}.msk"):  # GDAL's
-        known = "pixels without data are those that the image's own file marks"
-        log_first_n(logging.WARNING, f"{mask} is not read: {known}", name=__name__)
+        marked = "pixels without data are those that the image's own file marks"
+        log_first_n(logging.WARNING, f"{mask} is not read: {marked}", name=__name__)
     try:
         return Scan(*_kind_of(file_name).look(file_name))
     except UserError:

@@ -96,7 +96,7 @@ def _contact(url: str) -> Iterator[None]:
 def described(source: Path) -> dict[str, Path]:
     """By name, the files to push: those of a folder, or weights with what describes them.
 
-    Raises UserError where there are no weights, or weights about which nothing is said; or what is said is of others.
+    Raises UserError where there are no weights, or weights that nothing describes, or whose flags are of others.
     """
     if source.is_dir():
         is_run = (source / "last_checkpoint").is_file()

@@ -83,8 +83,8 @@ def test_names_of_data_sets_are_logged_as_the_pages_write_them():
     assert in_shell("('folder:/data/photos',)") == "\"('folder:/data/photos',)\""
 
 
-@pytest.mark.parametrize(("environment", "said"), [({}, True), ({"TORCHELASTIC_RUN_ID": "1"}, False)])
-def test_a_mistake_is_said_by_every_process_but_further_ones_of_torchrun(environment, said, monkeypatch, capsys):
+@pytest.mark.parametrize(("environment", "speaks"), [({}, True), ({"TORCHELASTIC_RUN_ID": "1"}, False)])
+def test_every_process_prints_a_mistake_but_further_ones_of_torchrun(environment, speaks, monkeypatch, capsys):
     def main() -> None:
         raise UserError("no images")
 
@@ -93,4 +93,4 @@ def test_a_mistake_is_said_by_every_process_but_further_ones_of_torchrun(environ
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match="2"):
         run_command(main)
-    assert ("error: no images" in capsys.readouterr().err) is said
+    assert ("error: no images" in capsys.readouterr().err) is speaks

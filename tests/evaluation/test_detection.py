@@ -222,8 +222,8 @@ def test_records_are_scored_by_whatever_ids_their_classes_have(ids, lacks_a_clas
         results = evaluator.evaluate()["bbox"]
         assert vars(MetadataCatalog.get("part")).items() >= about.items()
     classes = evaluated_set(tmp_path / OF_PREDICTIONS).classes
-    (found,) = read_results(tmp_path / PREDICTIONS, [7], classes)
-    assert list(classes.values())[:2] == ["dog", "cat"] and found.classes.tolist() == [1]
+    (boxes,) = read_results(tmp_path / PREDICTIONS, [7], classes)
+    assert list(classes.values())[:2] == ["dog", "cat"] and boxes.classes.tolist() == [1]
     scores = {name: value for name, value in results.items() if name == "AP" or "-" in name}
     assert math.isnan(scores.pop("AP-emu", math.nan))
     assert scores == {"AP": pytest.approx(50), "AP-dog": 0, "AP-cat": pytest.approx(100)}

@@ -79,8 +79,8 @@ def test_no_stage_of_a_cascade_learns_background_where_it_is_ignored(monkeypatch
     model = build_model(tiny_config(*TWO_STAGES, *options)).train()
     usual = copy.deepcopy(model)
     ignore_marked(model)
-    expected, found = losses(usual, batch()), losses(copy.deepcopy(model), batch())
-    assert expected and all(torch.equal(found[name], expected[name]) for name in expected)
+    expected, ours = losses(usual, batch()), losses(copy.deepcopy(model), batch())
+    assert expected and all(torch.equal(ours[name], expected[name]) for name in expected)
     stages = {}
     for predictor in model.roi_heads.box_predictor:
         learn, seen = predictor.losses, stages.setdefault(predictor, [])

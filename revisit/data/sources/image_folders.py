@@ -68,15 +68,19 @@ def load_folder(path: Path) -> Records:
 
 
 def _files_below(path: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Files of images, by their suffixes, and all others by theirs. What ends in a number, as names of DICOM files do,
-    has none: each would be a format of its own."""
+    """Files of images, by their suffixes, and all others by theirs."""
     files, others = [], {}
     for file in visible_files(path):
-        end = os.path.splitext(file)[1].lower()
-        suffix = "" if end[1:].isdecimal() else end
+        suffix = suffix_of(file)
         kept = files if suffix in SUFFIXES else others.setdefault(suffix, [])
         kept.append(file)
     return files, others
+
+
+def suffix_of(file: str) -> str:
+    """In small letters; none of what ends in a number, as names of DICOM files do, each of which would be a format."""
+    suffix = os.path.splitext(file)[1].lower()
+    return "" if suffix[1:].isdecimal() else suffix
 
 
 def visible_files(path: Path) -> Iterator[str]:

@@ -315,10 +315,10 @@ def test_names_of_deep_folders_are_cut_to_what_a_disk_holds(tmp_path):
 def test_corrections_are_not_replaced(part, tmp_path):
     box = {"image_id": 1, "category_id": 1, "bbox": [0.1, 2.0, 3.3, 4.0], "score": 0.7}
     image = {"height": 9, "width": 12, "objects": [box, box]}
-    found = [{**image, "id": number, "file_name": f"{tmp_path}/{number}.png"} for number in (1, 2)]
-    found[1]["objects"] = [{**box, "image_id": 2}]
-    write_objects(tmp_path, found, ["a"], 1, "weights")
-    write_images(tmp_path, found, ["a"])
+    images = [{**image, "id": number, "file_name": f"{tmp_path}/{number}.png"} for number in (1, 2)]
+    images[1]["objects"] = [{**box, "image_id": 2}]
+    write_objects(tmp_path, images, ["a"], 1, "weights")
+    write_images(tmp_path, images, ["a"])
     expect_uncorrected(tmp_path / "data_set.json")
     path = tmp_path / "data_set.json"
     content = json.loads(path.read_text())

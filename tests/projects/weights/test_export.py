@@ -122,9 +122,9 @@ def backbone_of_flags(flags: dict, is_folded: bool) -> dict:
 
 def test_a_card_of_photographs_says_which_values_become_0_and_1(tmp_path):
     (tmp_path / "a.pth").write_bytes(b"weights")
-    for ranges, said in (([[12.0, 3000.0]], 3 * [(12, 3000)]), ([[0.0, 9.0], [1.0, 8.0], [2.0, 7.0]],) * 2):
+    for ranges, shown in (([[12.0, 3000.0]], 3 * [(12, 3000)]), ([[0.0, 9.0], [1.0, 8.0], [2.0, 7.0]],) * 2):
         card = model_card(weights_under({"INPUT.RANGE": ranges}), tmp_path / "a.pth", "timm")
-        names = zip(("red", "green", "blue"), said, strict=True)
+        names = zip(("red", "green", "blue"), shown, strict=True)
         assert ", ".join(f"{name} ({low:g} to {high:g})" for name, (low, high) in names) + " in this order" in card
 
 
