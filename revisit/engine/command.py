@@ -129,12 +129,11 @@ def _meant(words: Sequence[object]) -> str:
 
 def _in_one_word(words: Sequence[str]) -> str:
     """``_meant`` of a value with spaces that the shell took for several words."""
-    first = next(
-        (n for n, word in enumerate(words) if n and not _may_be_key(word) and not _may_be_key(words[n - 1])), 0
-    )
-    if not first:
+    keys = [_may_be_key(word) for word in words]
+    first = next((n for n in range(2, len(words)) if not keys[n] and not keys[n - 1]), 0)
+    if not first or not keys[first - 2]:
         return ""
-    last = next((n for n, word in enumerate(words) if n > first and _may_be_key(word)), len(words))
+    last = next((n for n in range(first, len(words)) if keys[n]), len(words))
     key, values = words[first - 2], words[first - 1 : last]
     if not key.startswith("DATASETS."):
         return f"; did you mean {key} {in_shell(' '.join(values))}?"

@@ -70,6 +70,12 @@ def test_a_value_with_spaces_is_put_between_quotation_marks(words, meant):
     assert refusal(pairs_of, words.split()).endswith(f"; did you mean {meant}")
 
 
+def test_words_after_no_key_are_no_value_with_spaces(monkeypatch):
+    with pytest.raises(UserError, match="expected pairs KEY VALUE") as caught:
+        parsed(["my", "nice", "photos"], monkeypatch, bare=True)
+    assert "did you mean" not in str(caught.value)
+
+
 def test_an_option_after_the_pairs_is_told_where_it_belongs(monkeypatch):
     refused("--resume comes after KEY VALUE: options go before", parsed, [*PAIRS, "--resume"], monkeypatch, bare=True)
 
