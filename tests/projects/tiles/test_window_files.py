@@ -2,6 +2,7 @@
 
 import io
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -143,7 +144,8 @@ def test_pages_that_are_channels_are_read_by_windows(tmp_path):
         assert_as_whole(file, window)
 
 
-def test_a_mask_in_a_file_of_its_own_is_said_to_be_left_out_once(tmp_path, caplog):
+def test_a_mask_in_a_file_of_its_own_is_left_out_with_one_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("detectron2.utils.logger._LOG_COUNTER", Counter())
     for name in "ab":
         write(tmp_path / f"{name}.tif", numbers())
         (tmp_path / f"{name}.tif.msk").touch()
