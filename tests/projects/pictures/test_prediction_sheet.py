@@ -1,5 +1,6 @@
 """Sheets show what they are given: colours at their places, one scale of depth, nothing outside its panel."""
 
+from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_fonts_with_damaged_letters_are_left_out(tmp_path, monkeypatch):
 
 
 def test_letters_that_no_font_has_are_named_once(monkeypatch, caplog):
+    monkeypatch.setattr("detectron2.utils.logger._LOG_COUNTER", Counter())
     monkeypatch.setattr(fonts, "_fonts", tuple)
     assert {fonts.font_of(text) for text in ("\u88c2", "\u7f1d")} == {fonts.own_font()}
     (message,) = caplog.messages
