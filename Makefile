@@ -65,7 +65,7 @@ $(VENV)/.tested: $(STAMP)
 	$(PIP) --no-build-isolation --editable '.[detectron2-needs,dev]'
 	@touch $@
 
-test: $(TESTED)  ## run the tests, on all cores
+test: $(TESTED)  ## run the tests, in one process more than cores
 	@# One thread a process: the processes have the cores. Bytecode is kept, or each process would compile the project.
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest \
 		$$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile --no-loadscope-reorder)
