@@ -18,7 +18,6 @@ from PIL import Image
 from projects.ToyScenes.write import make_toy_scenes
 from revisit.data.sources.catalog import DataSet, drop_records
 from revisit.jobs import commands as jobs
-from revisit.threads import cores
 
 from detectron2.data import DatasetCatalog
 
@@ -139,12 +138,6 @@ def pretrain(toy_root: Path, output: Path) -> None:
     )
     assert "2 gloo processes" in text and "eta: " in text and not (output / "run.lock").exists()
     run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores: a test waits for the programs that it starts."""
-    return cores() + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
