@@ -9,15 +9,21 @@ import math
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
 from projects.Pixels.jpeg_header import jpeg_size
-from projects.Pixels.samples import Samples, with_missing
+from projects.Pixels.samples import Samples, Scan, with_missing
 from projects.Pixels.tiff_descriptions import Planes, names_of_bands, stated_planes
-from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError, first_bytes
+from revisit.data.images.image_bytes import (
+    DeepImageError,
+    TruncatedImageError,
+    UnreadableImageError,
+    Window,
+    first_bytes,
+)
 from revisit.data.images.opening import MAX_MEMORY, TIFF_MAGICS, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import turned
@@ -61,19 +67,8 @@ _COMPRESSIONS |= {_JPEG: "JPEG"}
 _CONVERT = "convert it, such as by gdal_translate -co COMPRESS=DEFLATE"
 
 
-Window = tuple[int, int, int, int]  # left, top, right and bottom, in px of the file
-
-
 class UnknownCompressionError(DeepImageError):
     """A TIFF that another library may decode."""
-
-
-class TiffHead(NamedTuple):
-    """What the tags of a TIFF say of its image."""
-
-    height: int  # px
-    width: int
-    has_marks: bool  # whether some of its pixels may have no data
 
 
 def read_tiff(source: bytes | str, name: str = "", window: Window | None = None) -> Samples:
@@ -104,10 +99,10 @@ def read_tiff(source: bytes | str, name: str = "", window: Window | None = None)
         samples = _samples(channels, planes.names, window)
         mask = _mask_of(pages, whole[0])
         samples = with_missing(samples, None if mask is None else _masked(mask, window))
-        return _upright(samples, _orientation(whole[0]))
+        return samples.changed(partial(turned, orientation=_orientation(whole[0])))
 
 
-def tiff_head(file_name: str) -> TiffHead:
+def tiff_head(file_name: str) -> Scan:
     """Of a file, of which no image is read. Raises DeepImageError for one whose windows cannot be read."""
     with opened(file_name) as file:
         pages, (page, *_) = _pages(file)
@@ -115,7 +110,7 @@ def tiff_head(file_name: str) -> TiffHead:
         _check_windows(page)
         is_marked = bool(_text(page, NODATA)) or page.dtype is None or page.dtype.kind == "f"
         has_mask = _place_of_alpha(page) is not None or _mask_of(pages, page) is not None
-        return TiffHead(page.imagelength, page.imagewidth, is_marked or has_mask)
+        return Scan(page.imagelength, page.imagewidth, is_marked or has_mask)
 
 
 def stored_samples(file_name: str, window: Window) -> np.ndarray:
@@ -396,8 +391,3 @@ def _text(page: "TiffPage", tag: int) -> str:
 
 def _orientation(page: "TiffPage") -> object:
     return page.tags.valueof(ORIENTATION)
-
-
-def _upright(samples: Samples, orientation: object) -> Samples:
-    marked, alpha = (None if each is None else turned(each, orientation) for each in (samples.marked, samples.alpha))
-    return samples._replace(values=turned(samples.values, orientation), marked=marked, alpha=alpha)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from projects.Pixels.channel_files import expect_one_file_each
-from projects.Pixels.samples import Samples
-from projects.Pixels.tiff import MASK, NODATA, Window
+from projects.Pixels.samples import Samples, Scan
+from projects.Pixels.tiff import MASK, NODATA
 from projects.Pixels.write_tiff import check_tifffile, tiff_layout, tifffile
 from projects.Tiles.geo import tags_with_place
-from projects.Tiles.window_files import Scan, look_at, read_window
+from projects.Tiles.window_files import look_at, read_window
 from revisit.boxes.coco_files import folder_of
+from revisit.data.images.image_bytes import Window
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
 from revisit.errors import expect

@@ -5,8 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from projects.Pixels.tiff import Window
-from projects.Tiles.window_files import Scan, look_at
+from projects.Pixels.samples import Scan
+from projects.Tiles.window_files import look_at
+from revisit.data.images.image_bytes import Window
 from revisit.data.sources.labels import VOID, read_depth, read_ids
 from revisit.data.sources.records import LABEL_FILES
 from revisit.errors import expect

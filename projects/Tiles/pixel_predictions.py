@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, paint_classes
-from projects.Pixels.tiff import GDAL_METADATA, NODATA, Window
+from projects.Pixels.tiff import GDAL_METADATA, NODATA
 from projects.Pixels.write_tiff import check_tifffile
 from projects.Predict.file_predictions import (
     MILLIMETRES,
@@ -28,7 +28,7 @@ from projects.Tiles.tested_windows import Line
 from projects.Tiles.tiled_predictions import Row, TiledPredictor
 from projects.Tiles.window_files import REDUCED, look_at
 from projects.Tiles.windows import Tiling
-from revisit.data.images.image_bytes import WINDOW
+from revisit.data.images.image_bytes import WINDOW, Window
 from revisit.data.images.reader import without_data
 from revisit.data.sources.labels import part_of
 from revisit.files import one_at_a_time, written_whole

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from projects.Pixels.samples import Scan
 from projects.Tiles.merging import Found, Runs, merged, place_mask
 from projects.Tiles.tiled_sets import KEPT, sides_in, windows_with_data
-from projects.Tiles.window_files import REDUCED, Scan, look_at
+from projects.Tiles.window_files import REDUCED, look_at
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import Boxes, with_sides
 from revisit.data.images.image_bytes import WINDOW

@@ -10,10 +10,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from projects.Pixels.samples import Scan
 from projects.Tiles.cutting import cut
 from projects.Tiles.label_maps import show_labels, void_of
 from projects.Tiles.tiled_names import TILES, tiling_and_name
-from projects.Tiles.window_files import Scan, look_at, read_window
+from projects.Tiles.window_files import look_at, read_window
 from projects.Tiles.windows import Tiling, inside, windows
 from revisit.data.images.image_bytes import PADDED, SEEN, WINDOW, UnreadableImageError
 from revisit.data.sources.catalog import get_records, metadata_of_part

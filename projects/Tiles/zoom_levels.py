@@ -7,8 +7,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from projects.Pixels.tiff import Window
 from projects.Predict.file_predictions import read_picture, write_image
+from revisit.data.images.image_bytes import Window
 
 TILE = 512  # px of each side
 BLOCK = 2  # the level of which a tile is made of one piece of the scan, of 2,048 px, that is read at once
