@@ -133,8 +133,7 @@ class _Outlines:
         """As ``_Box.within``."""
         if np.array_equal(common(self.bounds, window), self.bounds):
             return self
-        parts = polygons(self.geometry.intersection(_shapely().box(*window)))
-        rings = [np.array(solid.exterior.coords)[:-1].ravel() for part in parts for solid in without_holes(part)]
+        rings = rings_of(self.geometry.intersection(_shapely().box(*window)))
         made = _Outlines(rings)
         return made if rings and _is_wide(made.bounds) else None
 
@@ -154,7 +153,13 @@ def polygons(geometries: Any) -> list:
     return [part for part in parts if part.geom_type == "Polygon" and part.area > 0]
 
 
-def without_holes(polygon: Any) -> list:
+def rings_of(geometries: Any) -> list[np.ndarray]:
+    """COCO's outlines of what has an area, each x, y, x, y, ..."""
+    solids = [solid for polygon in polygons(geometries) for solid in _without_holes(polygon)]
+    return [np.array(solid.exterior.coords)[:-1].ravel() for solid in solids]
+
+
+def _without_holes(polygon: Any) -> list:
     """Polygons that are the same together, because COCO's have no holes: it is cut through each hole."""
     shapely = _shapely()
     hole = next((ring for ring in polygon.interiors if shapely.Polygon(ring).area > _LEAST_HOLE), None)
@@ -163,7 +168,7 @@ def without_holes(polygon: Any) -> list:
     left, top, right, bottom = polygon.bounds
     middle = (hole.bounds[0] + hole.bounds[2]) / 2
     halves = shapely.box([left, middle], top, [middle, right], bottom)
-    return [solid for part in polygons(shapely.intersection(polygon, halves)) for solid in without_holes(part)]
+    return [solid for part in polygons(shapely.intersection(polygon, halves)) for solid in _without_holes(part)]
 
 
 @dataclass(frozen=True)
