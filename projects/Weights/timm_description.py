@@ -1,8 +1,5 @@
 """What loading, conversion and export have to know of timm's networks."""
 
-from collections.abc import Collection
-from pathlib import Path
-
 from projects.Weights.stated_weights import default_pixels, stated_flags
 from projects.Weights.timm_backbone import TimmBackbone
 from projects.Weights.timm_networks import form_of, hashable, tensor_names
@@ -37,6 +34,8 @@ class TimmDescription(BackboneDescription):
     NAME, NETWORK, BUILDER = "network of timm's", TimmBackbone, "build_timm_backbone"
     FLAG_KEYS = ("MODEL.TIMM.NAME", "MODEL.TIMM.OPTIONS", "MODEL.TIMM.FINAL_NORM")
     PREFIXES = ("timm.",)
+    stated = staticmethod(stated_flags)
+    default_pixels = staticmethod(default_pixels)
 
     def build(self, cfg: CfgNode) -> TimmBackbone:
         options, channels = cfg.MODEL.TIMM, len(cfg.MODEL.PIXEL_MEAN)
@@ -87,12 +86,6 @@ class TimmDescription(BackboneDescription):
             facts,
             {"timm": _SNIPPET},
         )
-
-    def stated(self, path: Path, names: Collection[str], network: str = "") -> Flags:
-        return stated_flags(path, names, network)
-
-    def default_pixels(self, stated: Flags) -> tuple[Flags, str]:
-        return default_pixels(stated)
 
     def keys_to_build(self, flags: Flags, cfg: CfgNode) -> Flags:
         """The builder: of a pyramid where the recipe has one, and none for detectors without it."""
