@@ -45,12 +45,10 @@ def stated_flags(path: Path, names: Collection[str], network: str = "") -> Flags
 
 
 def _flags_of_resnet(path: Path, names: Collection[str], on_hub: Flags) -> Flags:
-    if is_plain_resnet(on_hub):
-        return {key: value for key, value in on_hub.items() if not key.startswith("MODEL.TIMM.")}
     if not on_hub:
         refuse_resnet_of_other_layers(path.name)
         refuse_resnet_of_more_tensors(path.name, [name for name in names if "timm." not in name])  # of no run of ours
-    return on_hub
+    return without_plain_resnet(on_hub)
 
 
 def flags_of_name(name: str) -> Flags:
@@ -107,8 +105,8 @@ def default_pixels(stated: Flags) -> tuple[Flags, str]:
 
     ({}, "") where none is, or options make it another network than the one those weights are of.
     """
-    name, options = stated.get("MODEL.TIMM.NAME"), stated.get("MODEL.TIMM.OPTIONS", [])
-    if not name or not set(options[::2]) <= set(_OF_SAME_WEIGHTS.split()):
+    name = stated.get("MODEL.TIMM.NAME")
+    if not name or not _has_its_weights(stated):
         return {}, ""
     from timm import models
 
@@ -117,10 +115,15 @@ def default_pixels(stated: Flags) -> tuple[Flags, str]:
     return _pixels(weights.mean, weights.std), full_name
 
 
-def is_plain_resnet(stated: Flags) -> bool:
-    """Whether the network of timm's that is stated is torchvision's ResNet, and so Detectron2's too."""
-    is_plain = stated.get("MODEL.TIMM.NAME") in _PLAIN_RESNETS.split()
-    return is_plain and set(stated.get("MODEL.TIMM.OPTIONS", [])[::2]) <= set(_OF_SAME_WEIGHTS.split())
+def _has_its_weights(stated: Flags) -> bool:
+    """Whether the network that is stated computes with the weights that its name stands for."""
+    return set(stated.get("MODEL.TIMM.OPTIONS", [])[::2]) <= set(_OF_SAME_WEIGHTS.split())
+
+
+def without_plain_resnet(stated: Flags) -> Flags:
+    """Without the network of timm's, where it is torchvision's ResNet, and so Detectron2's too."""
+    is_plain = stated.get("MODEL.TIMM.NAME") in _PLAIN_RESNETS.split() and _has_its_weights(stated)
+    return {key: value for key, value in stated.items() if not (is_plain and key.startswith("MODEL.TIMM."))}
 
 
 def refuse_resnet_of_other_layers(file: str) -> None:
