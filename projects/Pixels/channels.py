@@ -100,9 +100,9 @@ def flags_of_format(pixels: PixelFormat) -> dict[str, Any]:
         "INPUT.BIT_DEPTH": pixels.bits,
         CHANNELS: list(pixels.channels),
         CHANNEL_FILES: list(pixels.files),
-        RANGE: [list(pair) for pair in pixels.ranges],
+        RANGE: _lists(pixels.ranges),
         NODATA: pixels.nodata,
-        SHOWN: [list(row) for row in pixels.shown],
+        SHOWN: _lists(pixels.shown),
     }
     return {key: value for key, value in flags.items() if value not in (None, [])}
 
@@ -218,8 +218,8 @@ def warn_of_marks(seen: Survey) -> None:
                 logger.warning(f"{share}, far from all others: if that is a mark for no data, set {NODATA} {end:g}")
 
 
-def _lists(pairs: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [list(pair) for pair in pairs]
+def _lists(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(row) for row in rows]
 
 
 def _is_names(value: object) -> bool:

@@ -59,7 +59,7 @@ def _tags_of_deep(data: bytes) -> Mapping[int, Any]:
     return {} if data.startswith(PNG_MAGIC) else tags_of(data)
 
 
-def _check_values(image: Image.Image | None, tags: Mapping[int, Any]) -> None:
+def check_values(image: Image.Image | None, tags: Mapping[int, Any]) -> None:
     """Raises ValueError where the values of a file that ``is_deep``, and a copy of them, take too much memory."""
     if tags:
         height, width = tags[HEIGHT], tags[WIDTH]
@@ -75,12 +75,11 @@ def _read_values(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]
     Raises:
         ValueError, OSError: a damaged file, one that no decoder knows, or too many pixels.
     """
-    _check_values(image, tags)
+    check_values(image, tags)
     if _by_tifffile(data, image, tags):
         return _colours(straight(read_tiff(data)).values)
     if image.mode.startswith(("I", "F")):
         return np.asarray(image)
-    open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
     values = all_bits(data)
     return _colours(values)[..., ::-1] if values.ndim == 3 else values
 
@@ -104,7 +103,9 @@ def _colours(values: np.ndarray) -> np.ndarray:
 
 
 def all_bits(data: bytes) -> np.ndarray:
-    """By OpenCV, colours as BGR: PIL keeps but the high bytes of these. Raises ValueError for what it cannot decode."""
+    """By OpenCV, colours as BGR: PIL keeps but the high bytes of these. Raises ValueError for what it cannot decode,
+    and what PIL raises for a damaged file, which OpenCV may leave black."""
+    open_image(data).load()
     values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if values is None:
         raise ValueError("neither PIL nor OpenCV can decode it")

@@ -99,7 +99,7 @@ def read_tiff(source: bytes | str, name: str = "", window: Window | None = None)
         samples = _samples(channels, planes.names, window)
         mask = _mask_of(pages, whole[0])
         samples = with_missing(samples, None if mask is None else _masked(mask, window))
-        return samples.changed(partial(turned, orientation=_orientation(whole[0])))
+        return samples.changed(partial(turned, orientation=whole[0].tags.valueof(ORIENTATION)))
 
 
 def tiff_head(file_name: str) -> Scan:
@@ -197,7 +197,7 @@ def _check_colours(page: "TiffPage") -> None:
 
 def _check_windows(page: "TiffPage") -> None:
     """What a window needs and a whole image does not."""
-    orientation = _orientation(page)
+    orientation = page.tags.valueof(ORIENTATION)
     if orientation in range(2, 9):
         raise DeepImageError(f"a TIFF that is to be turned (orientation {orientation}): save it upright")
     if isinstance(page.bitspersample, int) and page.bitspersample < 8:
@@ -387,7 +387,3 @@ def _mask_of(pages: list["TiffPage"], image: "TiffPage") -> "TiffPage | None":
 def _text(page: "TiffPage", tag: int) -> str:
     value = page.tags.valueof(tag)
     return value.strip().strip("\0") if isinstance(value, str) else ""
-
-
-def _orientation(page: "TiffPage") -> object:
-    return page.tags.valueof(ORIENTATION)
