@@ -98,7 +98,9 @@ def read_tiff(source: bytes | str, name: str = "", window: Window | None = None)
         _check(channels, window)
         samples = _samples(channels, planes.names, window)
         mask = _mask_of(pages, whole[0])
-        samples = with_missing(samples, None if mask is None else _masked(mask, window))
+        if mask is not None:
+            _check_page(mask, window)
+            samples = with_missing(samples, _stored(mask, window)[..., 0] == 0)
         return samples.changed(partial(turned, orientation=whole[0].tags.valueof(ORIENTATION)))
 
 
@@ -369,14 +371,8 @@ def _number_in(text: str, *, is_whole: bool) -> float | None:
     return None
 
 
-def _masked(mask: "TiffPage", window: Window | None) -> np.ndarray:
-    """(H, W), where a page that is the mask of the image has 0."""
-    _check_page(mask, window)
-    return _stored(mask, window)[..., 0] == 0
-
-
 def _mask_of(pages: list["TiffPage"], image: "TiffPage") -> "TiffPage | None":
-    """The page that is the mask of the image, if there is one."""
+    """The page that is the mask of the image, if there is one: 0 where it has no data."""
     size = (image.imagelength, image.imagewidth)
     for page in pages:
         if page.subfiletype & MASK and not page.subfiletype & _REDUCED and (page.imagelength, page.imagewidth) == size:

@@ -73,7 +73,9 @@ def merged(found: Found, windows: np.ndarray, height: int, width: int, nms: floa
     is_reduced = reduced[found.origins]
     cut &= ~_ended(found, windows, cut, _links(found, windows, cut, is_reduced))
     is_whole = cut.max(axis=1) == 0
-    groups = _groups(len(cut), _links(found, windows, cut, is_reduced))
+    links = _links(found, windows, cut, is_reduced)
+    linked = coo_array((np.ones(links.shape[1], bool), tuple(links)), shape=(len(cut), len(cut)))
+    _, groups = connected_components(linked, directed=False)
     objects, largest = _joined(found, is_whole, groups)
     is_second = (is_reduced | ~is_whole)[largest]
     return _in_order(objects.take(_suppressed(objects, is_second, tiles, nms)))
@@ -147,12 +149,6 @@ def _alike(boxes: np.ndarray, others: np.ndarray, views: np.ndarray) -> np.ndarr
     near = np.minimum(NEAR_SHARE * sides_of(others).max(axis=1), NEAR_SHARED * sides_of(views).min(axis=1))
     is_close = np.abs(one - other).max(axis=2) < near
     return (overlap >= IOU) | (is_close & (overlap > 0))
-
-
-def _groups(count: int, links: np.ndarray) -> np.ndarray:
-    """(count,) int number of the group of each of ``count``, of which (2, P) pairs belong together."""
-    linked = coo_array((np.ones(links.shape[1], bool), tuple(links)), shape=(count, count))
-    return connected_components(linked, directed=False)[1]
 
 
 def _joined(found: Found, is_whole: np.ndarray, groups: np.ndarray) -> tuple[Found, np.ndarray]:

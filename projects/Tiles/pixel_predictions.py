@@ -142,7 +142,7 @@ class TiledPixelPredictor(TiledPredictor):
         if self._is_of_depth:
             depth = overview / MILLIMETRES
             return cv2.resize(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
-        colors = class_colors(self.predictor().class_names)
+        colors = class_colors(self.class_names)
         return paint_classes(picture, cv2.resize(overview, size, interpolation=cv2.INTER_NEAREST), colors)
 
     def _finished(self, source: Source, image: dict, lines: list[dict]) -> list[dict]:

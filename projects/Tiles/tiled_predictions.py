@@ -178,7 +178,7 @@ class TiledPredictor(FilePredictor):
         times = picture.shape[1] / image["width"]
         for window in windows:
             outline(picture, np.array(window) * times, GRID)
-        colors = class_colors(self.predictor().class_names).tolist()
+        colors = class_colors(self.class_names).tolist()
         for one, box in zip(image["objects"], corners_of(image["objects"]) * times, strict=True):
             outline(picture, box, colors[one["category_id"]])
         write_image(self.output / f"{source.name}.png", picture)
