@@ -89,7 +89,8 @@ class TiledPixelPredictor(TiledPredictor):
         suffix = self._suffix(source)
         with written_whole(target, lasting=False) as temporary:
             if suffix == ".tif":
-                write_map(temporary, (tile for _, tile in tiles), scores.size, self._dtype, self._tags(source))
+                tags = [*_tags_of_place(source), (NODATA, "s", 0, str(self._void), True)]
+                write_map(temporary, (tile for _, tile in tiles), scores.size, self._dtype, tags)
             else:
                 whole = np.zeros(scores.size, self._dtype)
                 for window, values in tiles:
@@ -132,10 +133,6 @@ class TiledPixelPredictor(TiledPredictor):
             return ".png"
         check_tifffile()
         return ".tif"
-
-    def _tags(self, source: Source) -> list[tuple]:
-        """Where the image lies, and what a pixel without data has."""
-        return [*_tags_of_place(source), (NODATA, "s", 0, str(self._void), True)]
 
     def _drawn(self, picture: np.ndarray, overview: np.ndarray) -> np.ndarray:
         size = picture.shape[1::-1]

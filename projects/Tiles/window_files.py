@@ -144,12 +144,8 @@ def window_bytes(record: dict) -> bytes:
     """A file of a record's window alone, from which every reader gets the pixels of the whole image there, so many
     times smaller as the record's REDUCED says."""
     file_name, window, times = str(record["file_name"]), record[WINDOW], record.get(REDUCED, 1)
-    if AS_STORED in record:
-        return _npy_bytes(file_name, window)
-    return samples_bytes(read_window(file_name, window) if times == 1 else read_reduced(file_name, window, times))
-
-
-def _npy_bytes(file_name: str, window: Window) -> bytes:
+    if AS_STORED not in record:
+        return samples_bytes(read_window(file_name, window) if times == 1 else read_reduced(file_name, window, times))
     with naming(file_name):
         file = io.BytesIO()
         np.save(file, stored_samples(file_name, window), allow_pickle=False)

@@ -32,8 +32,8 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     records = sample(get_records(dataset))
     images = CenterCropDataset(records, IMAGE_SIZE, format_of(weights.flags, records), replaced=True)
     check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")
-    loader = DataLoader(images, _BATCH, collate_fn=_stacked)
-    tensors = recalibrated(weights, progress("recalibrating", "batch", loader))
+    batches = progress("recalibrating", "batch", DataLoader(images, _BATCH))
+    tensors = recalibrated(weights, (batch["image"] for batch in batches))
     flags = {key: value for key, value in weights.flags.items() if key not in folded}
     return weights._replace(
         tensors=tensors, flags=flags, origin=f"{weights.origin}, recalibrated on {len(images)} images of {dataset}"
@@ -76,7 +76,3 @@ def _add_moments(sums: Tensor, module: nn.Module, inputs: tuple[Tensor]) -> None
     values = inputs[0].double().transpose(0, 1).flatten(1)
     count = torch.full((len(values),), values.shape[1], dtype=torch.float64)
     sums += torch.stack([count, values.sum(1), values.square().sum(1)])
-
-
-def _stacked(records: list[dict]) -> Tensor:
-    return torch.stack([record["image"] for record in records])
