@@ -20,7 +20,7 @@ from projects.Tiles.zoom_levels import Levels, Place
 from projects.Tiles.zoom_page import write_page
 from revisit.boxes.boxes import corners_of
 from revisit.data.images.image_bytes import WINDOW
-from revisit.data.sources.records import sample
+from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError
 from revisit.jobs.parts import Arrays, Work, as_lines
 
@@ -43,7 +43,7 @@ def tiling_to_predict(cfg: CfgNode, text: str) -> Tiling | None:
     return tiling
 
 
-def some_windows(images: Sequence[dict], tiling: Tiling) -> list[dict]:
+def some_windows(images: Records, tiling: Tiling) -> list[dict]:
     """Of images that are too large to be looked at whole, a few windows instead. Raises as ``windows_to_test``."""
     some = sample(images, LOOKED_AT)
     records = [record for image in some for record in windows_to_test(image, tiling)]

@@ -13,6 +13,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
 from revisit.errors import expect
 from revisit.evaluation.features import CenterCropDataset, check_not_enlarged
+from revisit.modeling.backbone.description import Tensors
 from revisit.network.network import Network
 from revisit.progress import progress
 
@@ -41,7 +42,7 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
 
 
 @torch.no_grad()
-def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> Tensors:
     """The tensors with statistics over ``batches`` of (N, 3, H, W) uint8 RGB images."""
     model = Network.of(weights)
     norms = {name: module for name, module in model.network.named_modules() if isinstance(module, nn.BatchNorm2d)}
@@ -56,7 +57,7 @@ def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> dict[st
     return tensors
 
 
-def _with_statistics(norm: nn.BatchNorm2d, sums: Tensor) -> dict[str, Tensor]:
+def _with_statistics(norm: nn.BatchNorm2d, sums: Tensor) -> Tensors:
     """The tensors of a folded batch norm with the statistics that ``sums`` are of."""
     count, total, squares = sums
     average = total / count
