@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from projects.Pixels.samples import Samples, with_missing
-from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError
+from revisit.data.images.image_bytes import DeepImageError, Size, UnreadableImageError
 from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 
 try:
@@ -82,7 +82,7 @@ def read_dicom(data: bytes) -> Samples:
         return with_missing(Samples(values[..., None]), _padding(file, stored))
 
 
-def dicom_size(data: bytes) -> tuple[int, int]:
+def dicom_size(data: bytes) -> Size:
     """(height, width) in px, by the tags alone. Raises as read_dicom."""
     with _reading():
         file = _opened(data, stop_before_pixels=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from projects.Tiles.converting import TILE
 from projects.Tiles.windows import Tiling, common, in_file, meeting
 from revisit.arrays import map_array
-from revisit.data.images.image_bytes import PADDED, WINDOW, Window
+from revisit.data.images.image_bytes import PADDED, WINDOW, Size, Window
 from revisit.data.sources.labels import VOID
 from revisit.errors import expect
 from revisit.files import written_whole
@@ -48,11 +48,11 @@ class Scores(NamedTuple):
 
     folder: Path
     windows: list[Window]
-    size: tuple[int, int]  # height and width of the image, px
+    size: Size  # of the image
     overlap: int  # px of the file, over which a window fades out
 
     @classmethod
-    def of(cls, folder: Path, windows: list[Window], size: tuple[int, int], tiling: Tiling) -> "Scores":
+    def of(cls, folder: Path, windows: list[Window], size: Size, tiling: Tiling) -> "Scores":
         """Of windows of a tiling."""
         return cls(folder, windows, size, max(1, in_file(tiling.overlap, tiling.scale)))
 

@@ -15,7 +15,7 @@ from projects.Pixels.write_tiff import check_tifffile, tiff_layout, tifffile
 from projects.Tiles.geo import tags_with_place
 from projects.Tiles.window_files import look_at, read_window
 from revisit.boxes.coco_files import folder_of
-from revisit.data.images.image_bytes import Window
+from revisit.data.images.image_bytes import Size, Window
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
 from revisit.errors import expect
@@ -76,7 +76,7 @@ def write_tiled(file: str, target: Path) -> None:
             _write(writer, parts, shape=scan[:2], dtype=bool, photometric="minisblack", subfiletype=MASK)
 
 
-def write_map(target: Path, tiles: Iterator[np.ndarray], size: tuple[int, int], dtype: type, tags: list[tuple]) -> None:
+def write_map(target: Path, tiles: Iterator[np.ndarray], size: Size, dtype: type, tags: list[tuple]) -> None:
     """Write a map of one value a pixel as write_tiled does an image.
 
     Args:

@@ -13,6 +13,7 @@ from projects.Tiles.map_labels import Shapes, read_shapes
 from projects.Tiles.scan_files import load_scans
 from projects.Tiles.window_files import look_at
 from revisit.data.finetuning.ignored import IGNORED
+from revisit.data.images.image_bytes import Size
 from revisit.data.sources.coco_boxes import COCO_METADATA
 from revisit.data.sources.coco_truth import MIN_SIDE
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
@@ -113,7 +114,7 @@ def _name(value: Any) -> str:
 
 
 def _annotations(
-    objects: _Objects, places: np.ndarray, names: Sequence[str], place: Place, size: tuple[int, int]
+    objects: _Objects, places: np.ndarray, names: Sequence[str], place: Place, size: Size
 ) -> dict[int, dict]:
     """Detectron2's annotations in an image of (height, width) px, by which of the objects they are."""
     shapely = geo_package("shapely")

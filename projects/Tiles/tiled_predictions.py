@@ -19,7 +19,7 @@ from projects.Tiles.windows import Tiling
 from projects.Tiles.zoom_levels import Levels, Place
 from projects.Tiles.zoom_page import write_page
 from revisit.boxes.boxes import corners_of
-from revisit.data.images.image_bytes import WINDOW
+from revisit.data.images.image_bytes import WINDOW, Size
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError
 from revisit.jobs.parts import Arrays, Work, as_lines
@@ -168,7 +168,7 @@ class TiledPredictor(FilePredictor):
         self._draw(source, image | {"objects": objects}, [line[WINDOW] for line in lines])
         return objects
 
-    def shown(self, source: Source, size: tuple[int, int]) -> np.ndarray:
+    def shown(self, source: Source, size: Size) -> np.ndarray:
         """(h, w, 3) RGB of the whole image, of (H, W) px, in a size to look at."""
         return fit(read_picture(self._picture_of(source)), int(np.clip(max(size), *PICTURE)))
 
