@@ -132,7 +132,7 @@ def _images_of(
     members: Mapping[str, tarfile.TarInfo], keys: _Keys, path: str
 ) -> tuple[dict[str, tuple[int, int]], list[str]]:
     """Offset and size of each image by its key; the names of links that lead to none."""
-    images: dict[str, tuple[int, int]] = {}
+    images = {}
     lost = []
     places = {posixpath.normpath(name): member for name, member in members.items()}  # of ./a.jpg, too
     for name, key in keys.images.items():

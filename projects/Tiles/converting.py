@@ -15,7 +15,7 @@ from projects.Pixels.write_tiff import check_tifffile, tiff_layout, tifffile
 from projects.Tiles.geo import tags_with_place
 from projects.Tiles.window_files import look_at, read_window
 from revisit.boxes.coco_files import folder_of
-from revisit.data.images.image_bytes import Size, Window
+from revisit.data.images.image_bytes import Size
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
 from revisit.errors import expect
@@ -103,7 +103,7 @@ def _parts(file: str, scan: Scan, of_pixel: int, values_of: Callable[[Samples], 
     tops = range(0, scan.height, TILE)
     for top in progress(f"converting {os.path.basename(file)}", "row of tiles", tops):
         for left in range(0, scan.width, across):
-            window: Window = (left, top, min(left + across, scan.width), min(top + TILE, scan.height))
+            window = (left, top, min(left + across, scan.width), min(top + TILE, scan.height))
             part = values_of(read_window(file, window))
             for start in range(0, part.shape[1], TILE):
                 yield _filled(part[:, start : start + TILE])

@@ -42,7 +42,7 @@ def cut(annotations: Sequence[dict], windows: np.ndarray, height: int, width: in
     Raises:
         UserError: outlines cross a window's border, and shapely, which cuts them, is not installed.
     """
-    of_windows: list[list[dict]] = [[] for _ in windows]
+    of_windows = [[] for _ in windows]
     image = np.array([0, 0, width, height])
     for each, box in zip(annotations, Boxes.of_annotations(annotations).xyxy, strict=True):
         whole = _shape_of(each, box).within(image)

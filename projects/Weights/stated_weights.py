@@ -66,7 +66,7 @@ def flags_of_name(name: str) -> Flags:
     if not models.is_model(network):
         meant = did_you_mean(network, models.list_models())
         raise UserError(f"--timm {name}: timm has no such network; expected a name of timm.list_models(){meant}")
-    flags: Flags = {"MODEL.TIMM.NAME": network}
+    flags = {"MODEL.TIMM.NAME": network}
     if options:
         flags["MODEL.TIMM.OPTIONS"] = _options(name, options)
     return {**flags, **_pixels_of_tag(name)} if tag else flags
