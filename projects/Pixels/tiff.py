@@ -62,8 +62,16 @@ _JPEG = 7
 _COPIES = 3  # of the samples, while they are decoded
 _TILED = "save it in tiles, such as by gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
 # Their decoders write no more than a strip or a tile has, whatever its bytes say; of JPEG see _check_jpeg.
-_COMPRESSIONS = {1: "none", 5: "LZW", 8: "deflate", 32946: "deflate", 32773: "PackBits", 34925: "LZMA", 50000: "ZSTD"}
-_COMPRESSIONS |= {_JPEG: "JPEG"}
+_COMPRESSIONS = {
+    1: "none",
+    5: "LZW",
+    8: "deflate",
+    32946: "deflate",
+    32773: "PackBits",
+    34925: "LZMA",
+    50000: "ZSTD",
+    _JPEG: "JPEG",
+}
 _CONVERT = "convert it, such as by gdal_translate -co COMPRESS=DEFLATE"
 
 

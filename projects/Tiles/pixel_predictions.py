@@ -21,7 +21,7 @@ from projects.Predict.file_predictions import (
     with_void,
     write_image,
 )
-from projects.Tiles.blending import Blended, Scores
+from projects.Tiles.blending import Scores
 from projects.Tiles.converting import write_map
 from projects.Tiles.geo import tags_with_place
 from projects.Tiles.tested_windows import Line
@@ -107,7 +107,8 @@ class TiledPixelPredictor(TiledPredictor):
         for tile in scores.tiles():
             left, top, right, bottom = tile.window
             missing = without_data({"file_name": file_name, WINDOW: tile.window}, pixels) if may_lack else None
-            values = with_void(self._values(tile), missing, self._void)
+            shown = in_millimetres(tile.depth) if self._is_of_depth else tile.classes
+            values = with_void(shown, missing, self._void)
             seen = slice(-(-top // step), -(-bottom // step)), slice(-(-left // step), -(-right // step))
             overview[seen] = values[-top % step :: step, -left % step :: step]
             yield tile.window, values
@@ -124,9 +125,6 @@ class TiledPixelPredictor(TiledPredictor):
     @property
     def _dtype(self) -> type:
         return np.uint16 if self._is_of_depth else np.uint8
-
-    def _values(self, tile: Blended) -> np.ndarray:
-        return in_millimetres(tile.depth) if self._is_of_depth else tile.classes
 
     def _suffix(self, source: Source) -> str:
         if max(look_at(str(source.path))[:2]) <= MOST_OF_PNG and not _tags_of_place(source):
