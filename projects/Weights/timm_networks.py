@@ -89,8 +89,7 @@ def form_of(name: str, options: tuple[object, ...], final_norm: bool) -> Form:
     expect(len(options) % 2 == 0, f"MODEL.TIMM.OPTIONS {list(options)}: expected each value after its name")
     stated = dict(zip(options[::2], options[1::2], strict=True))
     for option, value in stated.items():
-        _require_architecture(str(option))
-        _require_bounds(str(option), value)
+        _require_sensible(str(option), value)
     for kwargs in _ANY_SIZE:
         try:
             with torch.device("meta"), torch.no_grad():
@@ -113,14 +112,11 @@ def tensor_names(name: str, options: tuple[object, ...], final_norm: bool | None
         return frozenset(build(name, form.kwargs, [last], final_norm).state_dict())
 
 
-def _require_architecture(option: str) -> None:
+def _require_sensible(option: str, value: object) -> None:
+    """Before anything is built, which takes as long as there are layers, and of some networks pairs of places."""
     arguments = ARCHITECTURE.split()
     meant = did_you_mean(option, arguments, most=3)
     expect(option in arguments, f"MODEL.TIMM.OPTIONS: {option} is no argument of an architecture{meant}")
-
-
-def _require_bounds(option: str, value: object) -> None:
-    """Before anything is built, which takes as long as there are layers, and of some networks pairs of places."""
     values, most = _values_in(value), MOST.get(option, LARGEST)
     words = [one for one in values if isinstance(one, str)]
     numbers = [one for one in values if isinstance(one, int | float)]
