@@ -46,8 +46,7 @@ def stated_flags(path: Path, names: Collection[str], network: str = "") -> Flags
 
 def _flags_of_resnet(path: Path, names: Collection[str], on_hub: Flags) -> Flags:
     if not on_hub:
-        refuse_resnet_of_other_layers(path.name)
-        refuse_resnet_of_more_tensors(path.name, [name for name in names if "timm." not in name])  # of no run of ours
+        _refuse_other_resnets(path.name, [name for name in names if "timm." not in name])  # of no run of ours
     return without_plain_resnet(on_hub)
 
 
@@ -126,17 +125,13 @@ def without_plain_resnet(stated: Flags) -> Flags:
     return {key: value for key, value in stated.items() if not (is_plain and key.startswith("MODEL.TIMM."))}
 
 
-def refuse_resnet_of_other_layers(file: str) -> None:
+def _refuse_other_resnets(file: str, names: Collection[str]) -> None:
     """Raises UserError for a file of a ResNet's tensors that is called as one of timm's with layers that no tensor
-    shows."""
+    shows; and for one with a stem of three convolutions, or with squeeze-and-excitation, of which timm has many: with
+    one that has as many layers."""
     name = next((name for name in _RESNETS_OF_OTHER_LAYERS if name in file.lower()), "")
     way_out = f"--timm {name} converts it; if it is a plain ResNet, give the file another name"
     expect(name == "", f"{file}: {name} has a ResNet's tensors and other layers than a ResNet; {way_out}")
-
-
-def refuse_resnet_of_more_tensors(file: str, names: Collection[str]) -> None:
-    """Raises UserError for a ResNet with a stem of three convolutions, or with squeeze-and-excitation, of which timm
-    has many: with one that has as many layers."""
     convolutions = {match[0] for match in map(_CONV_OF_BLOCK.search, names) if match}
     has_deep_stem = any(re.search(r"(^|\.)conv1\.0\.weight$", name) for name in names)
     has_se = any(re.search(r"layer1\.0\.se\.", name) for name in names)
