@@ -75,8 +75,7 @@ class OutputSync:
         make_folder(folder, "OUTPUT_DIR")
         store = open_store(cfg)
         with one_at_a_time(folder / f".{OF_FOLDER}.lock"):  # of several processes here, one brings the files back
-            listing = answered(store.listing, f"OUTPUT_SYNC: reading {store}")
-            check_is_ours(store, listing, folder, resume=resume)
+            listing = own_listing(store, folder, resume=resume)
             if listing:
                 check_stated(cfg, settings_of(store, listing), accepted=accepted)
             claim(store, folder)
@@ -89,8 +88,7 @@ class OutputSync:
             yield
             return
         store, folder = open_store(cfg), Path(cfg.OUTPUT_DIR)
-        listing = answered(store.listing, f"OUTPUT_SYNC: reading {store}")
-        check_is_ours(store, listing, folder, resume=resume)
+        listing = own_listing(store, folder, resume=resume)
         if not listing:
             name = read_own(folder).run if resume else ""
             listing = Listing(name or uuid.uuid4().hex, {})
@@ -153,13 +151,16 @@ def write_own(folder: Path, own: Own) -> None:
     write_whole(folder / OF_FOLDER, json.dumps(own._asdict()))
 
 
-def check_is_ours(store: RunStore, listing: Listing | None, folder: Path, *, resume: bool) -> None:
-    """Raise UserError for a place that holds another run than OUTPUT_DIR does, or than is to begin."""
-    if listing is None:
-        return
-    expect(resume, f"OUTPUT_SYNC {store} holds a run: --resume continues it, and a new one needs another place")
-    if checkpoints_of_run(folder) and read_own(folder).run != listing.run:
-        raise UserError(f"OUTPUT_SYNC {store} holds another run than OUTPUT_DIR {folder}: expected another place")
+def own_listing(store: RunStore, folder: Path, *, resume: bool) -> Listing | None:
+    """What a place holds. Raises UserError for another run than OUTPUT_DIR does, or than is to begin."""
+    listing = answered(store.listing, f"OUTPUT_SYNC: reading {store}")
+    expect(
+        resume or not listing,
+        f"OUTPUT_SYNC {store} holds a run: --resume continues it, and a new one needs another place",
+    )
+    is_other = listing and checkpoints_of_run(folder) and read_own(folder).run != listing.run
+    expect(not is_other, f"OUTPUT_SYNC {store} holds another run than OUTPUT_DIR {folder}: expected another place")
+    return listing
 
 
 def claim(store: RunStore, folder: Path) -> None:

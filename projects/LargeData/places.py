@@ -5,7 +5,7 @@ Both have the same methods. A file is there whole or not at all: a store has it 
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
@@ -156,9 +156,8 @@ class Store:
         return self._filesystem.open(f"{self._root}/{name}", "rb", cache_type="none")
 
     def remove(self, name: str) -> None:
-        path = f"{self._root}/{name}"
-        if self._filesystem.exists(path):
-            self._filesystem.rm_file(path)
+        with suppress(FileNotFoundError):
+            self._filesystem.rm_file(f"{self._root}/{name}")
 
 
 Place = Folder | Store

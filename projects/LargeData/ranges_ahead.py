@@ -102,7 +102,7 @@ def fetch(ranges: list[Range]) -> dict[Range, bytes]:
     Raises:
         LostContactError: none of them came for PATIENCE seconds, those that a request takes included.
     """
-    content: dict[Range, bytes] = {}
+    content = {}
     wrong: Counter[Range] = Counter()  # answers with another length
     left, patience = set(ranges), Patience(min(ranges)[0] if ranges else "", image_bytes.PATIENCE)
     while True:
@@ -151,7 +151,7 @@ def ask(ranges: list[Range]) -> dict[Range, bytes | Exception]:
 
 def spans_of(ranges: list[Range]) -> list[list[Range]]:
     """Sorted ranges, those together that are in one file and at most GAP bytes apart."""
-    spans: list[list[Range]] = []
+    spans = []
     for each in sorted(ranges):
         name, start, _ = each
         if spans and spans[-1][0][0] == name and start - _end(spans[-1]) <= GAP:

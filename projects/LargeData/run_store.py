@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
+from typing import NamedTuple, TypeVar, get_origin, get_type_hints
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -121,12 +121,6 @@ class RunStore(Store):
             if digest.hexdigest() != entry.sha256:
                 raise ValueError(f"{self}/{entry.place} has other bytes than {LIST} says")
 
-    def remove(self, name: str) -> None:
-        try:
-            self._filesystem.rm_file(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return
-
     def _write(self, name: str, content: dict) -> None:
         text = json.dumps(content, indent=1)
         if self.folder:
@@ -154,15 +148,11 @@ def owner_in(fields: dict) -> Owner:
 def typed(record: Record, kind: type[Record]) -> Record:
     """The record. Raises TypeError where a value is not of the type that is declared for it."""
     declared = get_type_hints(kind)
-    wrong = [name for name, value in record._asdict().items() if type(value) is not origin_of(declared[name])]
+    kinds = {name: get_origin(hint) or hint for name, hint in declared.items()}  # dict of dict[str, Entry]
+    wrong = [name for name, value in record._asdict().items() if type(value) is not kinds[name]]
     if wrong:
         raise TypeError(f"{', '.join(wrong)} of another type")
     return record
-
-
-def origin_of(hint: Any) -> type:
-    """``dict`` of ``dict[str, Entry]``."""
-    return get_origin(hint) or hint
 
 
 def places_of(name: str) -> tuple[str, str]:
@@ -178,8 +168,8 @@ def answered(call: Callable[[], Result], doing: str) -> Result:
         UserError: it refuses.
         OSError: the disk is full, of this machine or of a place on one.
     """
-    wait = FIRST_WAIT
-    for last in [*[False] * (TRIES - 1), True]:
+    waits = [FIRST_WAIT * 2**number for number in range(TRIES - 1)]
+    for wait in (*waits, None):
         try:
             return call()
         except UserError:
@@ -190,8 +180,7 @@ def answered(call: Callable[[], Result], doing: str) -> Result:
             kind = LostContactError if isinstance(error, OSError) else UserError
             if isinstance(error, FOR_GOOD):
                 raise UserError(f"{doing}: {type(error).__name__}: {first_line(error)}") from error
-            if last:
+            if wait is None:
                 raise kind(f"{doing}: no answer ({type(error).__name__}: {first_line(error)})") from error
             time.sleep(wait)
-            wait *= 2
     raise AssertionError

@@ -132,7 +132,7 @@ def _images_of(
     members: Mapping[str, tarfile.TarInfo], keys: _Keys, path: str
 ) -> tuple[dict[str, tuple[int, int]], list[str]]:
     """Offset and size of each image by its key; the names of links that lead to none."""
-    images: dict[str, tuple[int, int]] = {}
+    images = {}
     lost = []
     places = {posixpath.normpath(name): member for name, member in members.items()}  # of ./a.jpg, too
     for name, key in keys.images.items():
@@ -189,9 +189,8 @@ def write_index(place: Place, names: list[str], short_side: int = 0, classes: Se
         first = f"{place}/{names[shard[unlabelled.argmax()]]}"
         raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
     num_bytes = np.array([states[name].size for name in names], np.int64)
-    index = ShardIndex(np.array(names), num_bytes, *map(_narrowed, (shard, *rows.T)), short_side)
-    if classes and not unlabelled.any():
-        index = index._replace(classes=np.array(classes))
+    named = np.array([] if unlabelled.any() else classes, str)
+    index = ShardIndex(np.array(names), num_bytes, *map(_narrowed, (shard, *rows.T)), short_side, named)
     with place.written(INDEX) as temporary, open(temporary, "wb") as file:
         np.savez(file, **index._asdict())
     for number in range(parts):

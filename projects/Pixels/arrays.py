@@ -7,7 +7,7 @@ import numpy as np
 
 from projects.Pixels.samples import Samples, with_missing
 from revisit.arrays import Head, array_in, arrays_in, map_array, read_head
-from revisit.data.images.image_bytes import DeepImageError
+from revisit.data.images.image_bytes import DeepImageError, Size
 from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 
 NPY_MAGIC, NPZ_MAGIC = b"\x93NUMPY", b"PK\x03\x04"
@@ -37,7 +37,7 @@ def map_numpy(file_name: str) -> np.ndarray:
     return values if values.ndim == 3 else values[..., None]
 
 
-def numpy_size(data: bytes) -> tuple[int, int]:
+def numpy_size(data: bytes) -> Size:
     """(height, width) in px of an array that read_numpy reads, by its head."""
     head = _head(data)
     _check(head)

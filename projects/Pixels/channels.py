@@ -15,7 +15,7 @@ from projects.Pixels.channel_files import FILES, patterns_of, with_files, words_
 from projects.Pixels.survey import Survey, survey
 from revisit.checkpoint.start import start
 from revisit.data.images.deep_images import pixel_format
-from revisit.data.images.pixel_format import PixelFormat
+from revisit.data.images.pixel_format import PixelFormat, Ranges
 from revisit.errors import expect, translated
 from revisit.keys import Decision, Facts, Rule, declare, of_detectron2
 
@@ -60,7 +60,7 @@ def words_of(value: object) -> tuple[str, ...]:
     return words_in(value) if isinstance(value, str) else tuple(map(str, value))
 
 
-def pairs_of(value: object) -> tuple[tuple[float, float], ...] | None:
+def pairs_of(value: object) -> Ranges | None:
     """Of a pair or a list of pairs, perhaps as numbers between blanks; None of a word, and of what is no range."""
     try:
         numbers = np.array(words_in(value) if isinstance(value, str) else value, np.float64)
@@ -72,7 +72,7 @@ def pairs_of(value: object) -> tuple[tuple[float, float], ...] | None:
     return tuple((low, high) for low, high in pairs.tolist()) if (pairs[:, 0] < pairs[:, 1]).all() else None
 
 
-def _each(ranges: tuple[tuple[float, float], ...], count: int) -> tuple[tuple[float, float], ...]:
+def _each(ranges: Ranges, count: int) -> Ranges:
     """A range for each of ``count`` channels, where one is of all. Raises UserError for another number of ranges."""
     fits = not count or len(ranges) in (0, 1, count)
     expect(fits, f"{RANGE} has {len(ranges)} pairs, and there are {count} channels: expected one, or one for each")
@@ -100,9 +100,9 @@ def flags_of_format(pixels: PixelFormat) -> dict[str, Any]:
         "INPUT.BIT_DEPTH": pixels.bits,
         CHANNELS: list(pixels.channels),
         CHANNEL_FILES: list(pixels.files),
-        RANGE: [list(pair) for pair in pixels.ranges],
+        RANGE: _lists(pixels.ranges),
         NODATA: pixels.nodata,
-        SHOWN: [list(row) for row in pixels.shown],
+        SHOWN: _lists(pixels.shown),
     }
     return {key: value for key, value in flags.items() if value not in (None, [])}
 
@@ -176,7 +176,7 @@ def _range_of_images(seen: Survey, stated: str | None) -> Decision:
     return Decision(ranges, f"{how}, of {seen.images} images", kept=True, level=logging.DEBUG)
 
 
-def measured_ranges(seen: Survey, how: str) -> tuple[tuple[float, float], ...]:
+def measured_ranges(seen: Survey, how: str) -> Ranges:
     """Of each channel: ``auto`` or ``minmax``; of 8 bits or fewer all that these hold for ``auto``, which loses
     nothing."""
     if how == "auto" and seen.is_of_bytes:
@@ -218,8 +218,8 @@ def warn_of_marks(seen: Survey) -> None:
                 logger.warning(f"{share}, far from all others: if that is a mark for no data, set {NODATA} {end:g}")
 
 
-def _lists(pairs: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [list(pair) for pair in pairs]
+def _lists(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(row) for row in rows]
 
 
 def _is_names(value: object) -> bool:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from projects.Pixels.samples import Samples, with_missing
-from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError
+from revisit.data.images.image_bytes import DeepImageError, Size, UnreadableImageError
 from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 
 try:
@@ -82,7 +82,7 @@ def read_dicom(data: bytes) -> Samples:
         return with_missing(Samples(values[..., None]), _padding(file, stored))
 
 
-def dicom_size(data: bytes) -> tuple[int, int]:
+def dicom_size(data: bytes) -> Size:
     """(height, width) in px, by the tags alone. Raises as read_dicom."""
     with _reading():
         file = _opened(data, stop_before_pixels=True)
@@ -97,7 +97,7 @@ def patient_of(data: bytes) -> str:
         DeepImageError: none is given. And as read_dicom.
     """
     with _reading():
-        file = pydicom.filereader.read_partial(io.BytesIO(data), stop_when=_is_after_patient, specific_tags=[_PATIENT])
+        file = _tags_up_to(_PATIENT, data, specific_tags=[_PATIENT])
         patient = str(file.get("PatientID") or "")
     if not patient.strip():
         raise DeepImageError("a DICOM file without a PatientID: expected one, or a CSV file of groups")
@@ -107,19 +107,17 @@ def patient_of(data: bytes) -> str:
 def kind_of(head: bytes) -> str:
     """What its first bytes say that a file is, where it is no usual image: a word of many such, or ""."""
     with _reading():
-        file = pydicom.filereader.read_partial(io.BytesIO(head), stop_when=_is_after_kinds)
+        file = _tags_up_to(_KIND, head)
         if "LOCALIZER" in (file.get("ImageType") or ()):
             return "localisers"
         stored = f"{file.file_meta.get('MediaStorageSOPClassUID')}."
         return next((word for start, word in _KINDS.items() if stored.startswith(start)), "")
 
 
-def _is_after_patient(tag: int, vr: str | None, length: int) -> bool:
-    return tag > _PATIENT
-
-
-def _is_after_kinds(tag: int, vr: str | None, length: int) -> bool:
-    return tag > _KIND
+def _tags_up_to(last: int, data: bytes, **options: object) -> "Dataset":
+    """Those of a file, of which ``data`` are the first bytes."""
+    file = io.BytesIO(data)
+    return pydicom.filereader.read_partial(file, stop_when=lambda tag, vr, length: tag > last, **options)
 
 
 @contextmanager

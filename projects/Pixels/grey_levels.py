@@ -5,8 +5,6 @@ floats of that range; b = 1 for floats of 0 to 1.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import cv2
 import numpy as np
@@ -36,11 +34,12 @@ from revisit.data.images.tiff_tags import (
     SAMPLES,
     WHITE_IS_ZERO,
     WIDTH,
+    Tags,
     is_turned,
     lies_in_planes,
     tags_of,
 )
-from revisit.data.sources.records import ask_each, sample
+from revisit.data.sources.records import Records, ask_each, sample
 from revisit.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -54,12 +53,12 @@ _BITS_OF_LEVELS = 8  # of a grey level
 _UNKNOWN_TO_OPENCV = (34925, 50000)  # LZMA and ZSTD in TIFFs
 
 
-def _tags_of_deep(data: bytes) -> Mapping[int, Any]:
+def _tags_of_deep(data: bytes) -> Tags:
     """Of the first image of a TIFF; none of a PNG."""
     return {} if data.startswith(PNG_MAGIC) else tags_of(data)
 
 
-def _check_values(image: Image.Image | None, tags: Mapping[int, Any]) -> None:
+def check_values(image: Image.Image | None, tags: Tags) -> None:
     """Raises ValueError where the values of a file that ``is_deep``, and a copy of them, take too much memory."""
     if tags:
         height, width = tags[HEIGHT], tags[WIDTH]
@@ -69,23 +68,22 @@ def _check_values(image: Image.Image | None, tags: Mapping[int, Any]) -> None:
     check_pixel_count(height, width, 4 + 2 * bytes_a_pixel)
 
 
-def _read_values(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]) -> np.ndarray:
+def _read_values(data: bytes, image: Image.Image | None, tags: Tags) -> np.ndarray:
     """(H, W) or (H, W, 3) RGB integers or floats of a file that ``is_deep``; a TIFF upright, others as stored.
 
     Raises:
         ValueError, OSError: a damaged file, one that no decoder knows, or too many pixels.
     """
-    _check_values(image, tags)
+    check_values(image, tags)
     if _by_tifffile(data, image, tags):
         return _colours(straight(read_tiff(data)).values)
     if image.mode.startswith(("I", "F")):
         return np.asarray(image)
-    open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
     values = all_bits(data)
     return _colours(values)[..., ::-1] if values.ndim == 3 else values
 
 
-def _by_tifffile(data: bytes, image: Image.Image | None, tags: Mapping[int, Any]) -> bool:
+def _by_tifffile(data: bytes, image: Image.Image | None, tags: Tags) -> bool:
     """Whether other decoders misread a TIFF: OpenCV gives those that PIL does not know as black where it lacks the
     codec, as 8 bits where they are grey with transparency, planes as pixels, and premultiplied colours as they are; PIL
     turns round the bytes of compressed numbers whose first byte is the highest, a second time."""
@@ -104,7 +102,9 @@ def _colours(values: np.ndarray) -> np.ndarray:
 
 
 def all_bits(data: bytes) -> np.ndarray:
-    """By OpenCV, colours as BGR: PIL keeps but the high bytes of these. Raises ValueError for what it cannot decode."""
+    """By OpenCV, colours as BGR: PIL keeps but the high bytes of these. Raises ValueError for what it cannot decode,
+    and what PIL raises for a damaged file, which OpenCV may leave black."""
+    open_image(data).load()
     values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if values is None:
         raise ValueError("neither PIL nor OpenCV can decode it")
@@ -143,7 +143,7 @@ def decode_deep(data: bytes, image: Image.Image | None, pixels: PixelFormat) -> 
     return np.subtract(255, levels, out=levels) if is_inverted else levels
 
 
-def few_bits(tags: Mapping[int, Any]) -> int | None:
+def few_bits(tags: Tags) -> int | None:
     """Of a TIFF that has no more than 8 bits a sample: those of its levels."""
     if not tags:
         return None
@@ -153,7 +153,7 @@ def few_bits(tags: Mapping[int, Any]) -> int | None:
     return _BITS_OF_LEVELS if tags.get(PHOTOMETRIC) == PALETTE else bits
 
 
-def find_bits(records: Sequence[dict]) -> tuple[int, str] | None:
+def find_bits(records: Records) -> tuple[int, str] | None:
     """The fewest bits that hold every value of a sample of the images, and why; None if none has more than 8.
 
     Of integers 8 .. 16. Of floats 1 if all values lie in 0 to 1, else 8: 0 to 255. Unreadable images do not count.

@@ -10,7 +10,7 @@ from projects.Pixels.sample_files import read_samples
 from projects.Pixels.samples import Samples, any_of, straight, with_missing
 from revisit.data.images.image_bytes import WINDOW, DeepImageError, read_bytes
 from revisit.data.images.opening import strips
-from revisit.data.images.pixel_format import COLOURS, PixelFormat
+from revisit.data.images.pixel_format import COLOURS, PixelFormat, Ranges
 from revisit.data.images.reader import size_if_known
 from revisit.data.sources.records import CHANNEL_FILES
 
@@ -148,7 +148,7 @@ def to_levels(samples: Samples, pixels: PixelFormat) -> np.ndarray:
     return levels if pixels.channels or levels.shape[2] == 3 else np.repeat(levels, 3, axis=2)
 
 
-def ranges_of(samples: Samples, pixels: PixelFormat) -> tuple[tuple[float, float], ...]:
+def ranges_of(samples: Samples, pixels: PixelFormat) -> Ranges:
     """Of each channel, or one of all; of 8 bits all values where nothing says another. Raises DeepImageError."""
     if pixels.ranges:
         return pixels.ranges

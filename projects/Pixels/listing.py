@@ -34,7 +34,7 @@ def images_among(files: Mapping[str, list[str]], alone: bool) -> dict[str, list[
 
 
 def _pictures(paths: list[str]) -> list[str]:
-    kinds = dict(zip(paths, ask_each(_kind, [{"file_name": path} for path in paths]), strict=True))
+    kinds = dict(zip(paths, ask_each(_kind, paths), strict=True))
     files = [path for path in paths if kinds[path] != DIRECTORIES]
     images = [path for path in files if kinds[path] != WITHOUT_PIXELS]
     kept = [path for path in images if not kinds[path]] or images
@@ -46,7 +46,7 @@ def _pictures(paths: list[str]) -> list[str]:
     return kept
 
 
-def _kind(record: dict) -> str:
+def _kind(path: str) -> str:
     with suppress(UnreadableImageError):  # who reads it whole says what is wrong
-        return kind_of(first_bytes(record["file_name"], _KINDS))
+        return kind_of(first_bytes(path, _KINDS))
     return ""

@@ -3,10 +3,10 @@
 import numpy as np
 from PIL import Image
 
-from projects.Pixels.grey_levels import all_bits
+from projects.Pixels.grey_levels import all_bits, check_values
 from projects.Pixels.samples import Samples, with_missing
 from revisit.data.images.deep_images import is_deep
-from revisit.data.images.opening import check_pixel_count, open_image
+from revisit.data.images.opening import open_image
 from revisit.data.images.reader import Picture, orientation_of, turned
 
 _GREY = ("1", "L", "LA", "La")
@@ -44,8 +44,7 @@ def _has_grey_palette(image: Image.Image) -> bool:
 
 def _deep(data: bytes, image: Image.Image) -> Samples:
     """A PNG of 16 bits a sample, of which PIL keeps but the high bytes where it has several channels."""
-    check_pixel_count(image.height, image.width, 4 + 4 * len(image.getbands()))
-    open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
+    check_values(image, {})
     values = turned(np.atleast_3d(all_bits(data)), orientation_of(image))
     mark = image.info.get(_TRANSPARENT) if values.shape[2] == 1 else None
     is_grey = data[_KIND_OF_PNG] in _GREY_OF_PNG

@@ -1,11 +1,9 @@
 """Who reads images that are no photographs of 8 bits a sample, by what their samples mean."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from projects.Pixels.channels import NAMED, SHOWN, flags_of_format, format_of_values, measured_ranges
 from projects.Pixels.grey_levels import decode_deep, find_bits
@@ -29,12 +27,11 @@ class Pixels(DeepImages):
 
     KEYS = ("INPUT.BIT_DEPTH", *NAMED)
     SUFFIXES = frozenset((DICOM, *ARRAYS))
-
-    def format_of(self, values: Mapping[str, Any]) -> PixelFormat:
-        return format_of_values(values)
-
-    def flags_of(self, pixels: PixelFormat) -> dict[str, Any]:
-        return flags_of_format(pixels)
+    format_of = staticmethod(format_of_values)
+    flags_of = staticmethod(flags_of_format)
+    images_among = staticmethod(images_among)
+    size = staticmethod(size_of)
+    decode = staticmethod(decode_deep)
 
     def find(self, records: Records) -> dict[str, Any]:
         seen = survey(records, PHOTOGRAPHS)
@@ -61,12 +58,3 @@ class Pixels(DeepImages):
             message = f"{record['file_name']}: which pixels have no data cannot be read ({error}): all have"
             log_first_n(logging.WARNING, message, name=__name__)
             return None
-
-    def images_among(self, files: Mapping[str, list[str]], alone: bool) -> dict[str, list[str]]:
-        return images_among(files, alone)
-
-    def size(self, data: bytes) -> tuple[int, int]:
-        return size_of(data)
-
-    def decode(self, data: bytes, image: Image.Image | None, pixels: PixelFormat) -> np.ndarray:
-        return decode_deep(data, image, pixels)

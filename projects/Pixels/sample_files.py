@@ -10,7 +10,7 @@ from projects.Pixels.dicom import dicom_size, is_dicom, read_dicom
 from projects.Pixels.photographs import read_photograph
 from projects.Pixels.samples import Samples
 from projects.Pixels.tiff import read_tiff
-from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import Size, UnreadableImageError
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.errors import UserError, first_line
 
@@ -34,7 +34,7 @@ def read_samples(data: bytes, name: str = "") -> Samples:
         return read_photograph(data)
 
 
-def size_of(data: bytes) -> tuple[int, int]:
+def size_of(data: bytes) -> Size:
     """(height, width) in px, upright, of a file but no TIFF that PIL cannot open. Raises as read_samples."""
     with _damage():
         if is_dicom(data):

@@ -1,5 +1,6 @@
 """What a file holds, in its own numbers: the samples of all its channels, and where it says that there is no data."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,14 @@ from revisit.data.images.image_bytes import DeepImageError
 from revisit.data.images.opening import strips
 
 _MOST_BYTES = 8  # of a sample
+
+
+class Scan(NamedTuple):
+    """What is known of a file before its image is read."""
+
+    height: int  # px
+    width: int
+    has_marks: bool  # whether some of its pixels may have no data, by what the file says
 
 
 class Samples(NamedTuple):
@@ -24,6 +33,11 @@ class Samples(NamedTuple):
     def missing(self) -> np.ndarray | None:
         """(H, W) bool, where it is marked, or its transparency is 0; None where that is nowhere."""
         return any_of(self.marked, None if self.alpha is None else self.alpha == 0)
+
+    def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> "Samples":
+        """With what ``change`` makes of each (H, W, ...) array, for which pixels trade places or are left out."""
+        marked, alpha = (None if each is None else change(each) for each in (self.marked, self.alpha))
+        return self._replace(values=change(self.values), marked=any_of(marked), alpha=alpha)
 
 
 def with_missing(samples: Samples, *masks: np.ndarray | None) -> Samples:

@@ -1,7 +1,5 @@
 """What follows from the grey levels of a sample: MODEL.PIXEL_MEAN auto, and VIEW.CHANNELS auto."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from projects.Pixels.channels import CHANNELS, SHOWN
@@ -14,7 +12,7 @@ from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import read_record
-from revisit.data.sources.records import ask_each, sample
+from revisit.data.sources.records import Records, ask_each, sample
 from revisit.errors import expect
 from revisit.keys import Decision, Facts, declare, of_detectron2
 
@@ -24,7 +22,7 @@ MEAN, STD = "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"
 SPREAD = 2.5  # standard deviations of a principal component that become half of the grey levels
 
 
-def levels_of(records: Sequence[dict], pixels: PixelFormat) -> np.ndarray:
+def levels_of(records: Records, pixels: PixelFormat) -> np.ndarray:
     """(n, C) uint8 of pixels that have data, of up to 1,000 images. Raises UserError where none can be read."""
     seen = survey(records, pixels)
     if seen is not None:

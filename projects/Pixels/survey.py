@@ -23,7 +23,7 @@ from revisit.data.images.image_bytes import WINDOW, UnreadableImageError, read_b
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.tiff_tags import BITS, DESCRIPTION, FORMAT, colours_of, further_bands, tags_of
-from revisit.data.sources.records import CHANNEL_FILES, ask_each, sample
+from revisit.data.sources.records import CHANNEL_FILES, Records, ask_each, sample
 from revisit.errors import UserError, expect, first_line
 
 PIXELS = 4096  # of an image, at most
@@ -59,7 +59,7 @@ class Survey(NamedTuple):
         return self.dtypes == ("uint8",)
 
 
-def survey(records: Sequence[dict], pixels: PixelFormat) -> Survey | None:
+def survey(records: Records, pixels: PixelFormat) -> Survey | None:
     """Of up to 1,000 images, spread evenly; None where they can be photographs.
 
     Args:

@@ -9,15 +9,21 @@ import math
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
 from projects.Pixels.jpeg_header import jpeg_size
-from projects.Pixels.samples import Samples, with_missing
+from projects.Pixels.samples import Samples, Scan, with_missing
 from projects.Pixels.tiff_descriptions import Planes, names_of_bands, stated_planes
-from revisit.data.images.image_bytes import DeepImageError, TruncatedImageError, UnreadableImageError, first_bytes
+from revisit.data.images.image_bytes import (
+    DeepImageError,
+    TruncatedImageError,
+    UnreadableImageError,
+    Window,
+    first_bytes,
+)
 from revisit.data.images.opening import MAX_MEMORY, TIFF_MAGICS, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 from revisit.data.images.reader import turned
@@ -56,24 +62,21 @@ _JPEG = 7
 _COPIES = 3  # of the samples, while they are decoded
 _TILED = "save it in tiles, such as by gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
 # Their decoders write no more than a strip or a tile has, whatever its bytes say; of JPEG see _check_jpeg.
-_COMPRESSIONS = {1: "none", 5: "LZW", 8: "deflate", 32946: "deflate", 32773: "PackBits", 34925: "LZMA", 50000: "ZSTD"}
-_COMPRESSIONS |= {_JPEG: "JPEG"}
+_COMPRESSIONS = {
+    1: "none",
+    5: "LZW",
+    8: "deflate",
+    32946: "deflate",
+    32773: "PackBits",
+    34925: "LZMA",
+    50000: "ZSTD",
+    _JPEG: "JPEG",
+}
 _CONVERT = "convert it, such as by gdal_translate -co COMPRESS=DEFLATE"
-
-
-Window = tuple[int, int, int, int]  # left, top, right and bottom, in px of the file
 
 
 class UnknownCompressionError(DeepImageError):
     """A TIFF that another library may decode."""
-
-
-class TiffHead(NamedTuple):
-    """What the tags of a TIFF say of its image."""
-
-    height: int  # px
-    width: int
-    has_marks: bool  # whether some of its pixels may have no data
 
 
 def read_tiff(source: bytes | str, name: str = "", window: Window | None = None) -> Samples:
@@ -103,11 +106,13 @@ def read_tiff(source: bytes | str, name: str = "", window: Window | None = None)
         _check(channels, window)
         samples = _samples(channels, planes.names, window)
         mask = _mask_of(pages, whole[0])
-        samples = with_missing(samples, None if mask is None else _masked(mask, window))
-        return _upright(samples, _orientation(whole[0]))
+        if mask is not None:
+            _check_page(mask, window)
+            samples = with_missing(samples, _stored(mask, window)[..., 0] == 0)
+        return samples.changed(partial(turned, orientation=whole[0].tags.valueof(ORIENTATION)))
 
 
-def tiff_head(file_name: str) -> TiffHead:
+def tiff_head(file_name: str) -> Scan:
     """Of a file, of which no image is read. Raises DeepImageError for one whose windows cannot be read."""
     with opened(file_name) as file:
         pages, (page, *_) = _pages(file)
@@ -115,7 +120,7 @@ def tiff_head(file_name: str) -> TiffHead:
         _check_windows(page)
         is_marked = bool(_text(page, NODATA)) or page.dtype is None or page.dtype.kind == "f"
         has_mask = _place_of_alpha(page) is not None or _mask_of(pages, page) is not None
-        return TiffHead(page.imagelength, page.imagewidth, is_marked or has_mask)
+        return Scan(page.imagelength, page.imagewidth, is_marked or has_mask)
 
 
 def stored_samples(file_name: str, window: Window) -> np.ndarray:
@@ -202,7 +207,7 @@ def _check_colours(page: "TiffPage") -> None:
 
 def _check_windows(page: "TiffPage") -> None:
     """What a window needs and a whole image does not."""
-    orientation = _orientation(page)
+    orientation = page.tags.valueof(ORIENTATION)
     if orientation in range(2, 9):
         raise DeepImageError(f"a TIFF that is to be turned (orientation {orientation}): save it upright")
     if isinstance(page.bitspersample, int) and page.bitspersample < 8:
@@ -374,14 +379,8 @@ def _number_in(text: str, *, is_whole: bool) -> float | None:
     return None
 
 
-def _masked(mask: "TiffPage", window: Window | None) -> np.ndarray:
-    """(H, W), where a page that is the mask of the image has 0."""
-    _check_page(mask, window)
-    return _stored(mask, window)[..., 0] == 0
-
-
 def _mask_of(pages: list["TiffPage"], image: "TiffPage") -> "TiffPage | None":
-    """The page that is the mask of the image, if there is one."""
+    """The page that is the mask of the image, if there is one: 0 where it has no data."""
     size = (image.imagelength, image.imagewidth)
     for page in pages:
         if page.subfiletype & MASK and not page.subfiletype & _REDUCED and (page.imagelength, page.imagewidth) == size:
@@ -392,12 +391,3 @@ def _mask_of(pages: list["TiffPage"], image: "TiffPage") -> "TiffPage | None":
 def _text(page: "TiffPage", tag: int) -> str:
     value = page.tags.valueof(tag)
     return value.strip().strip("\0") if isinstance(value, str) else ""
-
-
-def _orientation(page: "TiffPage") -> object:
-    return page.tags.valueof(ORIENTATION)
-
-
-def _upright(samples: Samples, orientation: object) -> Samples:
-    marked, alpha = (None if each is None else turned(each, orientation) for each in (samples.marked, samples.alpha))
-    return samples._replace(values=turned(samples.values, orientation), marked=marked, alpha=alpha)

@@ -23,19 +23,9 @@ def tiff_bytes(image: np.ndarray, names: Sequence[str]) -> bytes:
     Its tags say the channels' names as GDAL's descriptions do. Those after red, green and blue are data, no alpha.
     """
     is_colour = tuple(names[: len(COLOURS)]) == COLOURS
-    further = image.shape[2] - (len(COLOURS) if is_colour else 1)
+    values, layout = tiff_layout(Samples(image, names=tuple(names), is_colour=is_colour))
     file = io.BytesIO()
-    tifffile.imwrite(
-        file,
-        image,
-        photometric="rgb" if is_colour else "minisblack",
-        planarconfig="contig",
-        extrasamples=["unspecified"] * further,
-        compression="zlib",
-        metadata=None,
-        software=False,
-        extratags=[(GDAL_METADATA, "s", 0, _descriptions(names), True)],
-    )
+    tifffile.imwrite(file, values, compression="zlib", metadata=None, software=False, **layout)
     return file.getvalue()
 
 

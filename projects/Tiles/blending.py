@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from projects.Pixels.tiff import Window
 from projects.Tiles.converting import TILE
-from projects.Tiles.windows import Tiling, in_file
+from projects.Tiles.windows import Tiling, common, in_file, meeting
 from revisit.arrays import map_array
-from revisit.data.images.image_bytes import PADDED, WINDOW
+from revisit.data.images.image_bytes import PADDED, WINDOW, Size, Window
 from revisit.data.sources.labels import VOID
 from revisit.errors import expect
 from revisit.files import written_whole
@@ -49,11 +48,11 @@ class Scores(NamedTuple):
 
     folder: Path
     windows: list[Window]
-    size: tuple[int, int]  # height and width of the image, px
+    size: Size  # of the image
     overlap: int  # px of the file, over which a window fades out
 
     @classmethod
-    def of(cls, folder: Path, windows: list[Window], size: tuple[int, int], tiling: Tiling) -> "Scores":
+    def of(cls, folder: Path, windows: list[Window], size: Size, tiling: Tiling) -> "Scores":
         """Of windows of a tiling."""
         return cls(folder, windows, size, max(1, in_file(tiling.overlap, tiling.scale)))
 
@@ -86,8 +85,9 @@ class Scores(NamedTuple):
     def _tile(self, tile: Window) -> Blended:
         height, width = tile[3] - tile[1], tile[2] - tile[0]
         scores, weights = np.zeros((1, height, width), np.float32), np.zeros((height, width), np.float32)
-        for window in filter(lambda window: _meet(window, tile), self.windows):
-            both = _common(window, tile)
+        windows = np.reshape(self.windows, (-1, 4))
+        for window in windows[meeting(tile, windows.T)]:
+            both = common(window, np.array(tile))
             weight = np.outer(self._fading(window, both, axis=1), self._fading(window, both, axis=0))
             values = self._read(window, both) * weight
             if len(scores) < len(values):
@@ -123,16 +123,7 @@ def _stored(values: Tensor, is_depth: bool) -> np.ndarray:
     return torch.softmax(values, dim=0).mul(_ONE).round().cpu().numpy().astype(np.uint16)
 
 
-def _common(one: Window, other: Window) -> Window:
-    return (max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3]))
-
-
 def _inside(window: Window, part: Window) -> tuple[slice, slice]:
     """Rows and columns of a part that lies in a window."""
     left, top, right, bottom = part
     return slice(top - window[1], bottom - window[1]), slice(left - window[0], right - window[0])
-
-
-def _meet(one: Window, other: Window) -> bool:
-    left, top, right, bottom = _common(one, other)
-    return left < right and top < bottom

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from projects.Pixels.channel_files import expect_one_file_each
-from projects.Pixels.samples import Samples
-from projects.Pixels.tiff import MASK, NODATA, Window
+from projects.Pixels.samples import Samples, Scan
+from projects.Pixels.tiff import MASK, NODATA
 from projects.Pixels.write_tiff import check_tifffile, tiff_layout, tifffile
 from projects.Tiles.geo import tags_with_place
-from projects.Tiles.window_files import Scan, look_at, read_window
+from projects.Tiles.window_files import look_at, read_window
 from revisit.boxes.coco_files import folder_of
+from revisit.data.images.image_bytes import Size
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
 from revisit.errors import expect
@@ -75,7 +76,7 @@ def write_tiled(file: str, target: Path) -> None:
             _write(writer, parts, shape=scan[:2], dtype=bool, photometric="minisblack", subfiletype=MASK)
 
 
-def write_map(target: Path, tiles: Iterator[np.ndarray], size: tuple[int, int], dtype: type, tags: list[tuple]) -> None:
+def write_map(target: Path, tiles: Iterator[np.ndarray], size: Size, dtype: type, tags: list[tuple]) -> None:
     """Write a map of one value a pixel as write_tiled does an image.
 
     Args:
@@ -102,7 +103,7 @@ def _parts(file: str, scan: Scan, of_pixel: int, values_of: Callable[[Samples], 
     tops = range(0, scan.height, TILE)
     for top in progress(f"converting {os.path.basename(file)}", "row of tiles", tops):
         for left in range(0, scan.width, across):
-            window: Window = (left, top, min(left + across, scan.width), min(top + TILE, scan.height))
+            window = (left, top, min(left + across, scan.width), min(top + TILE, scan.height))
             part = values_of(read_window(file, window))
             for start in range(0, part.shape[1], TILE):
                 yield _filled(part[:, start : start + TILE])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from projects.Pixels.tiff import Window
+from projects.Tiles.windows import common, meeting
 from revisit.boxes.boxes import Boxes, sides_of
 from revisit.data.finetuning.ignored import IGNORED
 from revisit.data.sources.coco_truth import MIN_SIDE, run_lengths
@@ -42,29 +42,24 @@ def cut(annotations: Sequence[dict], windows: np.ndarray, height: int, width: in
     Raises:
         UserError: outlines cross a window's border, and shapely, which cuts them, is not installed.
     """
-    of_windows: list[list[dict]] = [[] for _ in windows]
-    image = (0, 0, width, height)
+    of_windows = [[] for _ in windows]
+    image = np.array([0, 0, width, height])
     for each, box in zip(annotations, Boxes.of_annotations(annotations).xyxy, strict=True):
         whole = _shape_of(each, box).within(image)
         if whole is None:
             continue
-        for number in np.flatnonzero(_touch(whole.bounds, windows)):
-            window = tuple(windows[number].tolist())
+        for number in meeting(whole.bounds, windows.T):
+            window = windows[number]
             if part := whole.within(window):
                 of_windows[number].append(_annotation(each, box, whole, part, window))
     return of_windows
 
 
-def _touch(box: np.ndarray, windows: np.ndarray) -> np.ndarray:
-    return (windows[:, :2] < box[2:]).all(axis=1) & (box[:2] < windows[:, 2:]).all(axis=1)
-
-
-def _annotation(each: dict, box: np.ndarray, whole: _Shape, part: _Shape, window: Window) -> dict:
+def _annotation(each: dict, box: np.ndarray, whole: _Shape, part: _Shape, window: np.ndarray) -> dict:
     """What a window has of an object."""
     is_whole = part is whole  # then the box is the one that was drawn, which need not be the mask's
-    bounds = _clipped(box, window) if is_whole else part.bounds
-    corner = np.array(window[:2])
-    moved = bounds - np.tile(corner, 2)
+    bounds = common(box, window) if is_whole else part.bounds
+    moved = bounds - np.tile(window[:2], 2)
     made = {**each, "bbox": moved.tolist(), "bbox_mode": BoxMode.XYXY_ABS, **part.mask_in(window)}
     if "keypoints" in each:
         made["keypoints"] = _keypoints(each["keypoints"], window)
@@ -74,12 +69,7 @@ def _annotation(each: dict, box: np.ndarray, whole: _Shape, part: _Shape, window
     return made
 
 
-def _clipped(box: np.ndarray, window: Window) -> np.ndarray:
-    left, top, right, bottom = window
-    return np.clip(box, (left, top, left, top), (right, bottom, right, bottom))
-
-
-def _keypoints(values: Sequence[float], window: Window) -> list[float]:
+def _keypoints(values: Sequence[float], window: np.ndarray) -> list[float]:
     left, top, right, bottom = window
     points = np.reshape(values, (-1, 3)) - (left, top, 0)
     outside = (points[:, :2] < 0) | (points[:, :2] >= (right - left, bottom - top))
@@ -102,14 +92,14 @@ class _Box:
     def area(self) -> float:
         return float(sides_of(self.bounds).prod())
 
-    def within(self, window: Window) -> _Box | None:
+    def within(self, window: np.ndarray) -> _Box | None:
         """What of it is in a window: itself where all of it is; None of next to nothing."""
-        inside = _clipped(self.bounds, window)
+        inside = common(self.bounds, window)
         if np.array_equal(inside, self.bounds):
             return self
         return _Box(inside) if _is_wide(inside) else None
 
-    def mask_in(self, window: Window) -> dict:
+    def mask_in(self, window: np.ndarray) -> dict:
         return {}
 
 
@@ -139,16 +129,15 @@ class _Outlines:
     def area(self) -> float:
         return float(self.geometry.area)
 
-    def within(self, window: Window) -> _Outlines | None:
+    def within(self, window: np.ndarray) -> _Outlines | None:
         """As ``_Box.within``."""
-        if np.array_equal(_clipped(self.bounds, window), self.bounds):
+        if np.array_equal(common(self.bounds, window), self.bounds):
             return self
-        parts = polygons(self.geometry.intersection(_shapely().box(*window)))
-        rings = [np.array(solid.exterior.coords)[:-1].ravel() for part in parts for solid in without_holes(part)]
+        rings = rings_of(self.geometry.intersection(_shapely().box(*window)))
         made = _Outlines(rings)
         return made if rings and _is_wide(made.bounds) else None
 
-    def mask_in(self, window: Window) -> dict:
+    def mask_in(self, window: np.ndarray) -> dict:
         moved = [np.reshape(ring, (-1, 2)) - window[:2] for ring in self.rings]
         return {"segmentation": [corners.ravel().tolist() for corners in moved]}
 
@@ -164,7 +153,13 @@ def polygons(geometries: Any) -> list:
     return [part for part in parts if part.geom_type == "Polygon" and part.area > 0]
 
 
-def without_holes(polygon: Any) -> list:
+def rings_of(geometries: Any) -> list[np.ndarray]:
+    """COCO's outlines of what has an area, each x, y, x, y, ..."""
+    solids = [solid for polygon in polygons(geometries) for solid in _without_holes(polygon)]
+    return [np.array(solid.exterior.coords)[:-1].ravel() for solid in solids]
+
+
+def _without_holes(polygon: Any) -> list:
     """Polygons that are the same together, because COCO's have no holes: it is cut through each hole."""
     shapely = _shapely()
     hole = next((ring for ring in polygon.interiors if shapely.Polygon(ring).area > _LEAST_HOLE), None)
@@ -173,7 +168,7 @@ def without_holes(polygon: Any) -> list:
     left, top, right, bottom = polygon.bounds
     middle = (hole.bounds[0] + hole.bounds[2]) / 2
     halves = shapely.box([left, middle], top, [middle, right], bottom)
-    return [solid for part in polygons(shapely.intersection(polygon, halves)) for solid in without_holes(part)]
+    return [solid for part in polygons(shapely.intersection(polygon, halves)) for solid in _without_holes(part)]
 
 
 @dataclass(frozen=True)
@@ -211,7 +206,7 @@ class ColumnRuns:
     def area(self) -> float:
         return float((self.bottoms - self.tops).sum())
 
-    def within(self, window: Window) -> ColumnRuns | None:
+    def within(self, window: np.ndarray) -> ColumnRuns | None:
         """As ``_Box.within``."""
         left, top, right, bottom = window
         inside = slice(*np.searchsorted(self.columns, (left, right)))
@@ -223,7 +218,7 @@ class ColumnRuns:
         made = ColumnRuns(self.columns[inside][kept], tops[kept], bottoms[kept])
         return self if made.area == self.area else made
 
-    def mask_in(self, window: Window) -> dict:
+    def mask_in(self, window: np.ndarray) -> dict:
         left, top, right, bottom = window
         height, width = bottom - top, right - left
         above = (self.columns - left) * height - top

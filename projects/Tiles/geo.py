@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from pycocotools import mask as coco_mask
 
 from projects.Pixels.tiff import OF_PLACE, opened, tags_as_written, tags_to_keep
 from projects.Tiles.cutting import ColumnRuns
@@ -152,10 +153,7 @@ def _outline(mask: Mapping[str, Any]) -> Any:
     runs = ColumnRuns.of(mask)
     if not len(runs.columns):
         return shapely.MultiPolygon()
-    left, top, right, bottom = runs.bounds.astype(int)
-    steps = np.zeros((right - left, bottom - top + 1), np.int8)
-    np.add.at(steps, (runs.columns - left, runs.tops - top), 1)
-    np.add.at(steps, (runs.columns - left, runs.bottoms - top), -1)
-    pixels = np.cumsum(steps[:, :-1], axis=1, dtype=np.uint8).T.copy()
-    found = features.shapes(pixels, mask=pixels > 0, transform=(1, 0, left, 0, 1, top))
+    bounds = runs.bounds.astype(int)
+    pixels = np.ascontiguousarray(coco_mask.decode(runs.mask_in(bounds)["segmentation"]))
+    found = features.shapes(pixels, mask=pixels > 0, transform=(1, 0, bounds[0], 0, 1, bounds[1]))
     return shapely.MultiPolygon([shapely.geometry.shape(polygon) for polygon, _ in found])

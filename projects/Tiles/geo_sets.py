@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projects.Tiles.cutting import KEPT_SHARE, polygons, without_holes
+from projects.Tiles.cutting import KEPT_SHARE, polygons, rings_of
 from projects.Tiles.geo import Place, geo_package, place_of, reprojected
 from projects.Tiles.map_labels import Shapes, read_shapes
 from projects.Tiles.scan_files import load_scans
 from projects.Tiles.window_files import look_at
 from revisit.data.finetuning.ignored import IGNORED
+from revisit.data.images.image_bytes import Size
 from revisit.data.sources.coco_boxes import COCO_METADATA
 from revisit.data.sources.coco_truth import MIN_SIDE
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
@@ -113,7 +114,7 @@ def _name(value: Any) -> str:
 
 
 def _annotations(
-    objects: _Objects, places: np.ndarray, names: Sequence[str], place: Place, size: tuple[int, int]
+    objects: _Objects, places: np.ndarray, names: Sequence[str], place: Place, size: Size
 ) -> dict[int, dict]:
     """Detectron2's annotations in an image of (height, width) px, by which of the objects they are."""
     shapely = geo_package("shapely")
@@ -124,16 +125,11 @@ def _annotations(
     for number, part, is_object in zip(places.tolist(), parts, are_objects, strict=True):
         left, top, right, bottom = shapely.total_bounds(polygons(part))
         if min(right - left, bottom - top) >= MIN_SIDE:  # of what has no polygon NaN is not
-            made = {"bbox": [left, top, right, bottom], "bbox_mode": BoxMode.XYXY_ABS, "segmentation": _rings(part)}
+            made = {"bbox": [left, top, right, bottom], "bbox_mode": BoxMode.XYXY_ABS}
+            made["segmentation"] = [ring.tolist() for ring in rings_of(part)]
             made |= {"iscrowd": 0} if is_object else {"iscrowd": 1, IGNORED: True}
             annotations[number] = made | {"category_id": names.index(objects.classes[number])}
     return annotations
-
-
-def _rings(geometry: Any) -> list[list[float]]:
-    """COCO's outlines, each x, y, x, y, ..."""
-    solids = [solid for polygon in polygons(geometry) for solid in without_holes(polygon)]
-    return [np.array(solid.exterior.coords)[:-1].ravel().tolist() for solid in solids]
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout("geo", "SCANS:FILE", load_geo, COCO_METADATA))

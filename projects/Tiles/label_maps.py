@@ -1,12 +1,11 @@
 """Maps of labels and of depths, cut with the windows of their images."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 
-from projects.Pixels.tiff import Window
-from projects.Tiles.window_files import Scan, look_at
+from projects.Pixels.samples import Scan
+from projects.Tiles.window_files import look_at
 from revisit.data.sources.labels import VOID, read_depth, read_ids
 from revisit.data.sources.records import LABEL_FILES
 from revisit.errors import expect
@@ -33,10 +32,6 @@ def show_labels(image: dict, windows: np.ndarray, scan: Scan, void: Mapping[str,
         expect(size == scan[:2], f"{sizes}: expected the same size")
     shown = np.full(len(windows), not files)
     for field, file in files.items():
-        read = partial(_READERS[field], file)
-        shown |= [_has_labels(read, tuple(window), void[field]) for window in windows.tolist()]
+        values = (_READERS[field](file, window=tuple(window)) for window in windows.tolist())
+        shown |= [(of_window != void[field]).any() for of_window in values]
     return shown
-
-
-def _has_labels(read: Callable[..., np.ndarray], window: Window, void: int) -> bool:
-    return bool((read(window=window) != void).any())

@@ -22,6 +22,7 @@ from pycocotools import mask as run_lengths
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from projects.Tiles.windows import common, meeting
 from revisit.boxes.boxes import IOU, iou, iou_of_pairs, sides_of
 from revisit.data.sources.coco_truth import MOST_PIXELS, check_countable
 from revisit.errors import translated
@@ -72,7 +73,9 @@ def merged(found: Found, windows: np.ndarray, height: int, width: int, nms: floa
     is_reduced = reduced[found.origins]
     cut &= ~_ended(found, windows, cut, _links(found, windows, cut, is_reduced))
     is_whole = cut.max(axis=1) == 0
-    groups = _groups(len(cut), _links(found, windows, cut, is_reduced))
+    links = _links(found, windows, cut, is_reduced)
+    linked = coo_array((np.ones(links.shape[1], bool), tuple(links)), shape=(len(cut), len(cut)))
+    _, groups = connected_components(linked, directed=False)
     objects, largest = _joined(found, is_whole, groups)
     is_second = (is_reduced | ~is_whole)[largest]
     return _in_order(objects.take(_suppressed(objects, is_second, tiles, nms)))
@@ -116,9 +119,9 @@ def _links(found: Found, windows: np.ndarray, cut: np.ndarray, is_reduced: np.nd
     links = [np.zeros((2, 0), int)]
     for origin in np.unique(found.origins[fragments]):
         own = fragments[found.origins[fragments] == origin]
-        others = _meeting(wide[origin], sides)
+        others = meeting(wide[origin], sides)
         others = others[found.origins[others] != origin]
-        views = np.where(is_cut[others, None], _common(seen[others], wide[origin]), wide[origin])
+        views = np.where(is_cut[others, None], common(seen[others], wide[origin]), wide[origin])
         alike = np.any([_alike(boxes[own, None], boxes[others], views) for boxes in ends], axis=0)
         same = found.classes[own, None] == found.classes[others]
         sure = ~is_reduced[others] | (found.scores[others] >= SURE * found.scores[own, None])
@@ -129,7 +132,7 @@ def _links(found: Found, windows: np.ndarray, cut: np.ndarray, is_reduced: np.nd
 
 def _ended(found: Found, windows: np.ndarray, cut: np.ndarray, links: np.ndarray) -> np.ndarray:
     """(N, 4) bool: sides that end where they seem cut: a window that sees farther has the end inside the fragment's."""
-    meet = sides_of(_common(*found.boxes[links])).min(axis=1) > 0
+    meet = sides_of(common(*found.boxes[links])).min(axis=1) > 0
     fragments, others = links[:, meet]
     borders = windows[found.origins[fragments]]
     sees_farther = (windows[found.origins[others]] - borders) * OUTWARD > 0
@@ -141,29 +144,11 @@ def _ended(found: Found, windows: np.ndarray, cut: np.ndarray, links: np.ndarray
 
 def _alike(boxes: np.ndarray, others: np.ndarray, views: np.ndarray) -> np.ndarray:
     """(n, m) bool: whether (n, 1, 4) boxes and (m, 4) others agree in what (m, 4) views show of both."""
-    one, other = _common(boxes, views), _common(others, views)
+    one, other = common(boxes, views), common(others, views)
     overlap = iou_of_pairs(one, other)
     near = np.minimum(NEAR_SHARE * sides_of(others).max(axis=1), NEAR_SHARED * sides_of(views).min(axis=1))
     is_close = np.abs(one - other).max(axis=2) < near
     return (overlap >= IOU) | (is_close & (overlap > 0))
-
-
-def _common(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(..., 4) what is in both, of (..., 4) each, which are broadcast; without area where they do not meet."""
-    return np.clip(boxes, others[..., [0, 1, 0, 1]], others[..., [2, 3, 2, 3]])
-
-
-def _meeting(window: np.ndarray, sides: np.ndarray) -> np.ndarray:
-    """Indices of boxes, of which (4, N) sides are given, that have a part in a window."""
-    left, top, right, bottom = sides
-    in_x = (window[0] < right) & (left < window[2])
-    return np.flatnonzero(in_x & (window[1] < bottom) & (top < window[3]))
-
-
-def _groups(count: int, links: np.ndarray) -> np.ndarray:
-    """(count,) int number of the group of each of ``count``, of which (2, P) pairs belong together."""
-    linked = coo_array((np.ones(links.shape[1], bool), tuple(links)), shape=(count, count))
-    return connected_components(linked, directed=False)[1]
 
 
 def _joined(found: Found, is_whole: np.ndarray, groups: np.ndarray) -> tuple[Found, np.ndarray]:
@@ -192,7 +177,7 @@ def _suppressed(objects: Found, is_second: np.ndarray, tiles: np.ndarray, nms: f
     sides = objects.boxes.T.copy()
     pairs = [np.zeros((2, 0), int)]
     for tile in tiles:
-        near = _meeting(tile, sides)
+        near = meeting(tile, sides)
         overlap = iou(objects.boxes[near], objects.boxes[near])
         same = objects.classes[near, None] == objects.classes[near]
         is_better = ranks[near, None] < ranks[near]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from projects.Tiles.blending import Blended, Scores
-from projects.Tiles.tested_windows import windows_to_test
+from projects.Tiles.blending import Scores
+from projects.Tiles.tested_windows import windows_of_set
 from projects.Tiles.tiled_names import tiling_in, whole_of
 from projects.Tiles.tiling_of_run import expect_tiles
 from projects.Tiles.window_files import REDUCED, look_at
@@ -30,9 +30,7 @@ class _OfWindows:
     @staticmethod
     def records(name: str) -> Records:
         """All windows of all images in which there are data."""
-        tiling = tiling_in(name)
-        every = chain.from_iterable(windows_to_test(image, tiling) for image in get_records(whole_of(name)))
-        return [record for record in every if record[REDUCED] == 1]
+        return [record for record in windows_of_set(name) if record[REDUCED] == 1]
 
     def __init__(self, dataset_name: str, cfg: CfgNode):
         tiling = tiling_in(dataset_name)
@@ -98,9 +96,8 @@ class TiledDepthEvaluator(_OfWindows, DepthEvaluator):
     TYPES = ("depth_tiles",)
 
     def _count(self, image: dict, scores: Scores) -> None:
-        self._sums.append(np.sum([_sums(image, tile) for tile in scores.tiles()], axis=0))
-
-
-def _sums(image: dict, tile: Blended) -> np.ndarray:
-    truth = read_depth(image["depth_file_name"], tile.window)
-    return sums_of_errors(tile.depth.astype(np.float64), truth)
+        sums = []
+        for tile in scores.tiles():
+            truth = read_depth(image["depth_file_name"], tile.window)
+            sums.append(sums_of_errors(tile.depth.astype(np.float64), truth))
+        self._sums.append(np.sum(sums, axis=0))

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, paint_classes
-from projects.Pixels.tiff import GDAL_METADATA, NODATA, Window
+from projects.Pixels.tiff import GDAL_METADATA, NODATA
 from projects.Pixels.write_tiff import check_tifffile
 from projects.Predict.file_predictions import (
     MILLIMETRES,
@@ -21,14 +21,14 @@ from projects.Predict.file_predictions import (
     with_void,
     write_image,
 )
-from projects.Tiles.blending import Blended, Scores
+from projects.Tiles.blending import Scores
 from projects.Tiles.converting import write_map
 from projects.Tiles.geo import tags_with_place
 from projects.Tiles.tested_windows import Line
 from projects.Tiles.tiled_predictions import Row, TiledPredictor
 from projects.Tiles.window_files import REDUCED, look_at
 from projects.Tiles.windows import Tiling
-from revisit.data.images.image_bytes import WINDOW
+from revisit.data.images.image_bytes import WINDOW, Window
 from revisit.data.images.reader import without_data
 from revisit.data.sources.labels import part_of
 from revisit.files import one_at_a_time, written_whole
@@ -89,7 +89,8 @@ class TiledPixelPredictor(TiledPredictor):
         suffix = self._suffix(source)
         with written_whole(target, lasting=False) as temporary:
             if suffix == ".tif":
-                write_map(temporary, (tile for _, tile in tiles), scores.size, self._dtype, self._tags(source))
+                tags = [*_tags_of_place(source), (NODATA, "s", 0, str(self._void), True)]
+                write_map(temporary, (tile for _, tile in tiles), scores.size, self._dtype, tags)
             else:
                 whole = np.zeros(scores.size, self._dtype)
                 for window, values in tiles:
@@ -106,7 +107,8 @@ class TiledPixelPredictor(TiledPredictor):
         for tile in scores.tiles():
             left, top, right, bottom = tile.window
             missing = without_data({"file_name": file_name, WINDOW: tile.window}, pixels) if may_lack else None
-            values = with_void(self._values(tile), missing, self._void)
+            shown = in_millimetres(tile.depth) if self._is_of_depth else tile.classes
+            values = with_void(shown, missing, self._void)
             seen = slice(-(-top // step), -(-bottom // step)), slice(-(-left // step), -(-right // step))
             overview[seen] = values[-top % step :: step, -left % step :: step]
             yield tile.window, values
@@ -124,25 +126,18 @@ class TiledPixelPredictor(TiledPredictor):
     def _dtype(self) -> type:
         return np.uint16 if self._is_of_depth else np.uint8
 
-    def _values(self, tile: Blended) -> np.ndarray:
-        return in_millimetres(tile.depth) if self._is_of_depth else tile.classes
-
     def _suffix(self, source: Source) -> str:
         if max(look_at(str(source.path))[:2]) <= MOST_OF_PNG and not _tags_of_place(source):
             return ".png"
         check_tifffile()
         return ".tif"
 
-    def _tags(self, source: Source) -> list[tuple]:
-        """Where the image lies, and what a pixel without data has."""
-        return [*_tags_of_place(source), (NODATA, "s", 0, str(self._void), True)]
-
     def _drawn(self, picture: np.ndarray, overview: np.ndarray) -> np.ndarray:
         size = picture.shape[1::-1]
         if self._is_of_depth:
             depth = overview / MILLIMETRES
             return cv2.resize(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
-        colors = class_colors(self.predictor().class_names)
+        colors = class_colors(self.class_names)
         return paint_classes(picture, cv2.resize(overview, size, interpolation=cv2.INTER_NEAREST), colors)
 
     def _finished(self, source: Source, image: dict, lines: list[dict]) -> list[dict]:

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from projects.Pixels.samples import Samples, with_missing
-from projects.Pixels.tiff import Window
+from projects.Pixels.samples import Samples, Scan, with_missing
 from projects.Tiles.geo import geo_package, opened_raster
-from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError
+from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError, Window
 from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 from revisit.data.images.pixel_format import COLOURS
 
@@ -17,12 +16,12 @@ _ALONE = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR", "GDAL_PAM_ENABLED": "NO"}
 _COPIES = 3  # of the samples, while they are decoded
 
 
-def raster_head(file_name: str) -> tuple[int, int, bool]:
+def raster_head(file_name: str) -> Scan:
     """Height and width in px, and whether some pixels may have no data. Raises as ``read_raster``."""
     with opened_raster(file_name, **_ALONE) as raster:
         _check(raster)
         flags = {flag.name for flags in raster.mask_flag_enums for flag in flags}
-        return raster.height, raster.width, flags != {"all_valid"}
+        return Scan(raster.height, raster.width, flags != {"all_valid"})
 
 
 def read_raster(file_name: str, window: Window) -> Samples:

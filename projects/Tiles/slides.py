@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from projects.Pixels.samples import Samples, with_missing
-from projects.Pixels.tiff import Window
+from projects.Pixels.samples import Samples, Scan, with_missing
+from revisit.data.images.image_bytes import Window
 from revisit.data.images.opening import check_pixel_count
 from revisit.files import input_file
 from revisit.plugins import require_package
@@ -17,10 +17,10 @@ _OPEN = 4  # slides in a process
 _BYTES_OF_PIXEL = 16  # of RGBA, while it is decoded
 
 
-def slide_head(file_name: str) -> tuple[int, int, bool]:
+def slide_head(file_name: str) -> Scan:
     """Height and width in px, and False: of pixels without data only who reads them knows. Raises as ``read_slide``."""
     width, height = _opened(file_name).dimensions
-    return height, width, False
+    return Scan(height, width, has_marks=False)
 
 
 def read_slide(file_name: str, window: Window) -> Samples:

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from projects.Tiles.merging import Found, Runs, merged, place_mask
-from projects.Tiles.tiled_sets import KEPT, sides_in, windows_with_data
-from projects.Tiles.window_files import REDUCED, Scan, look_at
+from projects.Tiles.tiled_names import tiling_in, whole_of
+from projects.Tiles.tiled_sets import KEPT, record_of, sides_in, windows_with_data
+from projects.Tiles.window_files import REDUCED, look_at
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import Boxes, with_sides
 from revisit.data.images.image_bytes import WINDOW
+from revisit.data.sources.catalog import get_records
 
 from detectron2.structures import Instances
 
@@ -26,19 +28,18 @@ def windows_to_test(image: dict, tiling: Tiling) -> list[dict]:
     file = str(image["file_name"])
     scan = look_at(file)
     kept, without = windows_with_data(file, scan, tiling)
-    fields = {field: image[field] for field in (*KEPT, "image_id") if field in image} | sides_in(tiling)
-    records = [_record(fields, window) for window in kept.tolist()]
-    return records if len(kept) + without == 1 else [*records, _whole(fields, scan, tiling.side)]
+    fields = {field: image[field] for field in (*KEPT, "image_id") if field in image} | sides_in(tiling) | {REDUCED: 1}
+    records = [record_of(fields, window) for window in kept.tolist()]
+    if len(kept) + without == 1:
+        return records
+    times = -(-max(scan.height, scan.width) // tiling.side)
+    return [*records, record_of(fields | {REDUCED: times}, (0, 0, scan.width, scan.height), times)]
 
 
-def _record(fields: dict, window: Sequence[int], times: int = 1) -> dict:
-    left, top, right, bottom = window
-    size = {"height": -(-(bottom - top) // times), "width": -(-(right - left) // times)}
-    return fields | {WINDOW: tuple(window), REDUCED: times} | size
-
-
-def _whole(fields: dict, scan: Scan, side: int) -> dict:
-    return _record(fields, (0, 0, scan.width, scan.height), times=-(-max(scan.height, scan.width) // side))
+def windows_of_set(name: str) -> list[dict]:
+    """Those of all images of a data set of windows. Raises as ``windows_to_test``."""
+    tiling = tiling_in(name)
+    return [record for image in get_records(whole_of(name)) for record in windows_to_test(image, tiling)]
 
 
 def line_of(record: dict, objects: Instances, height: int, width: int) -> Line:

@@ -4,12 +4,11 @@ from collections import defaultdict
 from itertools import chain
 
 from projects.Predict.predictions import heads_of
-from projects.Tiles.tested_windows import Line, line_of, objects_of_lines, windows_to_test
+from projects.Tiles.tested_windows import Line, line_of, objects_of_lines, windows_of_set
 from projects.Tiles.tiled_names import tiling_in, whole_of
 from projects.Tiles.tiling_of_run import expect_tiles
 from revisit.boxes.coco_files import size_of
 from revisit.data.sources.catalog import get_records, register
-from revisit.data.sources.records import Records
 from revisit.errors import expect
 from revisit.evaluation.box_evaluators import BoxEvaluator
 from revisit.evaluation.registry import EVALUATOR_REGISTRY
@@ -27,12 +26,7 @@ class TiledBoxEvaluator(BoxEvaluator):
 
     TYPES = ("coco_tiles",)
     NETWORKS = ()
-
-    @staticmethod
-    def records(name: str) -> Records:
-        """All windows that a detector looks at, of all images."""
-        tiling = tiling_in(name)
-        return list(chain.from_iterable(windows_to_test(image, tiling) for image in get_records(whole_of(name))))
+    records = staticmethod(windows_of_set)
 
     def __init__(self, dataset_name: str, cfg: CfgNode):
         expect(not cfg.MODEL.KEYPOINT_ON, f"{dataset_name}: keypoints of windows are not merged: expected boxes, masks")

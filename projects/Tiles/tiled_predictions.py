@@ -19,8 +19,8 @@ from projects.Tiles.windows import Tiling
 from projects.Tiles.zoom_levels import Levels, Place
 from projects.Tiles.zoom_page import write_page
 from revisit.boxes.boxes import corners_of
-from revisit.data.images.image_bytes import WINDOW
-from revisit.data.sources.records import sample
+from revisit.data.images.image_bytes import WINDOW, Size
+from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError
 from revisit.jobs.parts import Arrays, Work, as_lines
 
@@ -43,7 +43,7 @@ def tiling_to_predict(cfg: CfgNode, text: str) -> Tiling | None:
     return tiling
 
 
-def some_windows(images: Sequence[dict], tiling: Tiling) -> list[dict]:
+def some_windows(images: Records, tiling: Tiling) -> list[dict]:
     """Of images that are too large to be looked at whole, a few windows instead. Raises as ``windows_to_test``."""
     some = sample(images, LOOKED_AT)
     records = [record for image in some for record in windows_to_test(image, tiling)]
@@ -168,7 +168,7 @@ class TiledPredictor(FilePredictor):
         self._draw(source, image | {"objects": objects}, [line[WINDOW] for line in lines])
         return objects
 
-    def shown(self, source: Source, size: tuple[int, int]) -> np.ndarray:
+    def shown(self, source: Source, size: Size) -> np.ndarray:
         """(h, w, 3) RGB of the whole image, of (H, W) px, in a size to look at."""
         return fit(read_picture(self._picture_of(source)), int(np.clip(max(size), *PICTURE)))
 
@@ -178,7 +178,7 @@ class TiledPredictor(FilePredictor):
         times = picture.shape[1] / image["width"]
         for window in windows:
             outline(picture, np.array(window) * times, GRID)
-        colors = class_colors(self.predictor().class_names).tolist()
+        colors = class_colors(self.class_names).tolist()
         for one, box in zip(image["objects"], corners_of(image["objects"]) * times, strict=True):
             outline(picture, box, colors[one["category_id"]])
         write_image(self.output / f"{source.name}.png", picture)

@@ -10,10 +10,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from projects.Pixels.samples import Scan
 from projects.Tiles.cutting import cut
 from projects.Tiles.label_maps import show_labels, void_of
 from projects.Tiles.tiled_names import TILES, tiling_and_name
-from projects.Tiles.window_files import Scan, look_at, read_window
+from projects.Tiles.window_files import look_at, read_window
 from projects.Tiles.windows import Tiling, inside, windows
 from revisit.data.images.image_bytes import PADDED, SEEN, WINDOW, UnreadableImageError
 from revisit.data.sources.catalog import get_records, metadata_of_part
@@ -81,8 +82,8 @@ def windows_of(image: dict, places: np.ndarray, scan: Scan, tiling: Tiling) -> l
     Raises:
         UserError: the image has another size than its record, so that its labels lie elsewhere.
     """
-    fields = {field: image[field] for field in KEPT if field in image}
-    records = [fields | _window_fields(window, tiling) for window in places.tolist()]
+    fields = {field: image[field] for field in KEPT if field in image} | sides_in(tiling)
+    records = [record_of(fields, window) for window in places.tolist()]
     if "annotations" in image:
         stated = (image.get("height", scan.height), image.get("width", scan.width))
         sizes = f"{image['file_name']} has {scan.width} x {scan.height} px, and its labels {stated[1]} x {stated[0]}"
@@ -109,9 +110,11 @@ def _tiling_and_name(parts: Sequence[str]) -> tuple[Tiling, str]:
     return tiling_and_name(":".join((TILES, *parts)))
 
 
-def _window_fields(window: list[int], tiling: Tiling) -> dict:
+def record_of(fields: dict, window: Sequence[int], times: int = 1) -> dict:
+    """Of a window, seen so many times smaller, with ``fields``."""
     left, top, right, bottom = window
-    return {WINDOW: (left, top, right, bottom), "height": bottom - top, "width": right - left} | sides_in(tiling)
+    size = {"height": -(-(bottom - top) // times), "width": -(-(right - left) // times)}
+    return fields | {WINDOW: tuple(window)} | size
 
 
 def sides_in(tiling: Tiling) -> dict[str, int]:

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ import numpy as np
 
 from projects.Pixels.arrays import NPY_MAGIC, map_numpy
 from projects.Pixels.sample_files import read_samples
-from projects.Pixels.samples import Samples, with_missing
-from projects.Pixels.tiff import UnknownCompressionError, Window, read_tiff, stored_samples, tiff_head
+from projects.Pixels.samples import Samples, Scan, any_of, with_missing
+from projects.Pixels.tiff import UnknownCompressionError, read_tiff, stored_samples, tiff_head
 from projects.Pixels.write_tiff import samples_bytes
 from projects.Tiles.geo import JP2_MAGICS
 from projects.Tiles.rasters import raster_head, read_raster
@@ -33,12 +33,14 @@ from revisit.data.images.image_bytes import (
     WINDOW,
     WINDOW_READER_REGISTRY,
     UnreadableImageError,
+    Window,
     first_bytes,
     read_file,
 )
 from revisit.data.images.opening import TIFF_MAGICS
 from revisit.data.images.reader import naming, read_size
 from revisit.data.images.tiff_tags import EXTRA, PREMULTIPLIED, tags_of
+from revisit.data.sources.labels import part_of
 from revisit.errors import UserError, first_line
 
 from detectron2.utils.logger import log_first_n
@@ -49,18 +51,10 @@ _PART = 1024  # px of each side, which are reduced at once
 _one_at_a_time = threading.Lock()
 
 
-class Scan(NamedTuple):
-    """What is known of a file before its image is read."""
-
-    height: int  # px
-    width: int
-    has_marks: bool  # whether some of its pixels may have no data, by what the file says
-
-
 class _Kind(NamedTuple):
     """How files of some formats are read."""
 
-    look: Callable[[str], tuple]  # the fields of Scan
+    look: Callable[[str], Scan]
     read: Callable[[str, Window], Samples]
 
 
@@ -70,7 +64,7 @@ def look_at(file_name: str) -> Scan:
         marked = "pixels without data are those that the image's own file marks"
         log_first_n(logging.WARNING, f"{mask} is not read: {marked}", name=__name__)
     try:
-        return Scan(*_kind_of(file_name).look(file_name))
+        return _kind_of(file_name).look(file_name)
     except UserError:
         raise
     except Exception as error:  # whatever damaged bytes trip
@@ -102,7 +96,7 @@ def read_reduced(file_name: str, window: Window, times: int) -> Samples:
         parts = [(x, y, min(x + step, right), min(y + step, bottom)) for x in range(left, right, step)]
         rows.append(_joined([_reduced(read_window(file_name, part), times) for part in parts], axis=1))
     whole = _joined(rows, axis=0)
-    return whole if whole.marked.any() else whole._replace(marked=None)
+    return whole._replace(marked=any_of(whole.marked))
 
 
 def _reduced(samples: Samples, times: int) -> Samples:
@@ -150,12 +144,8 @@ def window_bytes(record: dict) -> bytes:
     """A file of a record's window alone, from which every reader gets the pixels of the whole image there, so many
     times smaller as the record's REDUCED says."""
     file_name, window, times = str(record["file_name"]), record[WINDOW], record.get(REDUCED, 1)
-    if AS_STORED in record:
-        return _npy_bytes(file_name, window)
-    return samples_bytes(read_window(file_name, window) if times == 1 else read_reduced(file_name, window, times))
-
-
-def _npy_bytes(file_name: str, window: Window) -> bytes:
+    if AS_STORED not in record:
+        return samples_bytes(read_window(file_name, window) if times == 1 else read_reduced(file_name, window, times))
     with naming(file_name):
         file = io.BytesIO()
         np.save(file, stored_samples(file_name, window), allow_pickle=False)
@@ -180,45 +170,31 @@ def _read_tiff(file_name: str, window: Window) -> Samples:
         return samples._replace(is_premultiplied=is_premultiplied)
 
 
-def _look_at_array(file_name: str) -> tuple[int, int, bool]:
+def _look_at_array(file_name: str) -> Scan:
     values = map_numpy(file_name)
-    return *values.shape[:2], values.dtype.kind == "f"
+    return Scan(*values.shape[:2], values.dtype.kind == "f")
 
 
 def _read_array(file_name: str, window: Window) -> Samples:
-    return with_missing(Samples(_part(map_numpy(file_name), window)))
+    return with_missing(Samples(part_of(map_numpy(file_name), window)))
 
 
-def _look_at_whole(file_name: str) -> tuple[int, int, bool]:
+def _look_at_whole(file_name: str) -> Scan:
     try:
-        return *read_size(file_name).values(), False
+        return Scan(**read_size(file_name), has_marks=False)
     except UserError as error:
         raise UserError(f"{error}; {_LARGE}") from error
 
 
 def _read_whole(file_name: str, window: Window) -> Samples:
-    return _cut(_whole_image(file_name), window)
-
-
-def _whole_image(file_name: str) -> Samples:
     with _one_at_a_time:  # so that of many windows of an image one decodes it
-        return _kept_image(file_name, os.stat(file_name).st_mtime_ns)
+        whole = _kept_image(file_name, os.stat(file_name).st_mtime_ns)
+    return whole.changed(partial(part_of, window=window))
 
 
 @lru_cache(maxsize=1)
 def _kept_image(file_name: str, time: int) -> Samples:
     return read_samples(read_file(file_name), file_name)
-
-
-def _cut(samples: Samples, window: Window) -> Samples:
-    marked, alpha = (None if each is None else _part(each, window) for each in (samples.marked, samples.alpha))
-    marked = marked if marked is not None and marked.any() else None
-    return samples._replace(values=_part(samples.values, window), marked=marked, alpha=alpha)
-
-
-def _part(values: np.ndarray, window: Window) -> np.ndarray:
-    left, top, right, bottom = window
-    return values[top:bottom, left:right]
 
 
 _SLIDE, _WHOLE = _Kind(slide_head, read_slide), _Kind(_look_at_whole, _read_whole)

@@ -70,6 +70,18 @@ def _starts(length: int, side: int, step: int) -> np.ndarray:
     return np.minimum(np.arange(further + 1, dtype=np.int64) * step, max(0, length - side))
 
 
+def meeting(window: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    """Indices of boxes, of which (4, N) sides are given, that have a part in a window."""
+    left, top, right, bottom = sides
+    in_x = (window[0] < right) & (left < window[2])
+    return np.flatnonzero(in_x & (window[1] < bottom) & (top < window[3]))
+
+
+def common(boxes: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """(..., 4) what is in both, of (..., 4) each, which are broadcast; without area where they do not meet."""
+    return np.clip(boxes, windows[..., [0, 1, 0, 1]], windows[..., [2, 3, 2, 3]])
+
+
 def inside(windows: np.ndarray, height: int, width: int) -> np.ndarray:
     """(n, 4) what of the windows is in the image: they are smaller where that is."""
     return np.minimum(windows, np.array([width, height, width, height]))

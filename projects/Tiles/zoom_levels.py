@@ -1,14 +1,13 @@
 """A scan as small JPEGs in levels, each half as large as the one before: what a page needs that zooms into it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 
-from projects.Pixels.tiff import Window
 from projects.Predict.file_predictions import read_picture, write_image
+from revisit.data.images.image_bytes import Window
 
 TILE = 512  # px of each side
 BLOCK = 2  # the level of which a tile is made of one piece of the scan, of 2,048 px, that is read at once
@@ -34,8 +33,7 @@ class Levels(NamedTuple):
     @property
     def blocks(self) -> list[Place]:
         """Row by row."""
-        columns, rows = self._shape(BLOCK)
-        return [(column, row) for row in range(rows) for column in range(columns)]
+        return _places(*self._shape(BLOCK))
 
     def window(self, block: Place) -> Window:
         """What a block has of the scan, px."""
@@ -48,7 +46,8 @@ class Levels(NamedTuple):
         self.folder.mkdir(exist_ok=True)
         for level in range(BLOCK):
             first = [place << (BLOCK - level) for place in block]
-            for column, row in _places(picture):
+            height, width = picture.shape[:2]
+            for column, row in _places(-(-width // TILE), -(-height // TILE)):
                 part = picture[row * TILE : (row + 1) * TILE, column * TILE : (column + 1) * TILE]
                 self._write_tile(level, (first[0] + column, first[1] + row), part)
             picture = halved(picture)
@@ -85,9 +84,8 @@ class Levels(NamedTuple):
         return self.kept / "{}_{}.png".format(*block)
 
 
-def _places(picture: np.ndarray) -> Iterator[Place]:
-    height, width = picture.shape[:2]
-    return ((column, row) for row in range(-(-height // TILE)) for column in range(-(-width // TILE)))
+def _places(columns: int, rows: int) -> list[Place]:
+    return [(column, row) for row in range(rows) for column in range(columns)]
 
 
 def halved(picture: np.ndarray) -> np.ndarray:

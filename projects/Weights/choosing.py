@@ -44,8 +44,7 @@ def chosen(checkpoint: dict, weights_of: str = "", strip: str = "", drop: Sequen
 def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[str]]:
     """The checkpoint with the weights that are ``wanted``, ``ema`` or ``student``, under ``model``, and in words which
     they are where it has both."""
-    named_averages = [key for key in checkpoint if _AVERAGE.search(str(key))]
-    averages = [key for key in named_averages if _tensors_in(checkpoint[key])]
+    averages = [key for key, value in checkpoint.items() if _AVERAGE.search(str(key)) and _tensors_in(value)]
     plain = [key for key in ("model", "state_dict", "student") if _tensors_in(checkpoint.get(key))]
     if not averages:
         names = [str(key)[:60] for key in checkpoint]

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from projects.Weights.card_flags import line_of_flags
+from projects.Weights.card_flags import line_of_flags, text_of_card
 from projects.Weights.resnet import in_libraries
 from revisit.checkpoint.backbone_file import check_place_next_to
 from revisit.checkpoint.convert import BackboneWeights
@@ -125,9 +125,8 @@ def _is_card(file: Path) -> bool:
 
 def as_card_says(weights: BackboneWeights, file: Path) -> BackboneWeights:
     """With origin and licence of the model card next to the file, if the card has the checksum of the file."""
-    card = file.with_suffix(".md")
-    text = card.read_text(errors="replace") if card.is_file() else ""
-    if file_digest(file) not in text:
+    text = text_of_card(file)
+    if not text:
         return weights
     origin = re.search(r"^\| Trained \| (.*); nothing else is on record \|$", text, re.M)
     licence = re.search(r"^Licence: (.*?): that (under which|of the weights)", text, re.M)

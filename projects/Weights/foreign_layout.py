@@ -6,7 +6,6 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from projects.Weights.choosing import FEWEST, average_or_weights, kinds, named_tensors, with_tensors
 from projects.Weights.foreign_names import in_library_names
@@ -36,13 +35,6 @@ _ANOTHER_NETWORK = "its network is another one, which --timm NAME names"
 _PART_OF_DETECTOR = re.compile(r"((teacher|student)\.)?(neck|(rpn|roi|bbox|mask|decode)_head)\.")
 _DETECTOR = "this is a whole network as OpenMMLab (mmdetection) saves it, of which the backbone alone can be taken"
 _DROP = "--drop PATTERN leaves it out"
-
-
-class Found(NamedTuple):
-    """Where a backbone lies in a checkpoint."""
-
-    prefix: str
-    description: BackboneDescription
 
 
 class ForeignLayout(SourceLayout):
@@ -82,11 +74,12 @@ class ForeignLayout(SourceLayout):
         """Pixel statistics of the project's own weights, and whose they are; ({}, "") for ImageNet's."""
         return {}, ""
 
-    def _locate(self, checkpoint: dict, tensors: Tensors, stated: Flags) -> Found:
+    def _locate(self, checkpoint: dict, tensors: Tensors, stated: Flags) -> tuple[str, BackboneDescription]:
+        """The prefix of a backbone in a checkpoint, and its family."""
         prefixes = self.prefixes(tensors, stated)
         for prefix in prefixes:
             if description := self._family_at(prefix, tensors, stated):
-                return Found(prefix, description)
+                return prefix, description
         places = " or ".join(prefix or "nothing" for prefix in prefixes)
         raise UserError(
             f"not a checkpoint of {self.NAME}: {_NO_TENSOR} after {places} ({contents_of(checkpoint)}). --source auto "

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from revisit.errors import expect
+from revisit.modeling.backbone.description import Tensors
 
 # efficientnet_pytorch, whose blocks are numbered through all stages.
 _EFFICIENTNET_MARK = "_conv_stem.weight"
@@ -37,7 +36,7 @@ _BLOCK = {
 _PARTS = {".mlp.w12.": ".mlp.fc1.", ".mlp.w3.": ".mlp.fc2."}
 
 
-def in_library_names(tensors: dict[str, Tensor], network: str, names: Mapping[str, object]) -> dict[str, Tensor]:
+def in_library_names(tensors: Tensors, network: str, names: Mapping[str, object]) -> Tensors:
     """Tensors under ``names``, timm's of the ``network`` that was stated, "" for none.
 
     Raises UserError for efficientnet_pytorch's where it is not one that pads as TensorFlow does, and for DINOv2's with

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from projects.Weights.stated_weights import flags_of_name, is_plain_resnet
+from projects.Weights.stated_weights import flags_of_name, without_plain_resnet
 from revisit.checkpoint.backbone_file import write_backbone
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.named_weights import NAMED_WEIGHTS_REGISTRY, kept_file
@@ -37,9 +37,7 @@ def _write(name: str, output: Path) -> None:
     except Exception as error:  # whatever the libraries of a hub raise
         way_out = "run it once where there is a network, or convert a file that you have by --timm"
         raise UserError(f"timm:{name} cannot be fetched ({first_line(error)}): {way_out}") from error
-    stated = flags_of_name(name)
-    if is_plain_resnet(stated):
-        stated = {key: value for key, value in stated.items() if not key.startswith("MODEL.TIMM.")}
+    stated = without_plain_resnet(flags_of_name(name))
     origin = f"{name} of timm {timm.__version__}"
     weights = convert(network.state_dict(), "timm", origin, stated)
     licence = timm.models.get_pretrained_cfg(name).license

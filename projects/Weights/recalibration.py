@@ -13,6 +13,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
 from revisit.errors import expect
 from revisit.evaluation.features import CenterCropDataset, check_not_enlarged
+from revisit.modeling.backbone.description import Tensors
 from revisit.network.network import Network
 from revisit.progress import progress
 
@@ -32,8 +33,8 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     records = sample(get_records(dataset))
     images = CenterCropDataset(records, IMAGE_SIZE, format_of(weights.flags, records), replaced=True)
     check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")
-    loader = DataLoader(images, _BATCH, collate_fn=_stacked)
-    tensors = recalibrated(weights, progress("recalibrating", "batch", loader))
+    batches = progress("recalibrating", "batch", DataLoader(images, _BATCH))
+    tensors = recalibrated(weights, (batch["image"] for batch in batches))
     flags = {key: value for key, value in weights.flags.items() if key not in folded}
     return weights._replace(
         tensors=tensors, flags=flags, origin=f"{weights.origin}, recalibrated on {len(images)} images of {dataset}"
@@ -41,7 +42,7 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
 
 
 @torch.no_grad()
-def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> Tensors:
     """The tensors with statistics over ``batches`` of (N, 3, H, W) uint8 RGB images."""
     model = Network.of(weights)
     norms = {name: module for name, module in model.network.named_modules() if isinstance(module, nn.BatchNorm2d)}
@@ -56,7 +57,7 @@ def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> dict[st
     return tensors
 
 
-def _with_statistics(norm: nn.BatchNorm2d, sums: Tensor) -> dict[str, Tensor]:
+def _with_statistics(norm: nn.BatchNorm2d, sums: Tensor) -> Tensors:
     """The tensors of a folded batch norm with the statistics that ``sums`` are of."""
     count, total, squares = sums
     average = total / count
@@ -76,7 +77,3 @@ def _add_moments(sums: Tensor, module: nn.Module, inputs: tuple[Tensor]) -> None
     values = inputs[0].double().transpose(0, 1).flatten(1)
     count = torch.full((len(values),), values.shape[1], dtype=torch.float64)
     sums += torch.stack([count, values.sum(1), values.square().sum(1)])
-
-
-def _stacked(records: list[dict]) -> Tensor:
-    return torch.stack([record["image"] for record in records])

@@ -45,12 +45,9 @@ def stated_flags(path: Path, names: Collection[str], network: str = "") -> Flags
 
 
 def _flags_of_resnet(path: Path, names: Collection[str], on_hub: Flags) -> Flags:
-    if is_plain_resnet(on_hub):
-        return {key: value for key, value in on_hub.items() if not key.startswith("MODEL.TIMM.")}
     if not on_hub:
-        refuse_resnet_of_other_layers(path.name)
-        refuse_resnet_of_more_tensors(path.name, [name for name in names if "timm." not in name])  # of no run of ours
-    return on_hub
+        _refuse_other_resnets(path.name, [name for name in names if "timm." not in name])  # of no run of ours
+    return without_plain_resnet(on_hub)
 
 
 def flags_of_name(name: str) -> Flags:
@@ -68,7 +65,7 @@ def flags_of_name(name: str) -> Flags:
     if not models.is_model(network):
         meant = did_you_mean(network, models.list_models())
         raise UserError(f"--timm {name}: timm has no such network; expected a name of timm.list_models(){meant}")
-    flags: Flags = {"MODEL.TIMM.NAME": network}
+    flags = {"MODEL.TIMM.NAME": network}
     if options:
         flags["MODEL.TIMM.OPTIONS"] = _options(name, options)
     return {**flags, **_pixels_of_tag(name)} if tag else flags
@@ -107,8 +104,8 @@ def default_pixels(stated: Flags) -> tuple[Flags, str]:
 
     ({}, "") where none is, or options make it another network than the one those weights are of.
     """
-    name, options = stated.get("MODEL.TIMM.NAME"), stated.get("MODEL.TIMM.OPTIONS", [])
-    if not name or not set(options[::2]) <= set(_OF_SAME_WEIGHTS.split()):
+    name = stated.get("MODEL.TIMM.NAME")
+    if not name or not _has_its_weights(stated):
         return {}, ""
     from timm import models
 
@@ -117,23 +114,24 @@ def default_pixels(stated: Flags) -> tuple[Flags, str]:
     return _pixels(weights.mean, weights.std), full_name
 
 
-def is_plain_resnet(stated: Flags) -> bool:
-    """Whether the network of timm's that is stated is torchvision's ResNet, and so Detectron2's too."""
-    is_plain = stated.get("MODEL.TIMM.NAME") in _PLAIN_RESNETS.split()
-    return is_plain and set(stated.get("MODEL.TIMM.OPTIONS", [])[::2]) <= set(_OF_SAME_WEIGHTS.split())
+def _has_its_weights(stated: Flags) -> bool:
+    """Whether the network that is stated computes with the weights that its name stands for."""
+    return set(stated.get("MODEL.TIMM.OPTIONS", [])[::2]) <= set(_OF_SAME_WEIGHTS.split())
 
 
-def refuse_resnet_of_other_layers(file: str) -> None:
+def without_plain_resnet(stated: Flags) -> Flags:
+    """Without the network of timm's, where it is torchvision's ResNet, and so Detectron2's too."""
+    is_plain = stated.get("MODEL.TIMM.NAME") in _PLAIN_RESNETS.split() and _has_its_weights(stated)
+    return {key: value for key, value in stated.items() if not (is_plain and key.startswith("MODEL.TIMM."))}
+
+
+def _refuse_other_resnets(file: str, names: Collection[str]) -> None:
     """Raises UserError for a file of a ResNet's tensors that is called as one of timm's with layers that no tensor
-    shows."""
+    shows; and for one with a stem of three convolutions, or with squeeze-and-excitation, of which timm has many: with
+    one that has as many layers."""
     name = next((name for name in _RESNETS_OF_OTHER_LAYERS if name in file.lower()), "")
     way_out = f"--timm {name} converts it; if it is a plain ResNet, give the file another name"
     expect(name == "", f"{file}: {name} has a ResNet's tensors and other layers than a ResNet; {way_out}")
-
-
-def refuse_resnet_of_more_tensors(file: str, names: Collection[str]) -> None:
-    """Raises UserError for a ResNet with a stem of three convolutions, or with squeeze-and-excitation, of which timm
-    has many: with one that has as many layers."""
     convolutions = {match[0] for match in map(_CONV_OF_BLOCK.search, names) if match}
     has_deep_stem = any(re.search(r"(^|\.)conv1\.0\.weight$", name) for name in names)
     has_se = any(re.search(r"layer1\.0\.se\.", name) for name in names)

@@ -120,10 +120,15 @@ def _freeze(network: nn.Module, freeze_at: int) -> None:
 
 
 def _from(cfg: CfgNode, input_shape: ShapeSpec, out_features: list[str] = ()) -> TimmBackbone:
-    options, freeze_at = cfg.MODEL.TIMM, cfg.MODEL.BACKBONE.FREEZE_AT
-    form = {"final_norm": options.FINAL_NORM, "out_features": out_features, "freeze_at": freeze_at}
-    form["channels"] = input_shape.channels
-    return TimmBackbone(options.NAME, options.OPTIONS, **form)
+    options = cfg.MODEL.TIMM
+    return TimmBackbone(
+        options.NAME,
+        options.OPTIONS,
+        final_norm=options.FINAL_NORM,
+        out_features=out_features,
+        freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT,
+        channels=input_shape.channels,
+    )
 
 
 @BACKBONE_REGISTRY.register()

@@ -1,11 +1,8 @@
 """What loading, conversion and export have to know of timm's networks."""
 
-from collections.abc import Collection
-from pathlib import Path
-
 from projects.Weights.stated_weights import default_pixels, stated_flags
 from projects.Weights.timm_backbone import TimmBackbone
-from projects.Weights.timm_networks import form_of, hashable, tensor_names
+from projects.Weights.timm_networks import Form, form_of, hashable, tensor_names
 from revisit.keys import DETECTORS, architecture_of
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
 
@@ -37,6 +34,8 @@ class TimmDescription(BackboneDescription):
     NAME, NETWORK, BUILDER = "network of timm's", TimmBackbone, "build_timm_backbone"
     FLAG_KEYS = ("MODEL.TIMM.NAME", "MODEL.TIMM.OPTIONS", "MODEL.TIMM.FINAL_NORM")
     PREFIXES = ("timm.",)
+    stated = staticmethod(stated_flags)
+    default_pixels = staticmethod(default_pixels)
 
     def build(self, cfg: CfgNode) -> TimmBackbone:
         options, channels = cfg.MODEL.TIMM, len(cfg.MODEL.PIXEL_MEAN)
@@ -50,9 +49,13 @@ class TimmDescription(BackboneDescription):
         return [[f"timm.{name}" for name in names] for names in groups.values()]
 
     def title(self, flags: Flags) -> str:
-        name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
-        heads = ", ".join(map(str, form_of(name, hashable(options), final_norm).heads))
+        name, options, _ = (flags[key] for key in self.FLAG_KEYS)
+        heads = ", ".join(map(str, self._form(flags).heads))
         return f"{name} of timm's" + (f" with {options}" if options else "") + (f", {heads} heads" if heads else "")
+
+    def _form(self, flags: Flags) -> Form:
+        name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
+        return form_of(name, hashable(options), final_norm)
 
     def assumed(self, flags: Flags) -> str:
         return f"padding, strides and activations are those of timm's {flags['MODEL.TIMM.NAME']}"
@@ -73,8 +76,8 @@ class TimmDescription(BackboneDescription):
         return dict(zip(self.FLAG_KEYS, (name, options, norm), strict=True))
 
     def card(self, flags: Flags) -> Card:
-        name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
-        form = form_of(name, hashable(options), final_norm)
+        name, _, final_norm = (flags[key] for key in self.FLAG_KEYS)
+        form = self._form(flags)
         last = list(form.stages.values())[-1]
         inputs = {"in_chans": count} if (count := len(flags["MODEL.PIXEL_MEAN"])) != 3 else {}
         facts = {"timm_name": name, "kwargs": form.kwargs | inputs, "index": last.index, "features": last.channels}
@@ -88,12 +91,6 @@ class TimmDescription(BackboneDescription):
             {"timm": _SNIPPET},
         )
 
-    def stated(self, path: Path, names: Collection[str], network: str = "") -> Flags:
-        return stated_flags(path, names, network)
-
-    def default_pixels(self, stated: Flags) -> tuple[Flags, str]:
-        return default_pixels(stated)
-
     def keys_to_build(self, flags: Flags, cfg: CfgNode) -> Flags:
         """The builder: of a pyramid where the recipe has one, and none for detectors without it."""
         backbone = cfg.MODEL.BACKBONE.NAME
@@ -103,7 +100,5 @@ class TimmDescription(BackboneDescription):
         if not has_pyramid:
             is_detector = architecture_of(cfg) in DETECTORS
             return {} if is_detector else {"MODEL.BACKBONE.NAME": "build_timm_backbone"}
-        name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
-        maps = form_of(name, hashable(options), final_norm).stages
-        kind = "fpn" if len(maps) > 1 else "simple_pyramid"
+        kind = "fpn" if len(self._form(flags).stages) > 1 else "simple_pyramid"
         return {"MODEL.BACKBONE.NAME": f"build_timm_{kind}_backbone"}

@@ -37,6 +37,9 @@ _ANY_SIZE = (
 )
 
 
+Arguments = dict[str, object]  # of timm.create_model
+
+
 class Stage(NamedTuple):
     """One of the maps that a network can return."""
 
@@ -48,7 +51,7 @@ class Stage(NamedTuple):
 class Form(NamedTuple):
     """What a network is like, tried without values."""
 
-    kwargs: dict[str, object]  # of timm.create_model
+    kwargs: Arguments
     stages: dict[str, Stage]  # by name, in the network's order; of several maps of one stride the last
     multiple: int  # px: sides are padded to a multiple of it; 1 where the network itself rounds up
     heads: list[int]  # of its attention, rising; no tensor shows them
@@ -65,11 +68,11 @@ def hashable(options: object, level: int = 0) -> object:
     return tuple(hashable(option, level + 1) for option in options)
 
 
-def build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool, channels: int = 3) -> nn.Module:
+def build(name: str, kwargs: Arguments, indices: list[int], final_norm: bool, channels: int = 3) -> nn.Module:
     """A network for images of so many channels, down to the last of the maps with these indices."""
     network = _create(name, {**kwargs, "in_chans": channels})
     has_final_norm = final_norm and hasattr(network, "norm")
-    # Before timm 1.0.31 an EfficientNet, which has no such norm, would keep layers of its classifier instead.
+    # A network that has no such norm, as dpn92, would keep layers of its classifier instead.
     network.prune_intermediate_layers(indices, prune_norm=not has_final_norm)
     return network
 
@@ -86,8 +89,7 @@ def form_of(name: str, options: tuple[object, ...], final_norm: bool) -> Form:
     expect(len(options) % 2 == 0, f"MODEL.TIMM.OPTIONS {list(options)}: expected each value after its name")
     stated = dict(zip(options[::2], options[1::2], strict=True))
     for option, value in stated.items():
-        _require_architecture(str(option))
-        _require_bounds(str(option), value)
+        _require_sensible(str(option), value)
     for kwargs in _ANY_SIZE:
         try:
             with torch.device("meta"), torch.no_grad():
@@ -110,14 +112,11 @@ def tensor_names(name: str, options: tuple[object, ...], final_norm: bool | None
         return frozenset(build(name, form.kwargs, [last], final_norm).state_dict())
 
 
-def _require_architecture(option: str) -> None:
+def _require_sensible(option: str, value: object) -> None:
+    """Before anything is built, which takes as long as there are layers, and of some networks pairs of places."""
     arguments = ARCHITECTURE.split()
     meant = did_you_mean(option, arguments, most=3)
     expect(option in arguments, f"MODEL.TIMM.OPTIONS: {option} is no argument of an architecture{meant}")
-
-
-def _require_bounds(option: str, value: object) -> None:
-    """Before anything is built, which takes as long as there are layers, and of some networks pairs of places."""
     values, most = _values_in(value), MOST.get(option, LARGEST)
     words = [one for one in values if isinstance(one, str)]
     numbers = [one for one in values if isinstance(one, int | float)]
@@ -135,7 +134,7 @@ def _values_in(value: object) -> list[object]:
     return [value]
 
 
-def _create(name: str, kwargs: dict[str, object]) -> nn.Module:
+def _create(name: str, kwargs: Arguments) -> nn.Module:
     import timm  # only where one of its networks is used: it takes a second
 
     # Before create_model, which takes the address of a file or of a repository on the network too.
@@ -145,7 +144,7 @@ def _create(name: str, kwargs: dict[str, object]) -> nn.Module:
     return timm.create_model(name, pretrained=False, **kwargs)
 
 
-def _form(name: str, kwargs: dict[str, object], final_norm: bool) -> Form:
+def _form(name: str, kwargs: Arguments, final_norm: bool) -> Form:
     network = _create(name, kwargs).eval()
     count = sum(parameter.numel() for parameter in network.parameters())
     expect(

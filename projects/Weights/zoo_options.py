@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from projects.Weights.detectron2_layout import backbone_in_detectron2, zoo_flags
+from projects.Weights.detectron2_layout import author_of, backbone_in_detectron2, zoo_flags
 from revisit.checkpoint.flags import is_folded
-from revisit.checkpoint.reading import read_checkpoint, unwrapped
+from revisit.checkpoint.reading import read_checkpoint, tensors_of
 from revisit.keys import value_of
 
 from detectron2.config import CfgNode
@@ -17,8 +17,8 @@ def zoo_options(file: Path, cfg: CfgNode) -> tuple[str, ...]:
     """KEY VALUE pairs under which a detector of Detectron2's zoo computes what it was trained to, as far as a recipe
     says otherwise: no file of the zoo says so itself. () where batch norm has statistics, so that nobody knows them."""
     content = read_checkpoint(file)
-    author = str(content.get("__author__", ""))
-    placed = backbone_in_detectron2(unwrapped(content.get("model", content.get("blobs", content))), author)
+    author = author_of(content)
+    placed = backbone_in_detectron2(tensors_of(content), author)
     if not (placed and is_folded(placed[0])):
         return ()
     tensors, description = placed

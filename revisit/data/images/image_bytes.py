@@ -26,6 +26,8 @@ _NO_CREDENTIALS = "NoCredentialsError"  # botocore's, which need not be installe
 _LATER = (408, 425, 429)  # what a web server answers where it cannot now; from 500 on, too
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 Range = tuple[str, int, int]  # a file, its first byte, and the one after the last
+Size = tuple[int, int]  # height and width, px
+Window = tuple[int, int, int, int]  # left, top, right and bottom, in px of the file
 
 Answer = TypeVar("Answer")
 

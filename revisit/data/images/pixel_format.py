@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 
 COLOURS = ("red", "green", "blue")
+Ranges = tuple[tuple[float, float], ...]  # values that become black and white: of each channel, or one of all
 _LETTERS = {name[0]: name for name in COLOURS}
 
 
@@ -30,7 +31,7 @@ class PixelFormat:
     bits: int | None = None
     channels: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    ranges: tuple[tuple[float, float], ...] = ()
+    ranges: Ranges = ()
     nodata: float | None = None
     fill: tuple[int, ...] = ()
     shown: tuple[tuple[float, ...], ...] = ()

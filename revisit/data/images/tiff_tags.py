@@ -12,6 +12,7 @@ from revisit.data.images.opening import TIFF_MAGICS
 
 from detectron2.utils.logger import log_first_n
 
+Tags = Mapping[int, Any]
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, DESCRIPTION = 256, 257, 258, 259, 262, 270
 SAMPLES, PLANES, EXTRA, FORMAT = 277, 284, 338, 339
 _PLACES = (273, 324)  # of strips and of tiles
@@ -41,17 +42,17 @@ def tags_of(file: bytes | BinaryIO) -> ImageFileDirectory_v2:
     return tags
 
 
-def lies_in_planes(tags: Mapping[int, Any]) -> bool:
+def lies_in_planes(tags: Tags) -> bool:
     """Whether all values of a band follow one another, which OpenCV takes for those of a pixel."""
     return tags.get(PLANES, 1) == 2 and tags.get(SAMPLES, 1) > 1
 
 
-def leaves_out_parts(tags: Mapping[int, Any]) -> bool:
+def leaves_out_parts(tags: Tags) -> bool:
     """Whether strips or tiles are not there, as GDAL writes where all is 0; PIL takes other bytes for them."""
     return any(0 in tags.get(places, ()) for places in _PLACES)
 
 
-def is_turned(head: bytes, tags: Mapping[int, Any], mode: str) -> bool:
+def is_turned(head: bytes, tags: Tags, mode: str) -> bool:
     """Whether PIL, in such a mode, turns round the bytes of numbers a second time: of compressed ones whose first byte
     is the highest."""
     return head.startswith(b"MM") and tags.get(COMPRESSION, NOT_COMPRESSED) != NOT_COMPRESSED and mode in ("I", "F")

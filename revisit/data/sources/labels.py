@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from revisit.arrays import array_in, map_array, read_array
-from revisit.data.images.image_bytes import AS_STORED, WINDOW, first_bytes, read_bytes
+from revisit.data.images.image_bytes import AS_STORED, WINDOW, Window, first_bytes, read_bytes
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
 from revisit.data.images.tiff_tags import (
     BITS,
@@ -29,7 +29,6 @@ from revisit.files import written_whole
 VOID = 255  # the train id of pixels without a class
 _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
 PathLike = str | os.PathLike[str]
-Window = tuple[int, int, int, int]  # left, top, right and bottom, px
 AS_JPEG = (6, 7)  # values of TIFFs' COMPRESSION
 UNCERTAIN = "grey {}, so that its ids are not certain"
 LOSSY = "compressed as a JPEG, which changes its ids"
