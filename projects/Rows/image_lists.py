@@ -10,7 +10,6 @@ from projects.Rows.row_table import FILE_SIZES, RowTable, load_table
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import require_files
-from revisit.data.sources.records import Records
 from revisit.data.sources.split_files import text_of_names
 from revisit.data.sources.subsets import is_looked_at
 from revisit.errors import expect
@@ -27,17 +26,12 @@ def images_of(place: Path) -> RowTable:
     expect(table.about["of"] == "image", f"{place} has rows of boxes: expected those of images, without --boxes")
     file, count = Counter(table.files.tolist()).most_common(1)[0]
     expect(count == 1, f"{place} has {count} rows of {file}: expected one for each file")
-    require_files(records_of(table), f" of {place}")
+    require_files(table.records, f" of {place}")
     stated = table.about[FILE_SIZES]  # "" of an earlier version
     changed = f"{place}: files of its images have other sizes than when they were embedded: embed these again"
     expect(stated in ("", table.file_sizes()), changed)
     text_of_names(full_names(table).tolist(), f"an image of {place}")
     return table
-
-
-def records_of(table: RowTable) -> Records:
-    """The images of a table as a data set."""
-    return [{"file_name": file} for file in table.files.tolist()]
 
 
 def full_names(table: RowTable) -> np.ndarray:
