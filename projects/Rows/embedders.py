@@ -55,7 +55,19 @@ class WholeImages:
         return pooled_rows([self._network.last_map(pixels)])
 
 
-class BoxesOfMaps:
+class _OfBoxes:
+    """Rows of the boxes of an image, by an image at a time."""
+
+    @torch.no_grad()
+    def rows(self, batch: list[Sample]) -> Tensor:
+        return torch.cat([normalize(at_least_float32(self._of_image(sample))) for sample in batch])
+
+    def _of_image(self, sample: Sample) -> Tensor:
+        """(n, C) of its boxes, of any length."""
+        raise NotImplementedError
+
+
+class BoxesOfMaps(_OfBoxes):
     """Means over a box by RoIAlign of a backbone's maps of ``stride`` and coarser, or of its pyramid's."""
 
     def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str, images: Images = ()):
@@ -65,17 +77,13 @@ class BoxesOfMaps:
         digest = self._network.digest("_network", pixels=True)
         self.about = _about("box", self._network.title, digest, self._network.flags)
 
-    @torch.no_grad()
-    def rows(self, batch: list[Sample]) -> Tensor:
-        return torch.cat([self._of_image(sample) for sample in batch])
-
     def _of_image(self, sample: Sample) -> Tensor:
         pixels = torch.from_numpy(sample.image).permute(2, 0, 1)[None]
         boxes = _scaled(sample, pixels.shape[2:]).to(self._network.mean)
-        return normalize(at_least_float32(features_of(self._network, pixels, boxes)))
+        return features_of(self._network, pixels, boxes)
 
 
-class BoxesOfHead:
+class BoxesOfHead(_OfBoxes):
     """What the classifier of a finetuned two-stage detector gets for a box."""
 
     def __init__(self, cfg: CfgNode):
@@ -88,14 +96,10 @@ class BoxesOfHead:
         digest = digest_of(model.state_dict())
         self.about = _about("box", f"box head of {cfg.MODEL.META_ARCHITECTURE}", digest, flags)
 
-    @torch.no_grad()
-    def rows(self, batch: list[Sample]) -> Tensor:
-        return torch.cat([self._of_image(sample) for sample in batch])
-
     def _of_image(self, sample: Sample) -> Tensor:
         padded = self._network.padded(sample.image)
         boxes = _scaled(sample, sample.image.shape[1:]).to(padded)
-        return normalize(at_least_float32(self._features.rows(padded, boxes)))
+        return self._features.rows(padded, boxes)
 
 
 def _middle(size: int, record: dict, image: np.ndarray) -> np.ndarray:

@@ -123,19 +123,22 @@ def _digest(places: list[Places]) -> str:
 def seconds_to_embed(places: list[Places], embedder: Embedder) -> float:
     """About how long ``embed`` takes without other processes, by FIRST of the images, spread evenly."""
     some = sample(places, FIRST)
-    pixels = format_of(embedder.about["flags"], [each.record for each in some])
     start = perf_counter()
-    _part(some, lambda: embedder, pixels, 0, range(len(some)))
+    _at_once(some, embedder)
     return (perf_counter() - start) / len(some) * len(places)
 
 
 def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
     """(N, C) float32 unit rows of few places. Raises UserError for an image that cannot be read."""
-    records = [each.record for each in places]
-    pixels = format_of(embedder.about["flags"], records)
-    arrays = _part(places, lambda: embedder, pixels, 0, range(len(places)))
+    arrays = _at_once(places, embedder)
     expect(not len(arrays["left_out"]), str(arrays["left_out"][:1]))
     return arrays["rows"]
+
+
+def _at_once(places: list[Places], embedder: Embedder) -> Arrays:
+    """Of all of few places, in this process."""
+    pixels = format_of(embedder.about["flags"], [each.record for each in places])
+    return _part(places, lambda: embedder, pixels, 0, range(len(places)))
 
 
 def _part(
