@@ -12,9 +12,16 @@ from projects.Labels.labels import Labels
 from projects.Labels.suspects import Suspect, box_text, of_label, of_place
 from projects.Reports.matching import JudgedImage, best_threshold, curve, judge
 from revisit.boxes.boxes import NOTHING, Boxes, iou
-from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_predictions, read_results
+from revisit.boxes.predictions_file import (
+    OF_PREDICTIONS,
+    PREDICTIONS,
+    evaluated_set,
+    read_predictions,
+    read_results,
+    refused,
+)
 from revisit.data.sources.catalog import get_records
-from revisit.errors import UserError, expect, first_few, first_line
+from revisit.errors import expect, first_few
 
 FREE = 0.3  # IoU with every box below which a detection lies on none
 DOUBLE = 0.5  # IoU from which on two detections are of one thing
@@ -32,11 +39,9 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
     """
     by_file: dict[str, list[Boxes]] = defaultdict(list)
     for place in places:
-        try:
+        expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
+        with refused(f"--boxes {place}", expected):
             of_files, names = _of_run(place) if place.is_dir() else read_predictions(place)
-        except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
-            expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
-            raise UserError(f"--boxes {place} ({first_line(error)}): {expected}") from error
         other = [name for name in names if name not in class_names]
         expect(not other, f"--boxes {place} has classes that the labels do not have: {first_few(other)}")
         numbers = np.array([class_names.index(name) for name in names], int)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from revisit.boxes.boxes import Boxes
-from revisit.boxes.predictions_file import read_predictions
+from revisit.boxes.predictions_file import read_predictions, refused
 from revisit.command.options import data_set
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.records import keeping_all
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import expect
 
 
 class Places(NamedTuple):
@@ -79,12 +79,8 @@ def _labelled(name: str) -> list[Places]:
 
 def _predicted(path: Path) -> list[Places]:
     """Of a file of COCO results and the images.json next to it, as tools/predict.py writes them."""
-    try:
+    with refused(f"--boxes {path}", "expected predictions.json and images.json of tools/predict.py in one folder"):
         of_files, names = read_predictions(path)
-    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = "expected predictions.json and images.json of tools/predict.py in one folder"
-        raise UserError(f"--boxes {path} ({first_line(error)}): {expected}") from error
-
     return [
         Places({"file_name": file}, found.xyxy.astype(np.float32), [names[number] for number in found.classes])
         for file, found in of_files

@@ -35,7 +35,8 @@ def similar_to(table: RowTable, query: Path, box: list[float] | None, count: int
             weights, or not the table's.
     """
     of = table.about["of"]
-    expect((of == "box") == (box is not None), f"the table has a row for each {of}: expected {_asked(of)}")
+    asked = "--boxes X0 Y0 X1 Y1" if of == "box" else "no --boxes"
+    expect((of == "box") == (box is not None), f"the table has a row for each {of}: expected {asked}")
     if box is not None:
         _check_box(box, query)
     boxes = None if box is None else np.array([box], np.float32)
@@ -54,10 +55,6 @@ def _check_box(box: list[float], query: Path) -> None:
     place = f"in an image of {size['width']} x {size['height']} px"
     expected = "expected X0 Y0 X1 Y1, its left upper and its right lower corner"
     expect(across > 0 and down > 0, f"{problem} {place}: {expected}")
-
-
-def _asked(of: str) -> str:
-    return "--boxes X0 Y0 X1 Y1" if of == "box" else "no --boxes"
 
 
 def _own_row(table: RowTable, query: Path, box: list[float] | None) -> np.ndarray:
