@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projects.Labels.labels import Labels, read_labels_of
-from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
+from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, of_label, read_suspects
 from revisit.boxes.boxes import in_coco, with_sides
 from revisit.boxes.coco_files import folder_of, size_of, write_data_set
 from revisit.data.images.reader import UNKNOWN_SIZE, read_size
@@ -135,11 +135,8 @@ def _check_unchanged(suspect: Suspect, labels: Labels) -> None:
 
 
 def _describes(suspect: Suspect, labels: Labels) -> bool:
-    index = suspect.index
-    where = (int(labels.images[index]), int(labels.places[index]))
-    box = labels.boxes[index].astype(float).round(2).tolist()
-    label = labels.class_names[labels.classes[index]]
-    return (where, box, label) == ((suspect.image, suspect.place), suspect.box, suspect.label)
+    now = of_label(labels, suspect.kind, suspect.index, 0, "")
+    return (now.image, now.place, now.box, now.label) == (suspect.image, suspect.place, suspect.box, suspect.label)
 
 
 def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Change:

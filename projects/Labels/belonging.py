@@ -40,9 +40,6 @@ class Frame(NamedTuple):
     video: str  # what all frames share: folders, and the name before the number at its end
     number: int
 
-    def moved(self, step: int) -> "Frame":
-        return self._replace(number=self.number + step)
-
 
 def frame_of(file_name: str) -> Frame | None:
     """None of a name that ends in no number."""

@@ -38,6 +38,11 @@ class Labels(NamedTuple):
         names = np.array([os.path.abspath(record["file_name"]) for record in self.records])
         return names[self.images]
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """(N, 2) int, height and width of the images, px."""
+        return np.array([size_of(record) for record in self.records])[self.images]
+
     def of_files(self, files: np.ndarray) -> "Labels":
         """The labels in these files alone, of all records."""
         kept = np.isin(self.files, files)
@@ -74,8 +79,7 @@ def _check_boxes(labels: Labels, name: str) -> None:
     """Raises UserError for boxes that have no area inside their image."""
     if labels.of == "image":
         return
-    sizes = np.array([size_of(record) for record in labels.records])[labels.images]
-    starts, ends = np.maximum(labels.boxes[:, :2], 0), np.minimum(labels.boxes[:, 2:], sizes[:, ::-1])
+    starts, ends = np.maximum(labels.boxes[:, :2], 0), np.minimum(labels.boxes[:, 2:], labels.sizes[:, ::-1])
     outside = np.flatnonzero((ends <= starts).any(axis=1))
     if len(outside):
         first = outside[0]

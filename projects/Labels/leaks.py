@@ -64,19 +64,20 @@ def _in_files(records: Records) -> list[dict]:
 def _next_to_each_other(learned: Sequence[dict], tested: Sequence[dict]) -> list[tuple[dict, dict]]:
     """Pairs of an image to learn from and one that is tested, whose names are equal but for a number at the end, which
     differs by NEAR at most; each tested image once. Of folders with videos in them, of others where there are none."""
-    for levels in (None, 1, 0):
-        numbered = {frame: record for record in learned if (frame := _frame(record, levels))}
+    for start in (0, -2, -1):
+        numbered = {frame: record for record in learned if (frame := _frame(record, start))}
         pairs = []
         for record in tested:
-            frame = _frame(record, levels)
-            near = [frame.moved(step) for step in range(-NEAR, NEAR + 1) if step] if frame else []
+            frame = _frame(record, start)
+            steps = range(-NEAR, NEAR + 1) if frame else ()
+            near = [frame._replace(number=frame.number + step) for step in steps if step]
             pairs += [(numbered[each], record) for each in near if each in numbered][:1]
         if pairs:
             return pairs
     return []
 
 
-def _frame(record: dict, levels: int | None) -> Frame | None:
-    """By the name with so many folders above it, all where ``levels`` is None."""
-    parts = os.path.abspath(record["file_name"]).split(os.sep)
-    return frame_of(os.sep.join(parts if levels is None else parts[-1 - levels :]))
+def _frame(record: dict, start: int) -> Frame | None:
+    """By the name with its folders from this one on."""
+    folders_and_name = os.path.abspath(record["file_name"]).split(os.sep)[start:]
+    return frame_of(os.sep.join(folders_and_name))

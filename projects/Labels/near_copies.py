@@ -27,8 +27,7 @@ def alike_images(one: Records, other: Records, pixels: PixelFormat) -> tuple[lis
     Two do where their pictures of SIDE x SIDE px, less the mean of each channel, have a correlation of ALIKE.
     """
     learned, compared = sample(one), sample(other)
-    pictures = partial(ask_each, partial(_small_picture, pixels=pixels), title="looking for copies")
-    ours, theirs = (np.stack(pictures(records)) for records in (learned, compared))
+    ours, theirs = (_small_pictures(records, pixels, "looking for copies") for records in (learned, compared))
     alike = theirs @ ours.T
     best = zip(compared, alike.argmax(axis=1), alike.max(axis=1), strict=True)
     return [(record, learned[place]) for record, place, how_alike in best if how_alike > ALIKE], len(compared)
@@ -40,11 +39,15 @@ def are_frames(pairs: Sequence[tuple[dict, dict]], pixels: PixelFormat) -> bool:
     if len(pairs) < LEAST_PAIRS:
         return False
     compared = sample(pairs, COMPARED_PAIRS)
-    small = partial(_small_picture, pixels=pixels)
-    ours, theirs = (np.stack(ask_each(small, records)) for records in zip(*compared, strict=True))
+    ours, theirs = (_small_pictures(records, pixels) for records in zip(*compared, strict=True))
     alike = theirs @ ours.T
     others = alike[~np.eye(len(alike), dtype=bool)]
     return bool(np.median(np.diag(alike)) > max(SAME_SCENE, np.quantile(others, MOST_OTHERS)))
+
+
+def _small_pictures(records: Records, pixels: PixelFormat, title: str = "") -> np.ndarray:
+    """(N, SIDE x SIDE x C) float32."""
+    return np.stack(ask_each(partial(_small_picture, pixels=pixels), records, title))
 
 
 def _small_picture(record: dict, pixels: PixelFormat) -> np.ndarray:

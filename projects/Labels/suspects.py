@@ -10,7 +10,6 @@ import numpy as np
 from projects.Labels.labels import Labels
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.votes import Vote
-from revisit.boxes.coco_files import size_of
 from revisit.boxes.predictions_file import expect_on_disk
 from revisit.errors import UserError, first_line
 from revisit.files import write_whole
@@ -59,9 +58,8 @@ def swapped(labels: Labels, vote: Vote) -> list[Suspect]:
 
 def odd(labels: Labels) -> list[Suspect]:
     """Boxes of an unusual size or shape that lie inside their image, since the edge cuts objects off."""
-    sizes = np.array([size_of(record) for record in labels.records])[labels.images]
     suspicion = odd_suspicion(oddness(labels.boxes, labels.classes))
-    suspicion[at_edge(labels.boxes, *sizes.T)] = 0
+    suspicion[at_edge(labels.boxes, *labels.sizes.T)] = 0
     return [of_label(labels, "odd", n, suspicion[n], "") for n in np.flatnonzero(suspicion)]
 
 
