@@ -102,8 +102,7 @@ def _options(args: Namespace, of: str) -> Namespace:
     """Those of tools/embed.py."""
     boxes = args.data if of == "box" else ""
     fixed = {"boxes": boxes, "box_head": False, "pyramid": False, "config_file": "", "opts": []}
-    taken = {name: getattr(args, name) for name in ("weights", "size", "stride", "short_side", "device")}
-    return Namespace(**fixed, **taken)
+    return Namespace(**vars(args) | fixed)
 
 
 def _look(labels: Labels, places: list[Places], args: Namespace, embedder: Embedder) -> Looked:

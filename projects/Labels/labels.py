@@ -9,7 +9,7 @@ import numpy as np
 
 from revisit.boxes.boxes import Boxes
 from revisit.boxes.coco_files import size_of
-from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.records import Records
@@ -57,7 +57,6 @@ def read_labels_of(name: str) -> Labels:
         UserError: images that are no files of their own, a data set without boxes or classes of images, without any
             label, with labels in one image, or classes of images that are all the same.
     """
-    register(name)
     records, class_names = list(get_records(name)), names_of(name)
     expect_file_names(records, f"--data {name}")
     if all("annotations" in record for record in records):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from projects.Rows.row_table import FILE_SIZES, RowTable, load_table
-from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import require_files
 from revisit.data.sources.split_files import text_of_names
@@ -48,7 +48,6 @@ def labelled_in(table: RowTable, name: str) -> np.ndarray:
     """
     if not name:
         return np.zeros(len(table.rows), bool)
-    register(name)
     records = get_records(name)
     expect_file_names(records, f"--labelled {name}")
     labelled = [os.path.realpath(record["file_name"]) for record in records if is_looked_at(record)]

@@ -10,7 +10,7 @@ import numpy as np
 from revisit.boxes.boxes import Boxes
 from revisit.boxes.predictions_file import read_predictions, refused
 from revisit.command.options import data_set
-from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.records import keeping_all
@@ -50,7 +50,6 @@ def boxes_of(name: str, images: str = "") -> list[Places]:
 
 
 def _records(name: str) -> list[dict]:
-    register(name)
     records = list(get_records(name))
     expect_file_names(records, name)
     return records
