@@ -247,7 +247,11 @@ def _traceable_len() -> Iterator[None]:
 
 def noise_images(channels: int = 3) -> list[Tensor]:
     """Two images of nothing, of different sizes."""
-    return [_noise(channels, *size) for size in _SIZES]
+    images = []
+    for size in _SIZES:
+        generator = torch.Generator().manual_seed(0)
+        images.append(torch.randint(0, 256, (channels, *size), generator=generator).float())
+    return images
 
 
 def network_images(cfg: CfgNode, records: Records, count: int) -> list[Tensor]:
@@ -255,11 +259,6 @@ def network_images(cfg: CfgNode, records: Records, count: int) -> list[Tensor]:
     mapper = build_mapper(cfg, is_train=False)
     chosen = sample(records, count)
     return [mapper({"file_name": record["file_name"]})["image"].float() for record in chosen]
-
-
-def _noise(*shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, shape, generator=generator).float()
 
 
 def require_runtime(module: str) -> ModuleType:

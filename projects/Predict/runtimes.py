@@ -49,6 +49,5 @@ def _open(name: str, network: ExportedNetwork, folder: Path, images: list[Tensor
         export(network, path)
     else:
         quantize(folder / "detector.onnx", path, images, pyramid_only=name == "int8_pyramid")
-    if name == "torchscript":
-        return Runtime(name, precision, path, load_torchscript(path))
-    return Runtime(name, precision, path, open_session(path, threads))
+    run = load_torchscript(path) if name == "torchscript" else open_session(path, threads)
+    return Runtime(name, precision, path, run)
