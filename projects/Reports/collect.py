@@ -185,7 +185,7 @@ def _without_iterations(folder: Path) -> tuple[str, str]:
 
 
 def _read_environment(folder: Path) -> dict[str, str]:
-    """environment.json, what differed between the run's starts joined by arrows."""
+    """environment.json, what differed between the run's starts joined by arrows, as ``2.10 → 2.11``."""
     starts: dict[str, list[str]] = {}  # by fact, what it was at each start
     files = files_below(folder, ENVIRONMENT, of=folder)
     lines = "".join(file.read_text(errors="replace") for file in files)
@@ -200,12 +200,7 @@ def _read_environment(folder: Path) -> dict[str, str]:
         for key, value in facts.items():
             text = "unknown" if value is None else str(value)
             starts.setdefault(key, []).append(text)
-    return {key: _as_it_changed(values) for key, values in starts.items()}
-
-
-def _as_it_changed(values: list[str]) -> str:
-    """``2.10 → 2.11``: equal neighbours stand once."""
-    return " → ".join(value for value, _ in groupby(values))
+    return {key: " → ".join(value for value, _ in groupby(values)) for key, values in starts.items()}
 
 
 def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEvaluation]:

@@ -166,16 +166,19 @@ def _draw(
     ranked = sorted(looks, key=lambda look: -look.errors)
     worst, rest = ranked[:WORST], ranked[WORST:]
     best = sorted((look for look in rest if look.window and look.found), key=lambda look: -look.found)[:SPREAD]
-    groups = {"worst": worst, "best": best, "others": sample(rest, SPREAD)}
-    captions = {"worst": "most errors first", "best": "most found first", "others": "others, from more errors to fewer"}
+    groups = (
+        ("worst", "most errors first", worst),
+        ("best", "most found first", best),
+        ("others", "others, from more errors to fewer", sample(rest, SPREAD)),
+    )
     pictures = []
-    for group, chosen in groups.items():
+    for group, caption, chosen in groups:
         if chosen:
             path = folder / f"{len(list(folder.iterdir()))}_{group}.png"
             rows = [_row(look, names, threshold, pixels) for look in chosen]
             headers = ["truth", f"predicted, scores of at least {threshold:.2f}"]
             save_sheet(path, rows, headers, subtitle=pixels.caption(""))
-            pictures.append((path, captions[group]))
+            pictures.append((path, caption))
     return pictures
 
 
@@ -193,8 +196,7 @@ def _row(look: Look, names: list[str], threshold: float, pixels: PixelFormat) ->
     ]
     counts = f"{(~missed[there]).sum()} found, {missed[there].sum()} missed, {wrong[shown].sum()} wrong"
     name = part_in_words(record | {"file_name": Path(record["file_name"]).name})
-    legend = {n: entry for n, entry in enumerate(COLORS.items())}
-    return SheetRow(tiles, [f"{name}: {counts}"], legend)
+    return SheetRow(tiles, [f"{name}: {counts}"], dict(enumerate(COLORS.items())))
 
 
 def _reach_into(window: Sequence[int], objects: Boxes) -> np.ndarray:

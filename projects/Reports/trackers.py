@@ -153,8 +153,8 @@ class MlflowTracker(RunTracker):
         return run.info.run_id
 
     def send(self, scalars: dict[str, float], iteration: int) -> None:
-        names = {name: re.sub(r"[^\w\-./ ]", "_", name) for name in scalars}
-        self.package.log_metrics({names[name]: value for name, value in scalars.items()}, step=iteration)
+        plain = {re.sub(r"[^\w\-./ ]", "_", name): value for name, value in scalars.items()}
+        self.package.log_metrics(plain, step=iteration)
 
     def send_picture(self, path: Path, iteration: int) -> None:
         self.package.log_artifact(str(path))
