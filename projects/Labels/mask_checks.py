@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from itertools import compress
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> None:
 def _warn_of_turned(name: str, records: Records) -> None:
     """Of images of which no size says whether their masks are as stored or upright, as they are taken."""
     files = list(dict.fromkeys(str(record["file_name"]) for record in records))
-    turned = [file for file, is_turned in zip(files, ask_each(is_turned_unseen, files), strict=True) if is_turned]
+    turned = list(compress(files, ask_each(is_turned_unseen, files)))
     if turned:
         which = (
             f"{len(turned)} of {len(files)} images looked at are turned by EXIF within their size, {first_few(turned)}"

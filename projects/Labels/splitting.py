@@ -141,14 +141,14 @@ def _report(split: Split, output: Path) -> Iterator[str]:
 
 def _limits(split: Split, sums: np.ndarray, names: Sequence[str]) -> Iterator[str]:
     """What a split could not do because groups stay whole."""
-    images = sums[:, IMAGES]
+    totals = sums.sum(axis=0)
     largest = split.content[:, [IMAGES]].max()
-    for name, share, count in zip(split.names, split.shares, images, strict=True):
-        wanted = share * images.sum()
+    for name, share, (count, *objects) in zip(split.names, split.shares, sums, strict=True):
+        wanted = share * totals[IMAGES]
         if abs(count - wanted) > max(OFF * wanted, 1):
             why = f"the largest group has {largest:,.0f} images and stays whole"
             yield f"{name} has {count:,} images where {wanted:,.0f} were asked for: {why}"
-        lacking = np.flatnonzero((sums[:, 1:].sum(axis=0) > 0) & (sums[split.names.index(name), 1:] == 0))
+        lacking = np.flatnonzero((totals[1:] > 0) & (np.array(objects) == 0))
         if len(lacking):
             yield f"{name} lacks {first_few([names[number] for number in lacking.tolist()])}: in too few groups"
 

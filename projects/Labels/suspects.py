@@ -1,7 +1,9 @@
 """The labels that are suspected, in the order in which to look at them."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,9 +86,8 @@ def _rounded(box: np.ndarray) -> list[float]:
 
 def ordered(suspects: Sequence[Suspect], count: int) -> list[Suspect]:
     """The ``count`` of each kind that are suspected most, all together by their suspicion."""
-    by_suspicion = sorted(suspects, key=lambda suspect: -suspect.suspicion)
-    kept, counts = [], dict.fromkeys((suspect.kind for suspect in suspects), 0)
-    for suspect in by_suspicion:
+    kept, counts = [], Counter()
+    for suspect in sorted(suspects, key=lambda suspect: -suspect.suspicion):
         counts[suspect.kind] += 1
         if counts[suspect.kind] <= count:
             kept.append(suspect)
@@ -95,10 +96,10 @@ def ordered(suspects: Sequence[Suspect], count: int) -> list[Suspect]:
 
 def write_suspects(folder: Path, suspects: Sequence[Suspect], name: str) -> None:
     """Write LIST and suspects.csv, numbered from 1; ``name`` is that of the data set."""
-    entries = [{"id": number, **suspect._asdict()} for number, suspect in enumerate(suspects, start=1)]
+    numbered = list(enumerate(suspects, start=1))
+    entries = [{"id": number, **suspect._asdict()} for number, suspect in numbered]
     write_whole(folder / LIST, json.dumps({"labels": name, "suspects": entries}, indent=1))
-    rows = [row_of(number, suspect) for number, suspect in enumerate(suspects, start=1)]
-    write_whole(folder / "suspects.csv", csv_table(COLUMNS, rows))
+    write_whole(folder / "suspects.csv", csv_table(COLUMNS, starmap(row_of, numbered)))
 
 
 def row_of(number: int, suspect: Suspect) -> list[str]:

@@ -49,14 +49,14 @@ def write_atlas(path: Path, table: RowTable, how: str, columns: Path | None = No
 def content_of(table: RowTable, how: str, columns: Path | None = None) -> dict[str, Any]:
     """What the page's script reads: names, places on the map, columns, neighbours, pairs and lonely rows."""
     others, cosines = (each.numpy() for each in nearest_others(table.rows, NEIGHBOURS))
-    places = coordinates(table.rows, how)
+    across, down = (coordinates(table.rows, how) * STEPS).round().astype(int).T.tolist()
     return {
         "title": f"{len(table.rows)} {PLURAL[table.about['of']]}",
         "network": table.pixels.caption(table.about["network"]),
         "map": how,
         "names": table.names,
-        "x": (places[:, 0] * STEPS).round().astype(int).tolist(),
-        "y": (places[:, 1] * STEPS).round().astype(int).tolist(),
+        "x": across,
+        "y": down,
         "columns": [each._asdict() for each in columns_of(table, columns)],
         "neighbours": others.tolist(),
         "cosines": (cosines * 1000).round().astype(int).tolist(),  # thousandths

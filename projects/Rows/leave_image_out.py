@@ -1,6 +1,6 @@
 """Classifiers and regressions of regions that leave out one image after the other, and scores with their intervals."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +26,6 @@ class Interval(NamedTuple):
         """Both ends so many times as far from the value."""
         low, high = (self.value + factor * (end - self.value) for end in (self.low, self.high))
         return Interval(self.value, low, high)
-
-
-def _by_image(images: Tensor) -> Iterator[Tensor]:
-    """Masks (M,) of the rows of each image."""
-    for number in images.unique():
-        yield images == number
 
 
 def votes_of(similar: Nearest, weights: Tensor, classes: Tensor) -> Tensor:
@@ -75,7 +69,8 @@ def ridge_without_image(rows: Tensor, targets: Tensor, images: Tensor, weights: 
     x, y = torch.cat([x, torch.ones(len(x), 1)], dim=1) * root, targets.double() * root
     inverse = torch.linalg.inv(x.T @ x + STRENGTH * len(x) * torch.eye(x.shape[1], dtype=x.dtype))
     coefficients, predicted = inverse @ (x.T @ y), torch.empty_like(y)
-    for own in _by_image(images):
+    for number in images.unique():
+        own = images == number
         hat = x[own] @ inverse @ x[own].T
         residual = torch.eye(len(hat), dtype=x.dtype) - hat
         predicted[own] = torch.linalg.solve(residual, x[own] @ coefficients - hat @ y[own])

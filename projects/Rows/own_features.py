@@ -58,8 +58,7 @@ def head_features(model: nn.Module) -> Features:
 
 def features_of(network: nn.Module, images: Tensor, boxes: Tensor) -> Tensor:
     """(n, C): ``of_maps`` of all maps of a backbone, or of a network that also normalises its images."""
-    shapes = network.output_shape()
-    strides = {name: shape.stride for name, shape in shapes.items()}
+    strides = {name: shape.stride for name, shape in network.output_shape().items()}
     return of_maps(network(images), strides, boxes)
 
 
@@ -92,11 +91,7 @@ def _has_head(model: nn.Module) -> bool:
 def _learned(model: nn.Module, drawn: nn.Module) -> set[str]:
     """Names of the tensors that are not as they were drawn."""
     before = drawn.state_dict()
-    learned = set()
-    for name, value in model.state_dict().items():
-        if not torch.equal(value, before[name]):
-            learned.add(name)
-    return learned
+    return {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
 
 
 def _is_of_neck(name: str) -> bool:
