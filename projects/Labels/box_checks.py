@@ -11,7 +11,7 @@ from pycocotools import mask as coco_mask
 from projects.Labels.mask_checks import LISTED
 from revisit.boxes.boxes import IOU, Boxes, corners_of, iou_of_pairs
 from revisit.data.images.image_bytes import WINDOW
-from revisit.data.images.reader import UNKNOWN_SIZE, size_if_known
+from revisit.data.images.reader import UNKNOWN_SIZE, other_size, size_if_known
 from revisit.data.sources.records import Records, keeping_all, sample
 from revisit.data.sources.subsets import BACKGROUND
 from revisit.errors import UserError, expect, first_few
@@ -145,11 +145,7 @@ def _check_sizes(name: str, records: Records) -> None:
         annotated = {side: record[side] for side in ("height", "width") if side in record and WINDOW not in record}
         size = size_if_known(record["file_name"]) if annotated else UNKNOWN_SIZE
         if size not in (annotated, UNKNOWN_SIZE):
-            sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, annotated))
-            raise UserError(
-                f"data set {name!r}: {record['file_name']} has {sizes} (width x height, upright as EXIF turns it): "
-                "write the image's size, and its boxes"
-            )
+            raise UserError(f"data set {name!r}: {other_size(record, size, annotated)}")
 
 
 def _doubts(name: str, boxes: Annotations) -> list[str]:

@@ -18,6 +18,7 @@ from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.labels import VOID, check_size, read_labels
+from revisit.data.sources.subsets import objects_of
 from revisit.errors import UserError, expect, first_few
 from revisit.network.network import digest_of
 
@@ -159,7 +160,7 @@ def given_boxes(video: Video, words: Sequence[str], *, alone: bool) -> Given:
     name = data_set(words[0])
     records = get_records(name)
     expect_file_names(records, f"--boxes {words[0]}")
-    labelled = [record for record in records if _objects(record)]
+    labelled = [record for record in records if objects_of(record)]
     folder = os.path.realpath(video.frames[0].parent)
     of_video = [each for each in labelled if os.path.realpath(os.path.dirname(each["file_name"])) == folder]
     of_video = of_video or labelled * alone
@@ -171,11 +172,7 @@ def given_boxes(video: Video, words: Sequence[str], *, alone: bool) -> Given:
     labelled_at, own = (f"{width} x {height}" for height, width in map(size_of, (record, {"file_name": frame})))
     sizes = f"--boxes {words[0]} has boxes in px of {labelled_at}, but {frame} is {own}, upright as EXIF turns it"
     expect(labelled_at == own, f"{sizes}: expected the same size")
-    return Given({}, {number: _objects(record)}, names_of(name))
-
-
-def _objects(record: dict) -> list[dict]:
-    return [each for each in record.get("annotations", ()) if not each.get("iscrowd", 0)]
+    return Given({}, {number: objects_of(record)}, names_of(name))
 
 
 def _corners(words: Sequence[str]) -> list[list[float]] | None:

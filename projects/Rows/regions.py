@@ -14,6 +14,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.records import keeping_all
+from revisit.data.sources.subsets import objects_of
 from revisit.errors import expect
 
 
@@ -67,7 +68,7 @@ def _labelled(name: str) -> list[Places]:
     has_boxes = all("annotations" in record for record in records)
     expect(has_boxes, f"--boxes {name} has no boxes: expected a data set with boxes, or a predictions.json")
     classes = names_of(name)
-    objects = [[each for each in record["annotations"] if not each.get("iscrowd")] for record in records]
+    objects = list(map(objects_of, records))
     boxes = Boxes.of_annotations(list(chain.from_iterable(objects)), np.float32)
     of_images = np.split(np.arange(len(boxes)), np.cumsum(list(map(len, objects)))[:-1])
     return [
