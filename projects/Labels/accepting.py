@@ -76,8 +76,11 @@ def _rows(accepted: Path) -> list[tuple[str, dict[str, str]]]:
         raise UserError(
             f"--table {accepted} cannot be read ({first_line(error)}): expected rows of suspects.csv"
         ) from error
-    problem = f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv"
-    expect(not lacking, f"{problem}, with commas between them")
+    expect(
+        not lacking,
+        f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv, with commas between "
+        "them",
+    )
     expect(bool(lines), f"--table {accepted} has no rows: expected those of suspects.csv that are right")
     return lines
 
@@ -97,8 +100,11 @@ def _expect_text(row: dict[str, str], suspect: Suspect | None, place: str) -> No
     """Raises UserError for what a spreadsheet has not written in UTF-8, unless it is the name of the suspect's file."""
     texts = {column: text for column, text in row.items() if text and text.encode(errors="ignore").decode() != text}
     odd = [text for column, text in texts.items() if text != getattr(suspect, column, "")]
-    way_out = "expected the code of suspects.csv, so save the table as CSV UTF-8"
-    expect(not odd, f"{place} has {odd[:1]}, which is no text in UTF-8: {way_out}")
+    expect(
+        not odd,
+        f"{place} has {odd[:1]}, which is no text in UTF-8: expected the code of suspects.csv, so save the table as "
+        "CSV UTF-8",
+    )
 
 
 def _expect_one_each(changes: Sequence[Change], places: Sequence[str]) -> None:
@@ -109,8 +115,10 @@ def _expect_one_each(changes: Sequence[Change], places: Sequence[str]) -> None:
         of_label = (suspect.image, suspect.place, *(suspect.box if suspect.place == NOT_A_LABEL else ()))
         for part in _parts_of(change):
             other = places_of.setdefault((*of_label, part), place)
-            problem = f"{place} and {other} change the same label of {suspect.file_name}"
-            expect(other == place, f"{problem}: expected one row for it")
+            expect(
+                other == place,
+                f"{place} and {other} change the same label of {suspect.file_name}: expected one row for it",
+            )
 
 
 def _parts_of(change: Change) -> list[str]:

@@ -90,8 +90,10 @@ def _problem(name: str, boxes: Annotations, wrong: Sequence[bool], what: str, re
     if not any(wrong):
         return ""
     record, box = boxes[wrong.index(True)]
-    problem = f"{sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in {record['file_name']}"
-    return f"data set {name!r}: {problem}: {remedy}"
+    return (
+        f"data set {name!r}: {sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in "
+        f"{record['file_name']}: {remedy}"
+    )
 
 
 def _boxes_of(records: Records) -> Annotations:
@@ -123,8 +125,7 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     for doubt in _doubts(name, sized) if sized else ():
         logger.warning(f"data set {name!r}: {doubt}")
     if missing := [label for n, label in enumerate(classes) if not kept[n]]:
-        lacks = f"no box of {len(missing)} of {len(classes)} classes: {first_few(missing)}"
-        logger.warning(f"data set {name!r}: {lacks}")
+        logger.warning(f"data set {name!r}: no box of {len(missing)} of {len(classes)} classes: {first_few(missing)}")
 
 
 def _log_counts(

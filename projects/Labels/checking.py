@@ -74,9 +74,11 @@ def _expect_whole_images(args: Namespace) -> None:
     """Raises UserError where labels or detectors are of windows, and says how these look at whole images."""
     tiling, name = tiling_and_name(args.data)
     sees_tiles = bool(args.config_file and make_config(args.config_file, args.opts).INPUT.TILES)
-    way = "train on windows, let tools/predict.py --tiles look at others, and give its predictions.json as --boxes"
-    expected = f"expected --data {name}; for detectors of tiles, {way}"
-    expect(not (tiling or sees_tiles), f"labels are compared in whole images: {expected}")
+    expect(
+        not (tiling or sees_tiles),
+        f"labels are compared in whole images: expected --data {name}; for detectors of tiles, train on windows, let "
+        "tools/predict.py --tiles look at others, and give its predictions.json as --boxes",
+    )
 
 
 def _say(labels: Labels) -> None:

@@ -61,9 +61,10 @@ def sides(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     classes = {label.lower(): label for label in map(str, names_of(name))}
     flipped = {label: re.sub("left|right", lambda side: _SIDES[side[0]], label) for label in classes}
     if pairs := [label for label, other in flipped.items() if label < other in classes]:
-        example = f"{classes[pairs[0]]} and {classes[flipped[pairs[0]]]}"
-        flip = "INPUT.RANDOM_FLIP horizontal shows one as the other, under its old name"
-        logger.warning(f"data set {name!r} has the classes {example}: {flip}; expected INPUT.RANDOM_FLIP none")
+        logger.warning(
+            f"data set {name!r} has the classes {classes[pairs[0]]} and {classes[flipped[pairs[0]]]}: "
+            "INPUT.RANDOM_FLIP horizontal shows one as the other, under its old name; expected INPUT.RANDOM_FLIP none"
+        )
 
 
 def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
@@ -77,9 +78,10 @@ def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
     shorter = sides_of(Boxes.of_annotations(boxes).xyxy).min(axis=1)
     tiny = int((shorter * of_boxes < FEWEST_PX).sum())
     if tiny > MOST_TINY * len(boxes):
-        few = f"{tiny} of {len(boxes)} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high"
-        way_out = "raise INPUT.MIN_SIZE_TRAIN and the other sizes, or cut tiles"
-        logger.warning(f"{few} at {least} px, so they can hardly be found: {way_out}")
+        logger.warning(
+            f"{tiny} of {len(boxes)} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high at {least} "
+            "px, so they can hardly be found: raise INPUT.MIN_SIZE_TRAIN and the other sizes, or cut tiles"
+        )
 
 
 def _parts_of(shapes: np.ndarray, cfg: CfgNode) -> np.ndarray:
@@ -95,5 +97,7 @@ def _parts_of(shapes: np.ndarray, cfg: CfgNode) -> np.ndarray:
 def _warn_of_many(name: str, records: Records, limit: int) -> None:
     most = max(len(record["annotations"]) for record in records)
     if most > limit:
-        message = f"data set {name!r} has images of up to {most} objects, of which {limit} can be found"
-        logger.warning(f"{message}: set TEST.DETECTIONS_PER_IMAGE to more")
+        logger.warning(
+            f"data set {name!r} has images of up to {most} objects, of which {limit} can be found: set "
+            "TEST.DETECTIONS_PER_IMAGE to more"
+        )

@@ -82,9 +82,10 @@ def _check_boxes(labels: Labels, name: str) -> None:
     outside = np.flatnonzero((ends <= starts).any(axis=1))
     if len(outside):
         first = outside[0]
-        example = f"{labels.boxes[first].tolist()} in {labels.files[first]}"
-        problem = f"--data {name}: {len(outside)} boxes lie outside their images, such as {example}"
-        raise UserError(f"{problem}: expected x0 < x1 and y0 < y1, px of the image")
+        raise UserError(
+            f"--data {name}: {len(outside)} boxes lie outside their images, such as {labels.boxes[first].tolist()} in "
+            f"{labels.files[first]}: expected x0 < x1 and y0 < y1, px of the image"
+        )
 
 
 def _of_boxes(records: Records, class_names: list[str]) -> Labels:

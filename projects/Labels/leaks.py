@@ -37,9 +37,10 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         warn_of_torn(records, f"DATASETS.TRAIN {name}", tested, test, pixel_format(cfg))
         again = [pair for pair in alike if not shared_pairs(*([image] for image in pair))]
         if again:
-            which = f"{len(again):,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"
-            why = "saved again, or frames of one video; revisit curate --test lists them"
-            logger.warning(f"{which}: {why}{such_as(again)}")
+            logger.warning(
+                f"{len(again):,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}: saved "
+                f"again, or frames of one video; revisit curate --test lists them{such_as(again)}"
+            )
 
 
 def warn_of_torn(learned: Records, where: str, tested: Records, test: str, pixels: PixelFormat) -> None:
@@ -52,8 +53,10 @@ def warn_of_torn(learned: Records, where: str, tested: Records, test: str, pixel
     pairs = _next_to_each_other(ours, theirs)
     if pairs and are_frames(pairs, pixels):
         first, second = (os.path.basename(record["file_name"]) for record in pairs[0])
-        which = f"{len(pairs):,} of {len(tested):,} images of {test} are frames next to those of {where}"
-        logger.warning(f"{which}, such as {second} and {first}: {REMEDY}")
+        logger.warning(
+            f"{len(pairs):,} of {len(tested):,} images of {test} are frames next to those of {where}, such as "
+            f"{second} and {first}: {REMEDY}"
+        )
 
 
 def _in_files(records: Records) -> list[dict]:

@@ -109,9 +109,12 @@ def split_of(
     split = Split(names, asked, groups, side, content, [*classes])
     empty = [names[number] for number in range(len(names)) if number not in side]
     sizes = content[:, [IMAGES]].toarray()
-    problem = f"{' and '.join(empty)} would be empty: {len(side):,} groups have {sizes.min():,.0f} to"
-    expected = "expected more groups, a rule that joins fewer images, or larger shares, such as --rule test=0.3"
-    expect(not empty, f"{problem} {sizes.max():,.0f} of {sizes.sum():,.0f} images: {expected}")
+    expect(
+        not empty,
+        f"{' and '.join(empty)} would be empty: {len(side):,} groups have {sizes.min():,.0f} to {sizes.max():,.0f} of "
+        f"{sizes.sum():,.0f} images: expected more groups, a rule that joins fewer images, or larger shares, such as "
+        "--rule test=0.3",
+    )
     return split
 
 
@@ -146,8 +149,10 @@ def _limits(split: Split, sums: np.ndarray, names: Sequence[str]) -> Iterator[st
     for name, share, (count, *objects) in zip(split.names, split.shares, sums, strict=True):
         wanted = share * totals[IMAGES]
         if abs(count - wanted) > max(OFF * wanted, 1):
-            why = f"the largest group has {largest:,.0f} images and stays whole"
-            yield f"{name} has {count:,} images where {wanted:,.0f} were asked for: {why}"
+            yield (
+                f"{name} has {count:,} images where {wanted:,.0f} were asked for: the largest group has "
+                f"{largest:,.0f} images and stays whole"
+            )
         lacking = np.flatnonzero((totals[1:] > 0) & (np.array(objects) == 0))
         if len(lacking):
             yield f"{name} lacks {first_few([names[number] for number in lacking.tolist()])}: in too few groups"

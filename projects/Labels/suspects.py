@@ -118,8 +118,9 @@ def read_suspects(folder: Path) -> tuple[str, dict[int, Suspect]]:
         expect_on_disk(name)
         return name, listed
     except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "expected the --output of an earlier call with --data"
-        raise UserError(f"{path} cannot be read ({first_line(error)}): {expected}") from error
+        raise UserError(
+            f"{path} cannot be read ({first_line(error)}): expected the --output of an earlier call with --data"
+        ) from error
 
 
 def _suspect(entry: dict) -> Suspect:

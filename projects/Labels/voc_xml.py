@@ -34,9 +34,10 @@ def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "") -> L
 
     labelled = load_box_files(images, annotations, ".xml", read)
     if from_zero := sum(start < 0 for start in lowest):
-        problem = f"{from_zero:,} of {len(lowest):,} boxes begin at 0, but Pascal VOC counts pixels from 1"
-        effect = "if these files count from 0, every box is read one pixel too far left and up"
-        logger.warning(f"{annotations}: {problem}: {effect}")
+        logger.warning(
+            f"{annotations}: {from_zero:,} of {len(lowest):,} boxes begin at 0, but Pascal VOC counts pixels from 1: "
+            "if these files count from 0, every box is read one pixel too far left and up"
+        )
     return labelled
 
 

@@ -87,8 +87,10 @@ class BestCheckpoint(HookBase):
             logger.warning("the evaluation is another than before: the best is chosen among those from here on")
             return
         if best and read_iteration(self.trainer.folder / f"{BEST}.pth") != best.iteration:
-            so_far = f"{BEST}.pth is not of iteration {best.iteration}, the best so far ({best.score} {best.value:.2f})"
-            logger.warning(f"{so_far}: the best is chosen among the evaluations from here on")
+            logger.warning(
+                f"{BEST}.pth is not of iteration {best.iteration}, the best so far ({best.score} {best.value:.2f}): "
+                "the best is chosen among the evaluations from here on"
+            )
             return
         self._best = best
         self.trainer.ending = self._why_it_ends()
@@ -125,8 +127,10 @@ class BestCheckpoint(HookBase):
         best, patience = self._best, self.trainer.cfg.TEST.PATIENCE
         if not best or not patience or best.waited < patience:
             return ""
-        no_better = f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations"
-        return f"{no_better}: {BEST}.pth, of iteration {best.iteration}, is the result (TEST.PATIENCE {patience})"
+        return (
+            f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations: {BEST}.pth, of iteration "
+            f"{best.iteration}, is the result (TEST.PATIENCE {patience})"
+        )
 
 
 @EVALUATION_HOOK_REGISTRY.register()

@@ -112,8 +112,10 @@ def _runs_of(folder: Path) -> list[Path]:
     below = [f"*/{mark}" for mark in MARKS]
     results = files_below(folder, *MARKS, of=folder)
     results = results or files_below(folder, *below, of=folder)
-    marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
-    expect(results, f"{folder} is not the folder of a run: expected {marks}")
+    expect(
+        results,
+        f"{folder} is not the folder of a run: expected one of {', '.join(MARKS)} in it, or in a folder right below it",
+    )
     return list(dict.fromkeys(path.parent for path in results))
 
 

@@ -74,8 +74,7 @@ class StartScores(HookBase):
         changes = list(self._changes())
         worse = [change for change in changes if change.is_worse]
         for change in worse:
-            why = "so far this run has made the network worse (docs/training.md: Below the start)"
-            logger.warning(f"{change}: {why}")
+            logger.warning(f"{change}: so far this run has made the network worse (docs/training.md: Below the start)")
         if changes and self._is_summed_up():
             when = "training" if self.trainer.is_last_step else "half time: training"
             what = ", ".join(map(str, changes))

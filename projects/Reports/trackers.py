@@ -50,8 +50,10 @@ class RunTracker(EventWriter):
         try:
             ids[self.PACKAGE] = self.open(cfg, ids.get(self.PACKAGE))
         except Exception as error:  # of the service's own kinds
-            message = f"WRITERS {self.PACKAGE} cannot start a run ({first_line(error)}): expected its own settings, "
-            raise UserError(f"{message}such as WANDB_MODE=offline or MLFLOW_TRACKING_URI, or no such writer") from error
+            raise UserError(
+                f"WRITERS {self.PACKAGE} cannot start a run ({first_line(error)}): expected its own settings, such as "
+                "WANDB_MODE=offline or MLFLOW_TRACKING_URI, or no such writer"
+            ) from error
         write_whole(record, json.dumps(ids))
         if method_of(cfg) and not (self._folder / VIEWS).exists():
             save_view_sheet(cfg, self._folder / VIEWS)

@@ -171,8 +171,11 @@ def embedder_of_table(about: Mapping[str, Any], named: Named) -> Embedder:
     sizes = {name: stated.get(name, False) for name in SIZES}
     boxes = "those of the table" if about["of"] == "box" else ""
     made = embedder_of(Namespace(**sizes, **named._asdict(), boxes=boxes, device=""), about["flags"])
-    other = f"{named.weights} are other weights than those of the table, whose digest is {about['digest'][:12]}"
-    expect(made.about["digest"] == about["digest"], f"{other}: name these, or embed the images again")
+    expect(
+        made.about["digest"] == about["digest"],
+        f"{named.weights} are other weights than those of the table, whose digest is {about['digest'][:12]}: name "
+        "these, or embed the images again",
+    )
     return made
 
 

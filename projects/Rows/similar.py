@@ -52,9 +52,11 @@ def _check_box(box: list[float], query: Path) -> None:
     size = read_size(query)
     across, down = min(x1, size["width"]) - max(x0, 0), min(y1, size["height"]) - max(y0, 0)
     problem = f"--boxes {' '.join(f'{side:g}' for side in box)} has no area"
-    place = f"in an image of {size['width']} x {size['height']} px"
-    expected = "expected X0 Y0 X1 Y1, its left upper and its right lower corner"
-    expect(across > 0 and down > 0, f"{problem} {place}: {expected}")
+    expect(
+        across > 0 and down > 0,
+        f"{problem} in an image of {size['width']} x {size['height']} px: expected X0 Y0 X1 Y1, its left upper and "
+        "its right lower corner",
+    )
 
 
 def _own_row(table: RowTable, query: Path, box: list[float] | None) -> np.ndarray:

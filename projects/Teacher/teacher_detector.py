@@ -44,8 +44,10 @@ def detector_of(cfg: CfgNode) -> nn.Module:
         roles = (cfg.MODEL.RPN, cfg.MODEL.ROI_HEADS, cfg.MODEL.RETINANET)
         if not any(error.args[0] in role.IN_FEATURES for role in roles):
             raise
-        problem = f"the recipe has no map {error.args[0]}, which TEACHER.DETECTOR {name} reads"
-        raise UserError(f"{problem}: for the recipe of a RetinaNet add TEACHER.DETECTOR RetinaNet") from error
+        raise UserError(
+            f"the recipe has no map {error.args[0]}, which TEACHER.DETECTOR {name} reads: for the recipe of a "
+            "RetinaNet add TEACHER.DETECTOR RetinaNet"
+        ) from error
 
 
 @META_ARCH_REGISTRY.register()

@@ -96,8 +96,10 @@ class FollowTeacher(HookBase):
         self._wrong_for = self._wrong_for + Writers.PERIOD if problem else 0
         if self._wrong_for >= LONG and not self._warned:
             self._warned = True
-            advice = "Look at OUTPUT_DIR/teacher; try another TEACHER.THRESHOLD or a longer TEACHER.BURN_IN"
-            logger.warning(f"for {LONG} iterations the teacher {problem}. {advice} (projects/Teacher/README.md)")
+            logger.warning(
+                f"for {LONG} iterations the teacher {problem}. Look at OUTPUT_DIR/teacher; try another "
+                "TEACHER.THRESHOLD or a longer TEACHER.BURN_IN (projects/Teacher/README.md)"
+            )
 
     def _problem(self, counts: Tensor, photographs: int) -> str:
         """What is wrong with the boxes' counts by class, (C,), in words; "" for nothing."""
