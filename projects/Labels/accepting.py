@@ -47,8 +47,7 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     """
     name, suspects = read_suspects(folder)
     labels = read_labels_of(name)
-    of_boxes = f"{name} has a class for each image: move the files to the folders of their classes"
-    expect(labels.of == "box", of_boxes)
+    expect(labels.of == "box", f"{name} has a class for each image: move the files to the folders of their classes")
     rows = _rows(accepted)
     changes = [_change(row, suspects, labels, place) for place, row in rows]
     _expect_one_each(changes, [place for place, _ in rows])

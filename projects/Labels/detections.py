@@ -39,8 +39,9 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
     """
     by_file: dict[str, list[Boxes]] = defaultdict(list)
     for place in places:
-        expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
-        with refused(f"--boxes {place}", expected):
+        with refused(
+            f"--boxes {place}", "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
+        ):
             of_files, names = _of_run(place) if place.is_dir() else read_predictions(place)
         other = [name for name in names if name not in class_names]
         expect(not other, f"--boxes {place} has classes that the labels do not have: {first_few(other)}")

@@ -34,9 +34,8 @@ def draw(folder: Path, suspects: Sequence[Suspect], table: RowTable, nearest: Se
     rows = _rows(suspects, table, nearest)
     (folder / "suspects.png").unlink(missing_ok=True)
     if rows:
-        title = f"Suspected labels of {name}"
         subtitle = table.pixels.caption(f"the first {min(ON_SHEET, len(rows))} of {len(rows)}")
-        save_sheet(folder / "suspects.png", rows[:ON_SHEET], title=title, subtitle=subtitle)
+        save_sheet(folder / "suspects.png", rows[:ON_SHEET], title=f"Suspected labels of {name}", subtitle=subtitle)
     strips = [data_uri(Image.fromarray(np.concatenate(row.tiles, axis=1))) for row in rows]
     names = [row.captions[1:] for row in rows]
     shown = list(zip(range(1, len(rows) + 1), suspects, strips, names, strict=True))

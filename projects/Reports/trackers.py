@@ -43,8 +43,9 @@ class RunTracker(EventWriter):
         self._sent = -1  # the last iteration whose scalars were sent
         self._failed = False
         self._pictures = set(self._folder.glob(NEIGHBOURS))  # of an earlier part of this run
-        missing = f"WRITERS names {self.PACKAGE}, which is not installed: run pip install {self.PACKAGE}"
-        self.package = require_package(self.PACKAGE, missing)
+        self.package = require_package(
+            self.PACKAGE, f"WRITERS names {self.PACKAGE}, which is not installed: run pip install {self.PACKAGE}"
+        )
         record = self._folder / RUN_IDS
         ids = read_ids(record) if record.exists() else {}
         try:

@@ -28,8 +28,10 @@ def images_of(place: Path) -> RowTable:
     expect(count == 1, f"{place} has {count} rows of {file}: expected one for each file")
     require_files(table.records, f" of {place}")
     stated = table.about[FILE_SIZES]  # "" of an earlier version
-    changed = f"{place}: files of its images have other sizes than when they were embedded: embed these again"
-    expect(stated in ("", table.file_sizes()), changed)
+    expect(
+        stated in ("", table.file_sizes()),
+        f"{place}: files of its images have other sizes than when they were embedded: embed these again",
+    )
     text_of_names(full_names(table).tolist(), f"an image of {place}")
     return table
 
@@ -54,11 +56,14 @@ def labelled_in(table: RowTable, name: str) -> np.ndarray:
     expect(bool(labelled), f"--labelled {name} has no labelled image")
     places = {os.path.realpath(file): place for place, file in enumerate(table.files.tolist())}
     missing = [file for file in labelled if file not in places]
-    lacking = f"the table lacks {len(missing)} of {len(labelled)} images of --labelled {name}, such as {missing[:1]}"
     way_out = "embed all images, those with labels too"
     if table.about.get("left out"):
         way_out = "copy those again that could not be read, or remove them with their labels, and embed all images"
-    expect(not missing, f"{lacking}: {way_out}")
+    expect(
+        not missing,
+        f"the table lacks {len(missing)} of {len(labelled)} images of --labelled {name}, such as {missing[:1]}: "
+        f"{way_out}",
+    )
     is_in = np.zeros(len(table.rows), bool)
     is_in[[places[file] for file in labelled]] = True
     return is_in

@@ -51,11 +51,10 @@ def _check_box(box: list[float], query: Path) -> None:
     x0, y0, x1, y1 = box
     size = read_size(query)
     across, down = min(x1, size["width"]) - max(x0, 0), min(y1, size["height"]) - max(y0, 0)
-    problem = f"--boxes {' '.join(f'{side:g}' for side in box)} has no area"
     expect(
         across > 0 and down > 0,
-        f"{problem} in an image of {size['width']} x {size['height']} px: expected X0 Y0 X1 Y1, its left upper and "
-        "its right lower corner",
+        f"--boxes {' '.join(f'{side:g}' for side in box)} has no area in an image of {size['width']} x "
+        f"{size['height']} px: expected X0 Y0 X1 Y1, its left upper and its right lower corner",
     )
 
 
