@@ -33,8 +33,13 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
     """Raises UserError unless all boxes have masks, to learn from in INPUT.MASK_FORMAT."""
     boxes = _boxes_used(records, to_learn)
     masks = [box.get("segmentation") for _, box in boxes]
-    expected = "expected outlines of three points and more, or run lengths, of all; or MODEL.MASK_ON False"
-    problem = _problem(name, boxes, [mask is None for mask in masks], "no mask that can be drawn", expected)
+    problem = _problem(
+        name,
+        boxes,
+        [mask is None for mask in masks],
+        "no mask that can be drawn",
+        "expected outlines of three points and more, or run lengths, of all; or MODEL.MASK_ON False",
+    )
     if to_learn and mask_format != "bitmask" and not problem:
         have_runs = [isinstance(mask, dict) for mask in masks]
         problem = _problem(name, boxes, have_runs, "run lengths", "set INPUT.MASK_FORMAT bitmask")
@@ -45,8 +50,13 @@ def check_keypoints(name: str, records: Records, count: int, *, to_learn: bool) 
     """Raises UserError unless all boxes have ``count`` keypoints, each x, y and whether it is seen."""
     boxes = _boxes_used(records, to_learn)
     lacking = [len(box.get("keypoints") or ()) != 3 * count for _, box in boxes]
-    expected = f"expected x, y and 0, 1 or 2 of each, {3 * count} numbers; or MODEL.KEYPOINT_ON False"
-    problem = _problem(name, boxes, lacking, f"not the {count} keypoints of MODEL.ROI_KEYPOINT_HEAD", expected)
+    problem = _problem(
+        name,
+        boxes,
+        lacking,
+        f"not the {count} keypoints of MODEL.ROI_KEYPOINT_HEAD",
+        f"expected x, y and 0, 1 or 2 of each, {3 * count} numbers; or MODEL.KEYPOINT_ON False",
+    )
     expect(not problem, problem)
 
 

@@ -19,8 +19,13 @@ def doubles(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         return
     names = list(cfg.DATASETS.TRAIN)
     for earlier in names[: names.index(name) if name in names else 0]:
-        twice = "they count twice; expected each image in one of them"
-        warn_of_shared(get_records(earlier), f"DATASETS.TRAIN {earlier}", records, name, twice)
+        warn_of_shared(
+            get_records(earlier),
+            f"DATASETS.TRAIN {earlier}",
+            records,
+            name,
+            "they count twice; expected each image in one of them",
+        )
     if pairs := labelled_otherwise(records):
         logger.warning(
             f"{len(pairs):,} images of {name} equal another one, byte for byte, and have other labels, such as "

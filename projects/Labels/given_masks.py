@@ -114,8 +114,11 @@ def _of_other_videos(files: Sequence[Path], video: Video, places: Sequence[Path]
 def _expect_clear(file: Path, video: Video) -> None:
     """Raises UserError where a video's mask has the name of one of its later frames, too."""
     first, *later = [frame.stem for frame in video.frames]
-    either = f"{file} may be of the first frame, as {video.name} is the video, or of the frame {video.name}"
-    expect(video.name not in later, f"{either}: expected {video.name}/{first}.png or {video.name}/{video.name}.png")
+    expect(
+        video.name not in later,
+        f"{file} may be of the first frame, as {video.name} is the video, or of the frame {video.name}: expected "
+        f"{video.name}/{first}.png or {video.name}/{video.name}.png",
+    )
 
 
 def _one_each(numbered: Sequence[tuple[int, Path]], video: Video) -> dict[int, Path]:
@@ -164,14 +167,20 @@ def given_boxes(video: Video, words: Sequence[str], *, alone: bool) -> Given:
     folder = os.path.realpath(video.frames[0].parent)
     of_video = [each for each in labelled if os.path.realpath(os.path.dirname(each["file_name"])) == folder]
     of_video = of_video or labelled * alone
-    what = f"--boxes {words[0]} has boxes of {len(of_video)} frames of {video.name}"
-    expect(len(of_video) == 1, f"{what}: expected those of one, by the name of its file")
+    expect(
+        len(of_video) == 1,
+        f"--boxes {words[0]} has boxes of {len(of_video)} frames of {video.name}: expected those of one, by the name "
+        "of its file",
+    )
     (record,) = of_video
     number = _frame_of(Path(record["file_name"]), video, only=alone)
     frame = video.frames[number]
     labelled_at, own = (f"{width} x {height}" for height, width in map(size_of, (record, {"file_name": frame})))
-    sizes = f"--boxes {words[0]} has boxes in px of {labelled_at}, but {frame} is {own}, upright as EXIF turns it"
-    expect(labelled_at == own, f"{sizes}: expected the same size")
+    expect(
+        labelled_at == own,
+        f"--boxes {words[0]} has boxes in px of {labelled_at}, but {frame} is {own}, upright as EXIF turns it: "
+        "expected the same size",
+    )
     return Given({}, {number: objects_of(record)}, names_of(name))
 
 
@@ -198,8 +207,10 @@ def _filled(boxes: list[dict], frame: Path) -> np.ndarray:
     gone = np.setdiff1d(np.arange(1, len(boxes) + 1), ids)
     if len(gone):
         box = [round(value, 1) for value in boxes[gone[0] - 1]["bbox"]]
-        hidden = f"box {gone[0]}, {box}, has no pixel of {frame} ({width} x {height}) of its own"
-        raise UserError(f"{hidden}: expected X0 Y0 X1 Y1 in px, X0 < X1, Y0 < Y1, not covered by smaller boxes")
+        raise UserError(
+            f"box {gone[0]}, {box}, has no pixel of {frame} ({width} x {height}) of its own: expected X0 Y0 X1 Y1 in "
+            "px, X0 < X1, Y0 < Y1, not covered by smaller boxes"
+        )
     return ids
 
 

@@ -32,13 +32,13 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         except MissingDataError:  # of a dry run
             continue
         alike, compared = alike_images(records, tested, pixel_format(cfg))
-        effect = "their score says nothing of new images; expected others"
-        warn_of_shared(records, f"DATASETS.TRAIN {name}", tested, test, effect)
-        warn_of_torn(records, f"DATASETS.TRAIN {name}", tested, test, pixel_format(cfg))
+        where = f"DATASETS.TRAIN {name}"
+        warn_of_shared(records, where, tested, test, "their score says nothing of new images; expected others")
+        warn_of_torn(records, where, tested, test, pixel_format(cfg))
         again = [pair for pair in alike if not shared_pairs(*([image] for image in pair))]
         if again:
             logger.warning(
-                f"{len(again):,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}: saved "
+                f"{len(again):,} of {compared:,} images of {test} nearly equal one of {where}: saved "
                 f"again, or frames of one video; revisit curate --test lists them{such_as(again)}"
             )
 

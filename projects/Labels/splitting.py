@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array
 
 from projects.Labels.accepting import expect_sizes, in_coco_format
 from projects.Labels.belonging import kept_together
-from projects.Labels.sides import IMAGES, divided
+from projects.Labels.sides import IMAGES, divided, sums_of
 from projects.Tiles.tiled_names import tiling_and_name
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.data.sources.catalog import get_records
@@ -46,8 +46,7 @@ class Split(NamedTuple):
     @property
     def sums(self) -> np.ndarray:
         """(S, 1 + C) float64, what is on each side."""
-        is_on = np.eye(len(self.names))[self.side]
-        return (self.content.T @ is_on).T
+        return sums_of(self.content, self.side, len(self.names))
 
     def files(self, records: Records) -> dict[str, list[str]]:
         """By side the files of its images, each once, in their order."""
