@@ -38,7 +38,7 @@ def draw(folder: Path, suspects: Sequence[Suspect], table: RowTable, nearest: Se
         save_sheet(folder / "suspects.png", rows[:ON_SHEET], title=f"Suspected labels of {name}", subtitle=subtitle)
     strips = [data_uri(Image.fromarray(np.concatenate(row.tiles, axis=1))) for row in rows]
     names = [row.captions[1:] for row in rows]
-    shown = list(zip(range(1, len(rows) + 1), suspects, strips, names, strict=True))
+    shown = list(zip(suspects, strips, names, strict=True))
     page = template("Labels", "suspects.html", "Reports")
     text = page.render(suspects=shown, name=table.pixels.caption(name), width=TILE * (SHOWN + 1), height=TILE)
     (folder / "suspects.html").write_text(text, encoding="utf-8", errors="backslashreplace")
