@@ -28,6 +28,7 @@ DOUBLE = 0.5  # IoU from which on two detections are of one thing
 SHIFTED = (0.1, 0.8)  # IoU of a box with its detection: below it is another object's, above the box is right
 
 Results = Mapping[str, Boxes]  # by the real path of an image
+NumberedImages = Sequence[tuple[int, JudgedImage]]  # each after the number of its record
 
 
 def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Results:
@@ -60,7 +61,7 @@ def _of_run(place: Path) -> tuple[list[tuple[str, Boxes]], list[str]]:
     return list(zip(files.values(), found, strict=True)), list(scored.classes.values())
 
 
-def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
+def judged(labels: Labels, results: Results) -> NumberedImages:
     """The images that detectors have looked at, with the numbers of their records, matched as COCO matches them.
 
     Raises UserError where there is none.
@@ -74,7 +75,7 @@ def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
     return images
 
 
-def how_good(images: Sequence[tuple[int, JudgedImage]]) -> str:
+def how_good(images: NumberedImages) -> str:
     """A line that says how much the suspicions of these detectors are worth, by the labels, wrong ones included."""
     of_all = curve([image for _, image in images])
     threshold = best_threshold([image for _, image in images])
@@ -86,7 +87,7 @@ def how_good(images: Sequence[tuple[int, JudgedImage]]) -> str:
     return f"{recall}, and {right} (AP50 {100 * of_all.average_precision():.1f}, scores from {threshold:.2f} on)"
 
 
-def missing(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Suspect]:
+def missing(images: NumberedImages, labels: Labels) -> list[Suspect]:
     """Detections that lie on no box of any class and in no crowd, each thing once, with their classes as suggestions.
 
     Suspicion is the sum of the scores of all classes there, at most 1, times (1 - the largest IoU with a box): a thing
@@ -121,7 +122,7 @@ def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, floa
         rest = rest[~same]
 
 
-def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Suspect]:
+def shifted(images: NumberedImages, labels: Labels) -> list[Suspect]:
     """Boxes whose best detection of their class overlaps them little, with the detection's box as suggestion; suspicion
     is its score times (1 - IoU).
 

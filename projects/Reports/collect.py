@@ -20,6 +20,7 @@ from revisit.progress import progress
 logger = logging.getLogger(__name__)
 
 Point = tuple[int, float]  # iteration and value
+Series = dict[str, list[Point]]  # by a metric's name
 
 # Any of them makes a folder that of a run or of a study.
 MARKS = ("metrics.json", "config.yaml", "dry_run.json", "evaluation.json", "results.json")
@@ -59,7 +60,7 @@ class ReportedRun(NamedTuple):
 
     name: str
     folder: Path
-    series: dict[str, list[Point]]  # by a metric's name
+    series: Series
     config: dict[str, object]  # of config.yaml, by dotted key; empty if there is none
     state: RunState
     environment: dict[str, str]
@@ -133,7 +134,7 @@ def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
     return ReportedRun(name, folder, series, config, state, _read_environment(folder), evaluations)
 
 
-def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> RunState:
+def _state_of(folder: Path, series: Series, max_iter: int) -> RunState:
     """How far a run has come, so that a number of half a run is never taken for a result; ``max_iter`` 0: not known."""
     checkpoints = _checkpoints_by_name(folder)
     last = max(_last_of(series), *checkpoints.values(), -1)
@@ -161,7 +162,7 @@ def _checkpoints_by_name(folder: Path) -> dict[str, int]:
     return {name: iteration for name, iteration in iterations.items() if iteration < DAMAGED}
 
 
-def _last_of(series: dict[str, list[Point]]) -> int:
+def _last_of(series: Series) -> int:
     """The last iteration with metrics of training; -1 where there is none."""
     points = series.get("total_loss") or series.get("lr")
     return points[-1][0] if points else -1

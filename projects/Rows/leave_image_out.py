@@ -14,6 +14,8 @@ NEIGHBORS = 10
 STRENGTH = 0.01  # of the ridge, as a share of the number of rows, for features of variance 1
 DRAWS = 1000  # of the bootstrap
 
+WeightedScore = Callable[[np.ndarray], np.ndarray]  # a function of the images' weights (B, I) -> (B,)
+
 
 class Interval(NamedTuple):
     """A score with the middle 95 % of its bootstrap over images."""
@@ -84,8 +86,8 @@ def ridge_classes(rows: Tensor, classes: Tensor, images: Tensor) -> Tensor:
     return ridge_without_image(rows, 2 * one_hot - 1, images, weights[classes]).argmax(dim=1)
 
 
-def balanced_accuracy(predicted: Tensor, classes: Tensor, images: Tensor) -> Callable[[np.ndarray], np.ndarray]:
-    """Percent of a class that is found, the mean over classes, as a function of the images' weights (B, I) -> (B,)."""
+def balanced_accuracy(predicted: Tensor, classes: Tensor, images: Tensor) -> WeightedScore:
+    """Percent of a class that is found, the mean over classes."""
     places = images.unique(return_inverse=True)[1]
     totals = torch.zeros(int(places.max()) + 1, int(classes.max()) + 1, dtype=torch.float64)
     hits = totals.clone()
@@ -100,15 +102,15 @@ def balanced_accuracy(predicted: Tensor, classes: Tensor, images: Tensor) -> Cal
     return score
 
 
-def root_mean_square(predicted: Tensor, targets: Tensor, images: Tensor) -> Callable[[np.ndarray], np.ndarray]:
-    """The root of the mean squared error, as a function of the images' weights (B, I) -> (B,)."""
+def root_mean_square(predicted: Tensor, targets: Tensor, images: Tensor) -> WeightedScore:
+    """The root of the mean squared error."""
     places = images.unique(return_inverse=True)[1]
     count = torch.bincount(places).double().numpy()
     errors = torch.bincount(places, weights=(predicted - targets).double() ** 2).numpy()
     return lambda weights: np.sqrt(weights @ errors / (weights @ count))
 
 
-def with_interval(score: Callable[[np.ndarray], np.ndarray], num_images: int) -> Interval:
+def with_interval(score: WeightedScore, num_images: int) -> Interval:
     """A score of all images, and its bootstrap's interval; always the same draws."""
     drawn = np.random.default_rng(0).multinomial(num_images, np.full(num_images, 1 / num_images), size=DRAWS)
     low, high = np.percentile(score(drawn.astype(float)), (2.5, 97.5))
