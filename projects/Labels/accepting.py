@@ -88,8 +88,8 @@ def _change(row: dict[str, str], suspects: dict[int, Suspect], labels: Labels, p
     number = row["id"] or ""
     suspect = suspects.get(int(number)) if number.isdecimal() else None
     _expect_text(row, suspect, place)
-    same = suspect is not None and all(row[column] == _text(suspect, column) for column in KEY)
-    if suspect is None or not same:
+    written = suspect._asdict() | {"box": box_text(suspect.box)} if suspect else {}
+    if suspect is None or any(row[column] != written[column] for column in KEY):
         raise UserError(f"{place}: row {number!r} is none of suspects.json: expected a row of its suspects.csv")
     _check_unchanged(suspect, labels)
     return _read(suspect, row["suggestion"] or "", labels, place)
@@ -124,11 +124,6 @@ def _parts_of(change: Change) -> list[str]:
     """What of a label it changes; of one that is removed all."""
     changed = {"class": change.number is not None, "box": change.box is not None}
     return [part for part, is_changed in changed.items() if is_changed or change.is_removed]
-
-
-def _text(suspect: Suspect, column: str) -> str:
-    value = getattr(suspect, column)
-    return box_text(value) if column == "box" else value
 
 
 def _check_unchanged(suspect: Suspect, labels: Labels) -> None:
@@ -224,18 +219,17 @@ def _move(entry: dict, corners: list[float]) -> None:
 
 
 def _entries_as_read(content: dict[str, Any], ids: Sequence[Any], labels: Labels) -> list[list[dict]]:
-    """By the records of ``labels``, whose images have these ids in the file."""
+    """By the records of ``labels``, whose images have these ids in the file: of its entries of an image those that the
+    record has, in its order."""
     of_image = defaultdict(list)
     for entry in content["annotations"]:
         of_image[entry["image_id"]].append(entry)
-    return [_as_read(record, of_image[image]) for record, image in zip(labels.records, ids, strict=True)]
-
-
-def _as_read(record: dict, entries: Sequence[dict]) -> list[dict]:
-    """Of a file's entries of an image those that the record has, in its order."""
-    left = iter(entries)
-    boxes = [in_coco(box)["bbox"] for box in record["annotations"]]
-    return [next(entry for entry in left if entry["bbox"] == box) for box in boxes]
+    read = []
+    for record, image in zip(labels.records, ids, strict=True):
+        left = iter(of_image[image])
+        boxes = [in_coco(box)["bbox"] for box in record["annotations"]]
+        read.append([next(entry for entry in left if entry["bbox"] == box) for box in boxes])
+    return read
 
 
 def _added(entries: list[dict], image: Any) -> dict:

@@ -138,7 +138,10 @@ def _near_new(suspects: list[Suspect], table: RowTable, embedder: Embedder) -> l
         by_file[suspect.file_name].append(number)
     if not by_file:
         return []
-    places = [_boxes_in(file, [suspects[n] for n in numbers]) for file, numbers in by_file.items()]
+    places = []
+    for file, own in by_file.items():
+        boxes = np.array([suspects[number].box for number in own], np.float32)
+        places.append(Places({"file_name": file}, boxes, [""] * len(own)))
     numbers = list(chain.from_iterable(by_file.values()))
     files = np.array([os.path.abspath(suspects[number].file_name) for number in numbers])
     _, images = np.unique(np.concatenate([files, table.files]), return_inverse=True)
@@ -147,8 +150,3 @@ def _near_new(suspects: list[Suspect], table: RowTable, embedder: Embedder) -> l
     for number, row, cosines in zip(numbers, *near, strict=True):
         others[number] = row[cosines.isfinite()].numpy()
     return others
-
-
-def _boxes_in(file: str, suspects: list[Suspect]) -> Places:
-    boxes = np.array([suspect.box for suspect in suspects], np.float32)
-    return Places({"file_name": file}, boxes, [""] * len(suspects))

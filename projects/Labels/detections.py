@@ -134,17 +134,13 @@ def shifted(images: NumberedImages, labels: Labels) -> list[Suspect]:
     for number, image in images:
         of_image = range(*np.searchsorted(labels.images, (number, number + 1)))
         for true, index in enumerate(of_image):
-            overlap = np.where(_may_be_of(image, true, threshold), image.overlap[:, true], 0)
+            of_class = image.predicted.classes == image.truth.classes[true]
+            is_free = np.isin(image.match, (true, NOTHING))
+            may_be_of_it = of_class & is_free & (image.predicted.scores >= threshold)
+            overlap = np.where(may_be_of_it, image.overlap[:, true], 0)
             best = int(overlap.argmax()) if len(overlap) else 0
             if len(overlap) and SHIFTED[0] < overlap[best] < SHIFTED[1]:
                 suspicion = image.predicted.scores[best] * (1 - overlap[best])
                 suggestion = box_text(image.predicted.xyxy[best])
                 suspects.append(of_label(labels, "shifted", index, suspicion, suggestion))
     return suspects
-
-
-def _may_be_of(image: JudgedImage, true: int, threshold: float) -> np.ndarray:
-    """(predictions,) bool: of a true box's class, of at least this score, and not of another box."""
-    of_class = image.predicted.classes == image.truth.classes[true]
-    is_free = np.isin(image.match, (true, NOTHING))
-    return of_class & is_free & (image.predicted.scores >= threshold)

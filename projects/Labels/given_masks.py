@@ -199,8 +199,10 @@ def _filled(boxes: list[dict], frame: Path) -> np.ndarray:
     larger."""
     height, width = size_of({"file_name": frame})
     expect(len(boxes) <= MOST, f"{len(boxes)} objects of {frame}: expected at most {MOST}")
-    has_masks = all("segmentation" in box for box in boxes)
-    masks = _masks_of(boxes, height, width) if has_masks else _rectangles(Boxes.of_annotations(boxes), height, width)
+    if all("segmentation" in box for box in boxes):
+        masks = Boxes.of_instances(annotations_to_instances(boxes, (height, width), mask_format="bitmask")).masks
+    else:
+        masks = _rectangles(Boxes.of_annotations(boxes), height, width)
     ids = np.zeros((height, width), np.uint8)
     for number in np.argsort([-mask.sum() for mask in masks], kind="stable"):
         ids[masks[number]] = number + 1
@@ -212,10 +214,6 @@ def _filled(boxes: list[dict], frame: Path) -> np.ndarray:
             "px, X0 < X1, Y0 < Y1, not covered by smaller boxes"
         )
     return ids
-
-
-def _masks_of(boxes: list[dict], height: int, width: int) -> np.ndarray:
-    return Boxes.of_instances(annotations_to_instances(boxes, (height, width), mask_format="bitmask")).masks
 
 
 def _rectangles(boxes: Boxes, height: int, width: int) -> np.ndarray:

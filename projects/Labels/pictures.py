@@ -52,14 +52,10 @@ def _rows(suspects: Sequence[Suspect], table: RowTable, nearest: Sequence[np.nda
     rows, pixels = [], table.pixels
     for suspect, own in zip(progress("suspects", "box", suspects), nearest, strict=True):
         of_row = [suspect_tile(suspect, pixels), *(next(tiles) for _ in own)]
-        captions = [caption_of(suspect), *table.classes[own].tolist()]
+        captions = [f"{suspect.kind} {suspect.label or suspect.suggestion}", *table.classes[own].tolist()]
         lacking = SHOWN + 1 - len(of_row)
         rows.append(SheetRow(of_row + [blank] * lacking, captions + [""] * lacking))
     return rows
-
-
-def caption_of(suspect: Suspect) -> str:
-    return f"{suspect.kind} {suspect.label or suspect.suggestion}"
 
 
 def suspect_tile(suspect: Suspect, pixels: PixelFormat) -> np.ndarray:

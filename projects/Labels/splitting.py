@@ -86,15 +86,12 @@ def write_split(
     make_folder(output, "--output")
     for side, of_side in files.items():
         write_list(output / f"{side}.txt", of_side)
-    lines = zip(_names(records), groups.tolist(), strict=True)
+    paths = (os.path.abspath(record["file_name"]) for record in records)
+    lines = zip(paths, groups.tolist(), strict=True)
     write_whole(output / "groups.csv", csv_table(("file_name", "group"), dict.fromkeys(lines)))
     yield from notes or ["no --rule: only windows of one file are kept together"]
     yield from _report(split, output)
     yield from _write_boxes(whole, of_whole, output, files)
-
-
-def _names(records: Records) -> list[str]:
-    return [os.path.abspath(record["file_name"]) for record in records]
 
 
 def split_of(

@@ -136,7 +136,8 @@ def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
 
 def _state_of(folder: Path, series: Series, max_iter: int) -> RunState:
     """How far a run has come, so that a number of half a run is never taken for a result; ``max_iter`` 0: not known."""
-    checkpoints = _checkpoints_by_name(folder)
+    iterations = {path.stem: iteration_of(path) for path in checkpoints_of_run(folder)}
+    checkpoints = {name: iteration for name, iteration in iterations.items() if iteration < DAMAGED}
     last = max(_last_of(series), *checkpoints.values(), -1)
     end = checkpoints.get(FINAL, -1)
     non_finite = _last_non_finite(folder)
@@ -154,12 +155,6 @@ def _state_of(folder: Path, series: Series, max_iter: int) -> RunState:
         return RunState("unfinished", f"unfinished: {of_all}, {resumed}", notes)
     kind, text = _without_iterations(folder)
     return RunState(kind, text, notes)
-
-
-def _checkpoints_by_name(folder: Path) -> dict[str, int]:
-    """Of those that can be read, the last iteration that each has seen."""
-    iterations = {path.stem: iteration_of(path) for path in checkpoints_of_run(folder)}
-    return {name: iteration for name, iteration in iterations.items() if iteration < DAMAGED}
 
 
 def _last_of(series: Series) -> int:

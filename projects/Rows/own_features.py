@@ -39,7 +39,8 @@ def own_features(model: nn.Module, drawn: nn.Module) -> Features:
     """
     whole = model.backbone
     network = below(whole)
-    learned = _learned(model, drawn)
+    before = drawn.state_dict()
+    learned = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     has_neck = whole is not network and any(map(_is_of_neck, learned))
     if _has_head(model) and any(map(_is_of_head, learned)):
         title = "neck and box head" if has_neck else "box head"
@@ -86,12 +87,6 @@ def _has_head(model: nn.Module) -> bool:
     """Whether there is a box head of Detectron2's StandardROIHeads."""
     heads = getattr(model, "roi_heads", None)
     return all(hasattr(heads, name) for name in ("box_in_features", "box_pooler", "box_head"))
-
-
-def _learned(model: nn.Module, drawn: nn.Module) -> set[str]:
-    """Names of the tensors that are not as they were drawn."""
-    before = drawn.state_dict()
-    return {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
 
 
 def _is_of_neck(name: str) -> bool:
