@@ -131,14 +131,10 @@ def _check_unchanged(suspect: Suspect, labels: Labels) -> None:
     if suspect.index == NOT_A_LABEL:
         is_same = suspect.image < len(labels.records)
         is_same = is_same and labels.records[suspect.image]["file_name"] == suspect.file_name
-    else:
-        is_same = suspect.index < len(labels.classes) and _describes(suspect, labels)
+    elif is_same := suspect.index < len(labels.classes):
+        now = of_label(labels, suspect.kind, suspect.index, 0, suspect.suggestion)
+        is_same = now._replace(suspicion=suspect.suspicion, file_name=suspect.file_name) == suspect
     expect(is_same, f"the labels of {suspect.file_name} have changed since they were checked: check them again")
-
-
-def _describes(suspect: Suspect, labels: Labels) -> bool:
-    now = of_label(labels, suspect.kind, suspect.index, 0, "")
-    return (now.image, now.place, now.box, now.label) == (suspect.image, suspect.place, suspect.box, suspect.label)
 
 
 def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Change:
@@ -203,19 +199,15 @@ def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, change
         if number is not None:
             entry["category_id"] = numbers[labels.class_names[number]]
         if box is not None:
-            _move(entry, box)
+            x, y, width, height = with_sides(np.array(box)).tolist()
+            entry |= {"bbox": [x, y, width, height], "area": width * height}
+            entry.pop("segmentation", None)  # which was the mask of another box
         if is_removed:
             removed.add(id(entry))
     for image in content["images"]:
         if image["id"] in looked_at:
             image.pop(WITHOUT_LABELS, None)
     content["annotations"] = [entry for entry in content["annotations"] if id(entry) not in removed]
-
-
-def _move(entry: dict, corners: list[float]) -> None:
-    x, y, width, height = with_sides(np.array(corners)).tolist()
-    entry |= {"bbox": [x, y, width, height], "area": width * height}
-    entry.pop("segmentation", None)  # which was the mask of another box
 
 
 def _entries_as_read(content: dict[str, Any], ids: Sequence[Any], labels: Labels) -> list[list[dict]]:

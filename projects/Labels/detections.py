@@ -88,7 +88,8 @@ def how_good(images: NumberedImages) -> str:
 
 
 def missing(images: NumberedImages, labels: Labels) -> list[Suspect]:
-    """Detections that lie on no box of any class and in no crowd, each thing once, with their classes as suggestions.
+    """Detections that lie on no box of any class, and in no crowd or difficult object, each thing once, with their
+    classes as suggestions.
 
     Suspicion is the sum of the scores of all classes there, at most 1, times (1 - the largest IoU with a box): a thing
     may be seen for sure whose class is not.
@@ -96,18 +97,13 @@ def missing(images: NumberedImages, labels: Labels) -> list[Suspect]:
     suspects = []
     for number, image in images:
         overlap = image.overlap.max(axis=1, initial=0)
-        free = (image.match == NOTHING) & (np.maximum(overlap, _in_crowds(image)) < FREE)
+        crowds = Boxes.of_annotations([box for box in image.record["annotations"] if box.get("iscrowd")])
+        in_crowds = iou(image.predicted.xyxy, crowds.xyxy, np.ones(len(crowds), bool)).max(axis=1, initial=0)
+        free = (image.match == NOTHING) & (np.maximum(overlap, in_crowds) < FREE)
         for best, score in _things(image, np.flatnonzero(free)):
             box, name = image.predicted.xyxy[best], labels.class_names[image.predicted.classes[best]]
             suspects.append(of_place(labels, number, box, score * (1 - overlap[best]), name))
     return suspects
-
-
-def _in_crowds(image: JudgedImage) -> np.ndarray:
-    """(predictions,) which share of each lies in a crowd, or in an object that is difficult, of any class."""
-    crowds = [box for box in image.record["annotations"] if box.get("iscrowd")]
-    shares = iou(image.predicted.xyxy, Boxes.of_annotations(crowds).xyxy, np.ones(len(crowds), bool))
-    return shares.max(axis=1, initial=0)
 
 
 def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, float]]:

@@ -41,8 +41,9 @@ def own_features(model: nn.Module, drawn: nn.Module) -> Features:
     network = below(whole)
     before = drawn.state_dict()
     learned = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
-    has_neck = whole is not network and any(map(_is_of_neck, learned))
-    if _has_head(model) and any(map(_is_of_head, learned)):
+    of_neck = {name for name in learned if name.startswith("backbone.") and not name.startswith("backbone.bottom_up.")}
+    has_neck = whole is not network and bool(of_neck)
+    if _has_head(model) and any(name.startswith("roi_heads.box_head.") for name in learned):
         title = "neck and box head" if has_neck else "box head"
         return Features(title, partial(_of_head, model))
     if has_neck:
@@ -87,11 +88,3 @@ def _has_head(model: nn.Module) -> bool:
     """Whether there is a box head of Detectron2's StandardROIHeads."""
     heads = getattr(model, "roi_heads", None)
     return all(hasattr(heads, name) for name in ("box_in_features", "box_pooler", "box_head"))
-
-
-def _is_of_neck(name: str) -> bool:
-    return name.startswith("backbone.") and not name.startswith("backbone.bottom_up.")
-
-
-def _is_of_head(name: str) -> bool:
-    return name.startswith("roi_heads.box_head.")
