@@ -49,8 +49,13 @@ def boxes(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         check_fit(name, records)
     if to_learn:
         _warn_of_tiny(cfg, name, records)
-    else:
-        _warn_of_many(name, records, cfg.TEST.DETECTIONS_PER_IMAGE)
+        return
+    most, limit = max(len(record["annotations"]) for record in records), cfg.TEST.DETECTIONS_PER_IMAGE
+    if most > limit:
+        logger.warning(
+            f"data set {name!r} has images of up to {most} objects, of which {limit} can be found: set "
+            "TEST.DETECTIONS_PER_IMAGE to more"
+        )
 
 
 @LABEL_CHECK_REGISTRY.register()
@@ -92,12 +97,3 @@ def _parts_of(shapes: np.ndarray, cfg: CfgNode) -> np.ndarray:
     if crop.TYPE.startswith("relative"):
         return shapes * crop.SIZE
     return np.minimum(shapes, min(crop.SIZE) if crop.TYPE == "absolute_range" else crop.SIZE)
-
-
-def _warn_of_many(name: str, records: Records, limit: int) -> None:
-    most = max(len(record["annotations"]) for record in records)
-    if most > limit:
-        logger.warning(
-            f"data set {name!r} has images of up to {most} objects, of which {limit} can be found: set "
-            "TEST.DETECTIONS_PER_IMAGE to more"
-        )
