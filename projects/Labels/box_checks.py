@@ -170,7 +170,7 @@ def _doubts(name: str, boxes: Annotations) -> list[str]:
         first = int(np.flatnonzero(wrong)[0])
         box = ", ".join(f"{value:g}" for value in corners[first])
         file = boxes[first][0]["file_name"]
-        return f"{int(wrong.sum())} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {box} in {file}"
+        return f"{wrong.sum()} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {box} in {file}"
 
     in_shares = (np.abs(corners) <= CORNER).all(axis=1)
     impossible = {

@@ -81,7 +81,7 @@ def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
     scales = np.minimum(least / shapes.min(axis=1), most / shapes.max(axis=1)) if least else np.ones(len(shapes))
     of_boxes = np.repeat(scales, [len(record["annotations"]) for record in sized])
     shorter = sides_of(Boxes.of_annotations(boxes).xyxy).min(axis=1)
-    tiny = int((shorter * of_boxes < FEWEST_PX).sum())
+    tiny = (shorter * of_boxes < FEWEST_PX).sum()
     if tiny > MOST_TINY * len(boxes):
         logger.warning(
             f"{tiny} of {len(boxes)} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high at {least} "

@@ -146,7 +146,8 @@ def looks_of(image: JudgedImage, threshold: float) -> list[Look]:
     if max(height, width) <= LARGE:
         return [Look(image, image.errors(threshold), int((~missed).sum()))]
     columns, rows = -(-width // SIDE), -(-height // SIDE)
-    found, errors = image.truth[~missed], [image.truth[missed], image.predicted[image.wrong(threshold)]]
+    found = image.truth.xyxy[~missed]
+    errors = np.concatenate([image.truth.xyxy[missed], image.predicted.xyxy[image.wrong(threshold)]])
 
     def counts(xyxy: np.ndarray) -> np.ndarray:
         cells = ((xyxy[:, :2] + xyxy[:, 2:]) / 2 // SIDE).clip(0, (columns - 1, rows - 1)).astype(int)
@@ -154,8 +155,7 @@ def looks_of(image: JudgedImage, threshold: float) -> list[Look]:
 
     corners = [(left, top) for top in range(0, height, SIDE) for left in range(0, width, SIDE)]
     windows = [(left, top, min(left + SIDE, width), min(top + SIDE, height)) for left, top in corners]
-    of_errors = sum(counts(each.xyxy) for each in errors)
-    return list(map(partial(Look, image), of_errors.tolist(), counts(found.xyxy).tolist(), windows))
+    return list(map(partial(Look, image), counts(errors).tolist(), counts(found).tolist(), windows))
 
 
 def _draw(

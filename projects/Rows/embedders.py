@@ -56,15 +56,11 @@ class WholeImages:
 
 
 class _OfBoxes:
-    """Rows of the boxes of an image, by an image at a time."""
+    """Rows of boxes, an image at a time: of each ``_of_image`` gives (n, C), of any length."""
 
     @torch.no_grad()
     def rows(self, batch: list[Sample]) -> Tensor:
         return torch.cat([normalize(at_least_float32(self._of_image(sample))) for sample in batch])
-
-    def _of_image(self, sample: Sample) -> Tensor:
-        """(n, C) of its boxes, of any length."""
-        raise NotImplementedError
 
 
 class BoxesOfMaps(_OfBoxes):
