@@ -62,15 +62,21 @@ def read_labels_of(name: str) -> Labels:
     if all("annotations" in record for record in records):
         labels = _of_boxes(records, class_names)
     else:
-        has_class = all(record.get("label", -1) >= 0 for record in records)
-        expect(has_class, f"--data {name} has neither boxes nor classes of images: expected {KINDS_OF_DATA}")
+        expect(
+            all(record.get("label", -1) >= 0 for record in records),
+            f"--data {name} has neither boxes nor classes of images: expected {KINDS_OF_DATA}",
+        )
         labels = _of_images(records, class_names)
     expect(len(labels.classes) > 0, f"--data {name} has no boxes in {len(records)} images: expected at least two")
     _check_boxes(labels, name)
-    several = len(np.unique(labels.images)) > 1
-    expect(several, f"--data {name} has labels in one image: a label is compared with those of other images")
-    one = labels.of == "image" and not np.ptp(labels.classes)
-    expect(not one, f"--data {name} has one class: expected two or more, of which a label can be the wrong one")
+    expect(
+        len(np.unique(labels.images)) > 1,
+        f"--data {name} has labels in one image: a label is compared with those of other images",
+    )
+    expect(
+        labels.of == "box" or np.ptp(labels.classes),
+        f"--data {name} has one class: expected two or more, of which a label can be the wrong one",
+    )
     return labels._replace(left_out=MetadataCatalog.get(name).get("left_out", ()))
 
 

@@ -138,8 +138,10 @@ def embedder_again(about: Mapping[str, Any], device: str = "") -> Embedder:
     where its weights are not what they were."""
     options = about["options"]
     made = embedder_of(Namespace(**options, device=device), about["flags"])
-    is_same = made.about["digest"] == about["digest"]
-    expect(is_same, f"{options['weights']} has changed since the command began: give it again")
+    expect(
+        made.about["digest"] == about["digest"],
+        f"{options['weights']} has changed since the command began: give it again",
+    )
     return made
 
 
@@ -162,8 +164,10 @@ def embedder_of_table(about: Mapping[str, Any], named: Named) -> Embedder:
     wrong = [name for name in SIZES if not _is_size(name, stated.get(name, False))]
     expect(not wrong, f"the table states no sensible {', '.join(wrong)}: embed the images again")
     theirs = (stated.get("config_file") or "", _pairs_in(stated))
-    is_same = theirs == (named.config_file, list(map(str, named.opts)))
-    expect(is_same, f"the table was made with another config: expected {_words_of(stated)}")
+    expect(
+        theirs == (named.config_file, list(map(str, named.opts))),
+        f"the table was made with another config: expected {_words_of(stated)}",
+    )
     sizes = {name: stated.get(name, False) for name in SIZES}
     boxes = "those of the table" if about["of"] == "box" else ""
     made = embedder_of(Namespace(**sizes, **named._asdict(), boxes=boxes, device=""), about["flags"])

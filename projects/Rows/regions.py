@@ -65,8 +65,10 @@ def _class_of(record: dict, classes: list[str]) -> str:
 @keeping_all()
 def _labelled(name: str) -> list[Places]:
     records = _records(name)
-    has_boxes = all("annotations" in record for record in records)
-    expect(has_boxes, f"--boxes {name} has no boxes: expected a data set with boxes, or a predictions.json")
+    expect(
+        all("annotations" in record for record in records),
+        f"--boxes {name} has no boxes: expected a data set with boxes, or a predictions.json",
+    )
     classes = names_of(name)
     objects = list(map(objects_of, records))
     boxes = Boxes.of_annotations(list(chain.from_iterable(objects)), np.float32)

@@ -165,8 +165,10 @@ def _statistics(network: nn.Module) -> list[Tensor]:
 
 def thresholds_of(values: Sequence[float], count: int) -> Tensor:
     """tau of each of ``count`` classes, (count,) float32. Raises UserError for neither one value nor one for each."""
-    fits = len(values) in (1, count)
-    expect(fits, f"TEACHER.THRESHOLD has {len(values)} numbers for {count} classes: expected one, or one for each")
+    expect(
+        len(values) in (1, count),
+        f"TEACHER.THRESHOLD has {len(values)} numbers for {count} classes: expected one, or one for each",
+    )
     return torch.tensor(values, dtype=torch.float32).expand(count).clone()
 
 
