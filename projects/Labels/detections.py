@@ -82,9 +82,11 @@ def how_good(images: NumberedImages) -> str:
     if of_all is None or not threshold:
         return "the detectors find none of the labelled boxes: no box is rightly suspected to be missing or shifted"
     last = np.flatnonzero(of_all.scores >= threshold)[-1]
-    recall = f"the detectors find {of_all.recall[last]:.0%} of the labelled boxes of {len(images):,} images"
-    right = f"{of_all.precision[last]:.0%} of what they find is labelled so"
-    return f"{recall}, and {right} (AP50 {100 * of_all.average_precision():.1f}, scores from {threshold:.2f} on)"
+    return (
+        f"the detectors find {of_all.recall[last]:.0%} of the labelled boxes of {len(images):,} images, and "
+        f"{of_all.precision[last]:.0%} of what they find is labelled so "
+        f"(AP50 {100 * of_all.average_precision():.1f}, scores from {threshold:.2f} on)"
+    )
 
 
 def missing(images: NumberedImages, labels: Labels) -> list[Suspect]:

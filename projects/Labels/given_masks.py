@@ -68,8 +68,11 @@ def given_masks(video: Video, places: Sequence[Path], *, alone: bool) -> Given:
     """
     of_video, of_frames = _files_for(video, places, alone)
     where = ", ".join(map(str, places))
-    named = f"{video.name}.png or {video.name}/*.png below --masks {where}"
-    expect(of_video or of_frames, f"no mask of {video.name}: expected {named}{', or the PNG itself' * alone}")
+    expect(
+        of_video or of_frames,
+        f"no mask of {video.name}: expected {video.name}.png or {video.name}/*.png below --masks {where}"
+        f"{', or the PNG itself' * alone}",
+    )
     if alone and of_video:
         _expect_clear(of_video[0], video)
     only = len(of_video) + len(of_frames) == 1

@@ -194,9 +194,9 @@ def _row(look: Look, names: list[str], threshold: float, pixels: PixelFormat) ->
         _tile(picture, _moved(image.truth[there], window), names, missed[there], MISSED),
         _tile(picture, _moved(image.predicted[shown], window), names, wrong[shown], WRONG),
     ]
-    counts = f"{(~missed[there]).sum()} found, {missed[there].sum()} missed, {wrong[shown].sum()} wrong"
     name = part_in_words(record | {"file_name": Path(record["file_name"]).name})
-    return SheetRow(tiles, [f"{name}: {counts}"], dict(enumerate(COLORS.items())))
+    caption = f"{name}: {(~missed[there]).sum()} found, {missed[there].sum()} missed, {wrong[shown].sum()} wrong"
+    return SheetRow(tiles, [caption], dict(enumerate(COLORS.items())))
 
 
 def _reach_into(window: Sequence[int], objects: Boxes) -> np.ndarray:
