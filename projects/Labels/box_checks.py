@@ -180,13 +180,16 @@ def _doubts(name: str, boxes: Annotations) -> list[str]:
     }
     for problem, wrong in impossible.items():
         if wrong.any():
-            message = f"data set {name!r}: {example(wrong)}, {problem}"
-            raise UserError(f"{message}: expected x0 <= x1 and y0 <= y1, in pixels")
+            raise UserError(
+                f"data set {name!r}: {example(wrong)}, {problem}: expected x0 <= x1 and y0 <= y1, in pixels"
+            )
     overlap = _overlap_with_earlier(boxes, corners)
     doubled = overlap >= SAME
     if doubled.mean() > MOST_SLIPS:
-        message = f"data set {name!r}: {example(doubled)}, are doubles of others of their class"
-        raise UserError(f"{message}: expected every object once; were two files joined?")
+        raise UserError(
+            f"data set {name!r}: {example(doubled)}, are doubles of others of their class: expected every object once; "
+            "were two files joined?"
+        )
     reach_out = (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
     hint = ": are these x0, y0, x1, y1, where x, y, width, height are expected?" * int(reach_out.mean() > MOST_SLIPS)
     doubtful = {
