@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from projects.Teacher.geometry import as_labels
 from projects.Teacher.samples import with_unlabelled
@@ -64,6 +63,7 @@ class TeacherDetector(nn.Module, Architecture):
 
     around = "TEACHER.DETECTOR"
     training_only = (STUDENT,)
+    training_samples = staticmethod(with_unlabelled)
     also_reads = (
         "VIEWS.POLICY",
         "VIEWS.GREY_PROBABILITY",
@@ -83,11 +83,6 @@ class TeacherDetector(nn.Module, Architecture):
         self.burn_in, self.momentum, self.weight = options.BURN_IN, options.MOMENTUM, options.WEIGHT
         self.thresholds = thresholds_of(options.THRESHOLD, num_classes(cfg) or 0)
         self.tally = Tally(len(self.thresholds))
-
-    @classmethod
-    def training_samples(cls, cfg: CfgNode, labelled: Dataset) -> Dataset:
-        """What a training reads."""
-        return with_unlabelled(cfg, labelled)
 
     @property
     def teacher(self) -> nn.Module:
