@@ -61,15 +61,16 @@ def _small_picture(record: dict, pixels: PixelFormat) -> np.ndarray:
 def _decoded(record: dict, pixels: PixelFormat) -> np.ndarray:
     """(h, w, C) uint8, photographs in BGR; of a large one a quarter of each side, which a JPEG gives in a third of the
     time."""
+    nothing = np.zeros((1, 1, pixels.count), np.uint8)
     try:
         picture = open_record(record, pixels)
         if pixels.bits or not pixels.is_of_photographs:
             return picture.decode(complete=True)
         large = min(picture.size) >= LARGE
     except UnreadableImageError:  # another check says so
-        return np.zeros((1, 1, pixels.count), np.uint8)
+        return nothing
     if isinstance(picture.data, np.ndarray):
         return picture.data[..., ::-1]
     how = cv2.IMREAD_REDUCED_COLOR_4 if large else cv2.IMREAD_COLOR
     image = cv2.imdecode(np.frombuffer(picture.data, np.uint8), how)
-    return np.zeros((1, 1, pixels.count), np.uint8) if image is None else image
+    return nothing if image is None else image

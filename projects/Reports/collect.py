@@ -111,8 +111,7 @@ def files_below(folder: Path, *patterns: str, of: Path) -> list[Path]:
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
     below = [f"*/{mark}" for mark in MARKS]
-    results = files_below(folder, *MARKS, of=folder)
-    results = results or files_below(folder, *below, of=folder)
+    results = files_below(folder, *MARKS, of=folder) or files_below(folder, *below, of=folder)
     expect(
         results,
         f"{folder} is not the folder of a run: expected one of {', '.join(MARKS)} in it, or in a folder right below it",
