@@ -126,9 +126,8 @@ def read_suspects(folder: Path) -> tuple[str, dict[int, Suspect]]:
 def _suspect(entry: dict) -> Suspect:
     """Raises ValueError for fields of other types than those that were written."""
     suspect = Suspect(*map(entry.__getitem__, Suspect._fields))
-    texts = suspect.kind, suspect.file_name, suspect.label, suspect.suggestion
-    numbers = suspect.index, suspect.image, suspect.place
-    is_sound = all(isinstance(text, str) for text in texts) and all(type(number) is int for number in numbers)
+    pairs = zip(suspect, Suspect.__annotations__.values(), strict=True)
+    is_sound = all(type(value) is kind for value, kind in pairs if kind in (str, int))
     is_box = isinstance(suspect.box, list) and len(suspect.box) == 4 and {*map(type, suspect.box)} <= {int, float}
     if not (is_sound and is_box and np.isfinite(suspect.box).all()):
         raise ValueError(f"suspect {entry['id']!r} has a field of another type")
