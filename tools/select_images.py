@@ -37,7 +37,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from projects.Objectives.image_groups import groups_of
-    from projects.Rows.image_lists import images_of, labelled_in, records_of
+    from projects.Rows.image_lists import images_of, labelled_in
     from projects.Rows.label_files import expect_unlabelled, write_chosen
     from projects.Rows.selection import SELECTIONS, without_duplicates
     from revisit.boxes.boxes import sides_of
@@ -46,7 +46,7 @@ def main() -> None:
     total, class_names = len(table.rows), sorted({*table.classes.tolist()} - {""})
     labelled = labelled_in(table, args.labelled)
     for rule, file in args.rule:
-        groups, _ = groups_of(file, records_of(table), f"--rule {rule}={file}")
+        groups, _ = groups_of(file, table.records, f"--rule {rule}={file}")
         stays = without_duplicates(groups, labelled, sides_of(table.boxes).prod(axis=1))
         table, labelled = table.of(stays), labelled[stays]
     rest = len(table.rows) - int(labelled.sum())

@@ -42,7 +42,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.labels import VOID, read_depth, read_labels
 from revisit.data.sources.records import Records, fingerprint, sample
-from revisit.data.sources.subsets import is_labelled
+from revisit.data.sources.subsets import is_labelled, objects_of
 from revisit.errors import UserError, expect
 from revisit.files import file_digest, write_whole
 from revisit.jobs.record import left_by_earlier_call
@@ -234,8 +234,7 @@ def _targets_of(cfg: CfgNode, records: Records) -> Callable[[dict, tuple[int, in
 
 def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Regions:
     """Labelled boxes, and as many of the same sizes that overlap with none of them."""
-    objects = [each for each in record["annotations"] if not each.get("iscrowd")]
-    labelled = Boxes.of_annotations(objects, np.float32)
+    labelled = Boxes.of_annotations(objects_of(record), np.float32)
     boxes = torch.from_numpy(labelled.xyxy)
     height, width = size_of(record)
     inside = (boxes[:, :2] < torch.tensor([width, height])).all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)

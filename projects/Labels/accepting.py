@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projects.Labels.labels import Labels, read_labels_of
-from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, read_suspects
+from projects.Labels.suspects import COLUMNS, NOT_A_LABEL, Suspect, box_text, of_label, read_suspects
 from revisit.boxes.boxes import in_coco, with_sides
 from revisit.boxes.coco_files import folder_of, size_of, write_data_set
 from revisit.data.images.reader import UNKNOWN_SIZE, read_size
@@ -47,8 +47,7 @@ def accept(accepted: Path, folder: Path) -> tuple[int, Path]:
     """
     name, suspects = read_suspects(folder)
     labels = read_labels_of(name)
-    of_boxes = f"{name} has a class for each image: move the files to the folders of their classes"
-    expect(labels.of == "box", of_boxes)
+    expect(labels.of == "box", f"{name} has a class for each image: move the files to the folders of their classes")
     rows = _rows(accepted)
     changes = [_change(row, suspects, labels, place) for place, row in rows]
     _expect_one_each(changes, [place for place, _ in rows])
@@ -76,8 +75,11 @@ def _rows(accepted: Path) -> list[tuple[str, dict[str, str]]]:
         raise UserError(
             f"--table {accepted} cannot be read ({first_line(error)}): expected rows of suspects.csv"
         ) from error
-    problem = f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv"
-    expect(not lacking, f"{problem}, with commas between them")
+    expect(
+        not lacking,
+        f"--table {accepted} lacks {', '.join(lacking)}: expected the columns of suspects.csv, with commas between "
+        "them",
+    )
     expect(bool(lines), f"--table {accepted} has no rows: expected those of suspects.csv that are right")
     return lines
 
@@ -86,8 +88,8 @@ def _change(row: dict[str, str], suspects: dict[int, Suspect], labels: Labels, p
     number = row["id"] or ""
     suspect = suspects.get(int(number)) if number.isdecimal() else None
     _expect_text(row, suspect, place)
-    same = suspect is not None and all(row[column] == _text(suspect, column) for column in KEY)
-    if suspect is None or not same:
+    written = suspect._asdict() | {"box": box_text(suspect.box)} if suspect else {}
+    if suspect is None or any(row[column] != written[column] for column in KEY):
         raise UserError(f"{place}: row {number!r} is none of suspects.json: expected a row of its suspects.csv")
     _check_unchanged(suspect, labels)
     return _read(suspect, row["suggestion"] or "", labels, place)
@@ -97,8 +99,11 @@ def _expect_text(row: dict[str, str], suspect: Suspect | None, place: str) -> No
     """Raises UserError for what a spreadsheet has not written in UTF-8, unless it is the name of the suspect's file."""
     texts = {column: text for column, text in row.items() if text and text.encode(errors="ignore").decode() != text}
     odd = [text for column, text in texts.items() if text != getattr(suspect, column, "")]
-    way_out = "expected the code of suspects.csv, so save the table as CSV UTF-8"
-    expect(not odd, f"{place} has {odd[:1]}, which is no text in UTF-8: {way_out}")
+    expect(
+        not odd,
+        f"{place} has {odd[:1]}, which is no text in UTF-8: expected the code of suspects.csv, so save the table as "
+        "CSV UTF-8",
+    )
 
 
 def _expect_one_each(changes: Sequence[Change], places: Sequence[str]) -> None:
@@ -109,8 +114,10 @@ def _expect_one_each(changes: Sequence[Change], places: Sequence[str]) -> None:
         of_label = (suspect.image, suspect.place, *(suspect.box if suspect.place == NOT_A_LABEL else ()))
         for part in _parts_of(change):
             other = places_of.setdefault((*of_label, part), place)
-            problem = f"{place} and {other} change the same label of {suspect.file_name}"
-            expect(other == place, f"{problem}: expected one row for it")
+            expect(
+                other == place,
+                f"{place} and {other} change the same label of {suspect.file_name}: expected one row for it",
+            )
 
 
 def _parts_of(change: Change) -> list[str]:
@@ -119,27 +126,15 @@ def _parts_of(change: Change) -> list[str]:
     return [part for part, is_changed in changed.items() if is_changed or change.is_removed]
 
 
-def _text(suspect: Suspect, column: str) -> str:
-    value = getattr(suspect, column)
-    return box_text(value) if column == "box" else value
-
-
 def _check_unchanged(suspect: Suspect, labels: Labels) -> None:
     """Raises UserError where the label is not what it was when it was suspected."""
     if suspect.index == NOT_A_LABEL:
         is_same = suspect.image < len(labels.records)
         is_same = is_same and labels.records[suspect.image]["file_name"] == suspect.file_name
-    else:
-        is_same = suspect.index < len(labels.classes) and _describes(suspect, labels)
+    elif is_same := suspect.index < len(labels.classes):
+        now = of_label(labels, suspect.kind, suspect.index, 0, suspect.suggestion)
+        is_same = now._replace(suspicion=suspect.suspicion, file_name=suspect.file_name) == suspect
     expect(is_same, f"the labels of {suspect.file_name} have changed since they were checked: check them again")
-
-
-def _describes(suspect: Suspect, labels: Labels) -> bool:
-    index = suspect.index
-    where = (int(labels.images[index]), int(labels.places[index]))
-    box = labels.boxes[index].astype(float).round(2).tolist()
-    label = labels.class_names[labels.classes[index]]
-    return (where, box, label) == ((suspect.image, suspect.place), suspect.box, suspect.label)
 
 
 def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Change:
@@ -204,7 +199,9 @@ def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, change
         if number is not None:
             entry["category_id"] = numbers[labels.class_names[number]]
         if box is not None:
-            _move(entry, box)
+            x, y, width, height = with_sides(np.array(box)).tolist()
+            entry |= {"bbox": [x, y, width, height], "area": width * height}
+            entry.pop("segmentation", None)  # which was the mask of another box
         if is_removed:
             removed.add(id(entry))
     for image in content["images"]:
@@ -213,25 +210,18 @@ def _correct(content: dict[str, Any], ids: Sequence[Any], labels: Labels, change
     content["annotations"] = [entry for entry in content["annotations"] if id(entry) not in removed]
 
 
-def _move(entry: dict, corners: list[float]) -> None:
-    x, y, width, height = with_sides(np.array(corners)).tolist()
-    entry |= {"bbox": [x, y, width, height], "area": width * height}
-    entry.pop("segmentation", None)  # which was the mask of another box
-
-
 def _entries_as_read(content: dict[str, Any], ids: Sequence[Any], labels: Labels) -> list[list[dict]]:
-    """By the records of ``labels``, whose images have these ids in the file."""
+    """By the records of ``labels``, whose images have these ids in the file: of its entries of an image those that the
+    record has, in its order."""
     of_image = defaultdict(list)
     for entry in content["annotations"]:
         of_image[entry["image_id"]].append(entry)
-    return [_as_read(record, of_image[image]) for record, image in zip(labels.records, ids, strict=True)]
-
-
-def _as_read(record: dict, entries: Sequence[dict]) -> list[dict]:
-    """Of a file's entries of an image those that the record has, in its order."""
-    left = iter(entries)
-    boxes = [in_coco(box)["bbox"] for box in record["annotations"]]
-    return [next(entry for entry in left if entry["bbox"] == box) for box in boxes]
+    read = []
+    for record, image in zip(labels.records, ids, strict=True):
+        left = iter(of_image[image])
+        boxes = [in_coco(box)["bbox"] for box in record["annotations"]]
+        read.append([next(entry for entry in left if entry["bbox"] == box) for box in boxes])
+    return read
 
 
 def _added(entries: list[dict], image: Any) -> dict:

@@ -40,9 +40,6 @@ class Frame(NamedTuple):
     video: str  # what all frames share: folders, and the name before the number at its end
     number: int
 
-    def moved(self, step: int) -> "Frame":
-        return self._replace(number=self.number + step)
-
 
 def frame_of(file_name: str) -> Frame | None:
     """None of a name that ends in no number."""
@@ -75,11 +72,10 @@ def _note(rule: str, keys: Keys, records: Records) -> str:
     """What a rule has found. Raises UserError where that is nothing."""
     sizes = Counter(key for key in keys if key is not None)
     without = [record["file_name"] for record, key in zip(records, keys, strict=True) if key is None]
-    nothing = f"--rule {rule} finds nothing in any of {len(keys):,} images, such as {first_few(without[:1])}"
-    expect(bool(sizes), f"{nothing}: expected another rule")
-    found = f"{rule}: {len(sizes):,} groups of {min(sizes.values()):,} to {max(sizes.values()):,} images"
-    alone = f"; it finds nothing in {len(without):,} images, such as {first_few(without[:1])}"
-    return found + alone * bool(without)
+    example = f"such as {first_few(without[:1])}"
+    expect(bool(sizes), f"--rule {rule} finds nothing in any of {len(keys):,} images, {example}: expected another rule")
+    alone = f"; it finds nothing in {len(without):,} images, {example}" if without else ""
+    return f"{rule}: {len(sizes):,} groups of {min(sizes.values()):,} to {max(sizes.values()):,} images{alone}"
 
 
 def _united(every: Sequence[Keys]) -> np.ndarray:

@@ -11,7 +11,7 @@ from pycocotools import mask as coco_mask
 from projects.Labels.mask_checks import LISTED
 from revisit.boxes.boxes import IOU, Boxes, corners_of, iou_of_pairs
 from revisit.data.images.image_bytes import WINDOW
-from revisit.data.images.reader import UNKNOWN_SIZE, size_if_known
+from revisit.data.images.reader import UNKNOWN_SIZE, other_size, size_if_known
 from revisit.data.sources.records import Records, keeping_all, sample
 from revisit.data.sources.subsets import BACKGROUND
 from revisit.errors import UserError, expect, first_few
@@ -33,8 +33,13 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
     """Raises UserError unless all boxes have masks, to learn from in INPUT.MASK_FORMAT."""
     boxes = _boxes_used(records, to_learn)
     masks = [box.get("segmentation") for _, box in boxes]
-    expected = "expected outlines of three points and more, or run lengths, of all; or MODEL.MASK_ON False"
-    problem = _problem(name, boxes, [mask is None for mask in masks], "no mask that can be drawn", expected)
+    problem = _problem(
+        name,
+        boxes,
+        [mask is None for mask in masks],
+        "no mask that can be drawn",
+        "expected outlines of three points and more, or run lengths, of all; or MODEL.MASK_ON False",
+    )
     if to_learn and mask_format != "bitmask" and not problem:
         have_runs = [isinstance(mask, dict) for mask in masks]
         problem = _problem(name, boxes, have_runs, "run lengths", "set INPUT.MASK_FORMAT bitmask")
@@ -45,8 +50,13 @@ def check_keypoints(name: str, records: Records, count: int, *, to_learn: bool) 
     """Raises UserError unless all boxes have ``count`` keypoints, each x, y and whether it is seen."""
     boxes = _boxes_used(records, to_learn)
     lacking = [len(box.get("keypoints") or ()) != 3 * count for _, box in boxes]
-    expected = f"expected x, y and 0, 1 or 2 of each, {3 * count} numbers; or MODEL.KEYPOINT_ON False"
-    problem = _problem(name, boxes, lacking, f"not the {count} keypoints of MODEL.ROI_KEYPOINT_HEAD", expected)
+    problem = _problem(
+        name,
+        boxes,
+        lacking,
+        f"not the {count} keypoints of MODEL.ROI_KEYPOINT_HEAD",
+        f"expected x, y and 0, 1 or 2 of each, {3 * count} numbers; or MODEL.KEYPOINT_ON False",
+    )
     expect(not problem, problem)
 
 
@@ -90,8 +100,10 @@ def _problem(name: str, boxes: Annotations, wrong: Sequence[bool], what: str, re
     if not any(wrong):
         return ""
     record, box = boxes[wrong.index(True)]
-    problem = f"{sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in {record['file_name']}"
-    return f"data set {name!r}: {problem}: {remedy}"
+    return (
+        f"data set {name!r}: {sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in "
+        f"{record['file_name']}: {remedy}"
+    )
 
 
 def _boxes_of(records: Records) -> Annotations:
@@ -123,8 +135,7 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     for doubt in _doubts(name, sized) if sized else ():
         logger.warning(f"data set {name!r}: {doubt}")
     if missing := [label for n, label in enumerate(classes) if not kept[n]]:
-        lacks = f"no box of {len(missing)} of {len(classes)} classes: {first_few(missing)}"
-        logger.warning(f"data set {name!r}: {lacks}")
+        logger.warning(f"data set {name!r}: no box of {len(missing)} of {len(classes)} classes: {first_few(missing)}")
 
 
 def _log_counts(
@@ -145,11 +156,7 @@ def _check_sizes(name: str, records: Records) -> None:
         annotated = {side: record[side] for side in ("height", "width") if side in record and WINDOW not in record}
         size = size_if_known(record["file_name"]) if annotated else UNKNOWN_SIZE
         if size not in (annotated, UNKNOWN_SIZE):
-            sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, annotated))
-            raise UserError(
-                f"data set {name!r}: {record['file_name']} has {sizes} (width x height, upright as EXIF turns it): "
-                "write the image's size, and its boxes"
-            )
+            raise UserError(f"data set {name!r}: {other_size(record, size, annotated)}")
 
 
 def _doubts(name: str, boxes: Annotations) -> list[str]:
@@ -163,7 +170,7 @@ def _doubts(name: str, boxes: Annotations) -> list[str]:
         first = int(np.flatnonzero(wrong)[0])
         box = ", ".join(f"{value:g}" for value in corners[first])
         file = boxes[first][0]["file_name"]
-        return f"{int(wrong.sum())} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {box} in {file}"
+        return f"{wrong.sum()} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {box} in {file}"
 
     in_shares = (np.abs(corners) <= CORNER).all(axis=1)
     impossible = {
@@ -173,13 +180,16 @@ def _doubts(name: str, boxes: Annotations) -> list[str]:
     }
     for problem, wrong in impossible.items():
         if wrong.any():
-            message = f"data set {name!r}: {example(wrong)}, {problem}"
-            raise UserError(f"{message}: expected x0 <= x1 and y0 <= y1, in pixels")
+            raise UserError(
+                f"data set {name!r}: {example(wrong)}, {problem}: expected x0 <= x1 and y0 <= y1, in pixels"
+            )
     overlap = _overlap_with_earlier(boxes, corners)
     doubled = overlap >= SAME
     if doubled.mean() > MOST_SLIPS:
-        message = f"data set {name!r}: {example(doubled)}, are doubles of others of their class"
-        raise UserError(f"{message}: expected every object once; were two files joined?")
+        raise UserError(
+            f"data set {name!r}: {example(doubled)}, are doubles of others of their class: expected every object once; "
+            "were two files joined?"
+        )
     reach_out = (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
     hint = ": are these x0, y0, x1, y1, where x, y, width, height are expected?" * int(reach_out.mean() > MOST_SLIPS)
     doubtful = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from revisit.boxes.label_studio import IMAGE, LABEL, task_of
+from revisit.boxes.label_studio import result_of, task_of
 from revisit.data.sources.coco_truth import run_lengths
 
 WORD = 8  # bits of R, G, B and A each
@@ -27,12 +27,11 @@ def task_with_masks(image: Mapping[str, Any], names: Sequence[str], version: str
             lengths and ``category_id``, which counts ``names`` from 1.
         version: what made them; Label Studio tells predictions apart by it.
     """
-    of_image = {"original_width": image["width"], "original_height": image["height"], "image_rotation": 0}
     results = []
     for each in image["objects"]:
         runs = brush_runs(coco_mask.decode(each["segmentation"]))
         value = {"format": "rle", "rle": runs, "brushlabels": [names[each["category_id"] - 1]]}
-        results.append({"type": "brushlabels", "from_name": LABEL, "to_name": IMAGE, **of_image, "value": value})
+        results.append(result_of(image, "brushlabels", value=value))
     return task_of(image["file_name"]) | {"predictions": [{"model_version": version, "result": results}]}
 
 

@@ -74,9 +74,11 @@ def _expect_whole_images(args: Namespace) -> None:
     """Raises UserError where labels or detectors are of windows, and says how these look at whole images."""
     tiling, name = tiling_and_name(args.data)
     sees_tiles = bool(args.config_file and make_config(args.config_file, args.opts).INPUT.TILES)
-    way = "train on windows, let tools/predict.py --tiles look at others, and give its predictions.json as --boxes"
-    expected = f"expected --data {name}; for detectors of tiles, {way}"
-    expect(not (tiling or sees_tiles), f"labels are compared in whole images: {expected}")
+    expect(
+        not (tiling or sees_tiles),
+        f"labels are compared in whole images: expected --data {name}; for detectors of tiles, train on windows, let "
+        "tools/predict.py --tiles look at others, and give its predictions.json as --boxes",
+    )
 
 
 def _say(labels: Labels) -> None:
@@ -102,8 +104,7 @@ def _options(args: Namespace, of: str) -> Namespace:
     """Those of tools/embed.py."""
     boxes = args.data if of == "box" else ""
     fixed = {"boxes": boxes, "box_head": False, "pyramid": False, "config_file": "", "opts": []}
-    taken = {name: getattr(args, name) for name in ("weights", "size", "stride", "short_side", "device")}
-    return Namespace(**fixed, **taken)
+    return Namespace(**vars(args) | fixed)
 
 
 def _look(labels: Labels, places: list[Places], args: Namespace, embedder: Embedder) -> Looked:
@@ -137,7 +138,10 @@ def _near_new(suspects: list[Suspect], table: RowTable, embedder: Embedder) -> l
         by_file[suspect.file_name].append(number)
     if not by_file:
         return []
-    places = [_boxes_in(file, [suspects[n] for n in numbers]) for file, numbers in by_file.items()]
+    places = []
+    for file, own in by_file.items():
+        boxes = np.array([suspects[number].box for number in own], np.float32)
+        places.append(Places({"file_name": file}, boxes, [""] * len(own)))
     numbers = list(chain.from_iterable(by_file.values()))
     files = np.array([os.path.abspath(suspects[number].file_name) for number in numbers])
     _, images = np.unique(np.concatenate([files, table.files]), return_inverse=True)
@@ -146,8 +150,3 @@ def _near_new(suspects: list[Suspect], table: RowTable, embedder: Embedder) -> l
     for number, row, cosines in zip(numbers, *near, strict=True):
         others[number] = row[cosines.isfinite()].numpy()
     return others
-
-
-def _boxes_in(file: str, suspects: list[Suspect]) -> Places:
-    boxes = np.array([suspect.box for suspect in suspects], np.float32)
-    return Places({"file_name": file}, boxes, [""] * len(suspects))

@@ -24,11 +24,13 @@ def cvat_lines(name: str, images: Sequence[Mapping[str, Any]], names: Sequence[s
     """
     labels = "".join(f"<label><name>{escape(label)}</name></label>" for label in names)
     size = f"<width>{images[0]['width']}</width><height>{images[0]['height']}</height>"
-    task = f"<name>{escape(name)}</name><size>{len(images)}</size><mode>interpolation</mode>"
+    task = (
+        f"<name>{escape(name)}</name><size>{len(images)}</size><mode>interpolation</mode><labels>{labels}</labels>"
+        f"<original_size>{size}</original_size>"
+    )
     yield '<?xml version="1.0" encoding="utf-8"?>'
     yield "<annotations>"
     yield "  <version>1.1</version>"
-    task += f"<labels>{labels}</labels><original_size>{size}</original_size>"
     yield f"  <meta><task>{task}</task></meta>"
     objects = ((frame, each) for frame, image in enumerate(images) for each in image["objects"])
     for number, (frame, each) in enumerate(objects):

@@ -12,15 +12,23 @@ from projects.Labels.labels import Labels
 from projects.Labels.suspects import Suspect, box_text, of_label, of_place
 from projects.Reports.matching import JudgedImage, best_threshold, curve, judge
 from revisit.boxes.boxes import NOTHING, Boxes, iou
-from revisit.boxes.predictions_file import OF_PREDICTIONS, PREDICTIONS, evaluated_set, read_predictions, read_results
+from revisit.boxes.predictions_file import (
+    OF_PREDICTIONS,
+    PREDICTIONS,
+    evaluated_set,
+    read_predictions,
+    read_results,
+    refused,
+)
 from revisit.data.sources.catalog import get_records
-from revisit.errors import UserError, expect, first_few, first_line
+from revisit.errors import expect, first_few
 
 FREE = 0.3  # IoU with every box below which a detection lies on none
 DOUBLE = 0.5  # IoU from which on two detections are of one thing
 SHIFTED = (0.1, 0.8)  # IoU of a box with its detection: below it is another object's, above the box is right
 
 Results = Mapping[str, Boxes]  # by the real path of an image
+NumberedImages = Sequence[tuple[int, JudgedImage]]  # each after the number of its record
 
 
 def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Results:
@@ -32,11 +40,10 @@ def read_detections(places: Sequence[Path], class_names: Sequence[str]) -> Resul
     """
     by_file: dict[str, list[Boxes]] = defaultdict(list)
     for place in places:
-        try:
+        with refused(
+            f"--boxes {place}", "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
+        ):
             of_files, names = _of_run(place) if place.is_dir() else read_predictions(place)
-        except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
-            expected = "expected predictions.json with the images.json of tools/predict.py, or a run's folder"
-            raise UserError(f"--boxes {place} ({first_line(error)}): {expected}") from error
         other = [name for name in names if name not in class_names]
         expect(not other, f"--boxes {place} has classes that the labels do not have: {first_few(other)}")
         numbers = np.array([class_names.index(name) for name in names], int)
@@ -54,7 +61,7 @@ def _of_run(place: Path) -> tuple[list[tuple[str, Boxes]], list[str]]:
     return list(zip(files.values(), found, strict=True)), list(scored.classes.values())
 
 
-def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
+def judged(labels: Labels, results: Results) -> NumberedImages:
     """The images that detectors have looked at, with the numbers of their records, matched as COCO matches them.
 
     Raises UserError where there is none.
@@ -68,20 +75,23 @@ def judged(labels: Labels, results: Results) -> list[tuple[int, JudgedImage]]:
     return images
 
 
-def how_good(images: Sequence[tuple[int, JudgedImage]]) -> str:
+def how_good(images: NumberedImages) -> str:
     """A line that says how much the suspicions of these detectors are worth, by the labels, wrong ones included."""
     of_all = curve([image for _, image in images])
     threshold = best_threshold([image for _, image in images])
     if of_all is None or not threshold:
         return "the detectors find none of the labelled boxes: no box is rightly suspected to be missing or shifted"
     last = np.flatnonzero(of_all.scores >= threshold)[-1]
-    recall = f"the detectors find {of_all.recall[last]:.0%} of the labelled boxes of {len(images):,} images"
-    right = f"{of_all.precision[last]:.0%} of what they find is labelled so"
-    return f"{recall}, and {right} (AP50 {100 * of_all.average_precision():.1f}, scores from {threshold:.2f} on)"
+    return (
+        f"the detectors find {of_all.recall[last]:.0%} of the labelled boxes of {len(images):,} images, and "
+        f"{of_all.precision[last]:.0%} of what they find is labelled so "
+        f"(AP50 {100 * of_all.average_precision():.1f}, scores from {threshold:.2f} on)"
+    )
 
 
-def missing(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Suspect]:
-    """Detections that lie on no box of any class and in no crowd, each thing once, with their classes as suggestions.
+def missing(images: NumberedImages, labels: Labels) -> list[Suspect]:
+    """Detections that lie on no box of any class, and in no crowd or difficult object, each thing once, with their
+    classes as suggestions.
 
     Suspicion is the sum of the scores of all classes there, at most 1, times (1 - the largest IoU with a box): a thing
     may be seen for sure whose class is not.
@@ -89,18 +99,13 @@ def missing(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[S
     suspects = []
     for number, image in images:
         overlap = image.overlap.max(axis=1, initial=0)
-        free = (image.match == NOTHING) & (np.maximum(overlap, _in_crowds(image)) < FREE)
+        crowds = Boxes.of_annotations([box for box in image.record["annotations"] if box.get("iscrowd")])
+        in_crowds = iou(image.predicted.xyxy, crowds.xyxy, np.ones(len(crowds), bool)).max(axis=1, initial=0)
+        free = (image.match == NOTHING) & (np.maximum(overlap, in_crowds) < FREE)
         for best, score in _things(image, np.flatnonzero(free)):
             box, name = image.predicted.xyxy[best], labels.class_names[image.predicted.classes[best]]
             suspects.append(of_place(labels, number, box, score * (1 - overlap[best]), name))
     return suspects
-
-
-def _in_crowds(image: JudgedImage) -> np.ndarray:
-    """(predictions,) which share of each lies in a crowd, or in an object that is difficult, of any class."""
-    crowds = [box for box in image.record["annotations"] if box.get("iscrowd")]
-    shares = iou(image.predicted.xyxy, Boxes.of_annotations(crowds).xyxy, np.ones(len(crowds), bool))
-    return shares.max(axis=1, initial=0)
 
 
 def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, float]]:
@@ -115,7 +120,7 @@ def _things(image: JudgedImage, indices: np.ndarray) -> Iterator[tuple[int, floa
         rest = rest[~same]
 
 
-def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[Suspect]:
+def shifted(images: NumberedImages, labels: Labels) -> list[Suspect]:
     """Boxes whose best detection of their class overlaps them little, with the detection's box as suggestion; suspicion
     is its score times (1 - IoU).
 
@@ -127,17 +132,13 @@ def shifted(images: Sequence[tuple[int, JudgedImage]], labels: Labels) -> list[S
     for number, image in images:
         of_image = range(*np.searchsorted(labels.images, (number, number + 1)))
         for true, index in enumerate(of_image):
-            overlap = np.where(_may_be_of(image, true, threshold), image.overlap[:, true], 0)
+            of_class = image.predicted.classes == image.truth.classes[true]
+            is_free = np.isin(image.match, (true, NOTHING))
+            may_be_of_it = of_class & is_free & (image.predicted.scores >= threshold)
+            overlap = np.where(may_be_of_it, image.overlap[:, true], 0)
             best = int(overlap.argmax()) if len(overlap) else 0
             if len(overlap) and SHIFTED[0] < overlap[best] < SHIFTED[1]:
                 suspicion = image.predicted.scores[best] * (1 - overlap[best])
                 suggestion = box_text(image.predicted.xyxy[best])
                 suspects.append(of_label(labels, "shifted", index, suspicion, suggestion))
     return suspects
-
-
-def _may_be_of(image: JudgedImage, true: int, threshold: float) -> np.ndarray:
-    """(predictions,) bool: of a true box's class, of at least this score, and not of another box."""
-    of_class = image.predicted.classes == image.truth.classes[true]
-    is_free = np.isin(image.match, (true, NOTHING))
-    return of_class & is_free & (image.predicted.scores >= threshold)

@@ -19,11 +19,18 @@ def doubles(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         return
     names = list(cfg.DATASETS.TRAIN)
     for earlier in names[: names.index(name) if name in names else 0]:
-        twice = "they count twice; expected each image in one of them"
-        warn_of_shared(get_records(earlier), f"DATASETS.TRAIN {earlier}", records, name, twice)
+        warn_of_shared(
+            get_records(earlier),
+            f"DATASETS.TRAIN {earlier}",
+            records,
+            name,
+            "they count twice; expected each image in one of them",
+        )
     if pairs := labelled_otherwise(records):
-        which = f"{len(pairs):,} images of {name} equal another one, byte for byte, and have other labels"
-        logger.warning(f"{which}, such as {' and '.join(pairs[0])}: expected one of each, with all its labels")
+        logger.warning(
+            f"{len(pairs):,} images of {name} equal another one, byte for byte, and have other labels, such as "
+            f"{' and '.join(pairs[0])}: expected one of each, with all its labels"
+        )
 
 
 def labelled_otherwise(records: Records) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.labels import VOID, check_size, read_labels
+from revisit.data.sources.subsets import objects_of
 from revisit.errors import UserError, expect, first_few
 from revisit.network.network import digest_of
 
@@ -67,8 +68,11 @@ def given_masks(video: Video, places: Sequence[Path], *, alone: bool) -> Given:
     """
     of_video, of_frames = _files_for(video, places, alone)
     where = ", ".join(map(str, places))
-    named = f"{video.name}.png or {video.name}/*.png below --masks {where}"
-    expect(of_video or of_frames, f"no mask of {video.name}: expected {named}{', or the PNG itself' * alone}")
+    expect(
+        of_video or of_frames,
+        f"no mask of {video.name}: expected {video.name}.png or {video.name}/*.png below --masks {where}"
+        f"{', or the PNG itself' * alone}",
+    )
     if alone and of_video:
         _expect_clear(of_video[0], video)
     only = len(of_video) + len(of_frames) == 1
@@ -113,8 +117,11 @@ def _of_other_videos(files: Sequence[Path], video: Video, places: Sequence[Path]
 def _expect_clear(file: Path, video: Video) -> None:
     """Raises UserError where a video's mask has the name of one of its later frames, too."""
     first, *later = [frame.stem for frame in video.frames]
-    either = f"{file} may be of the first frame, as {video.name} is the video, or of the frame {video.name}"
-    expect(video.name not in later, f"{either}: expected {video.name}/{first}.png or {video.name}/{video.name}.png")
+    expect(
+        video.name not in later,
+        f"{file} may be of the first frame, as {video.name} is the video, or of the frame {video.name}: expected "
+        f"{video.name}/{first}.png or {video.name}/{video.name}.png",
+    )
 
 
 def _one_each(numbered: Sequence[tuple[int, Path]], video: Video) -> dict[int, Path]:
@@ -159,23 +166,25 @@ def given_boxes(video: Video, words: Sequence[str], *, alone: bool) -> Given:
     name = data_set(words[0])
     records = get_records(name)
     expect_file_names(records, f"--boxes {words[0]}")
-    labelled = [record for record in records if _objects(record)]
+    labelled = [record for record in records if objects_of(record)]
     folder = os.path.realpath(video.frames[0].parent)
     of_video = [each for each in labelled if os.path.realpath(os.path.dirname(each["file_name"])) == folder]
     of_video = of_video or labelled * alone
-    what = f"--boxes {words[0]} has boxes of {len(of_video)} frames of {video.name}"
-    expect(len(of_video) == 1, f"{what}: expected those of one, by the name of its file")
+    expect(
+        len(of_video) == 1,
+        f"--boxes {words[0]} has boxes of {len(of_video)} frames of {video.name}: expected those of one, by the name "
+        "of its file",
+    )
     (record,) = of_video
     number = _frame_of(Path(record["file_name"]), video, only=alone)
     frame = video.frames[number]
     labelled_at, own = (f"{width} x {height}" for height, width in map(size_of, (record, {"file_name": frame})))
-    sizes = f"--boxes {words[0]} has boxes in px of {labelled_at}, but {frame} is {own}, upright as EXIF turns it"
-    expect(labelled_at == own, f"{sizes}: expected the same size")
-    return Given({}, {number: _objects(record)}, names_of(name))
-
-
-def _objects(record: dict) -> list[dict]:
-    return [each for each in record.get("annotations", ()) if not each.get("iscrowd", 0)]
+    expect(
+        labelled_at == own,
+        f"--boxes {words[0]} has boxes in px of {labelled_at}, but {frame} is {own}, upright as EXIF turns it: "
+        "expected the same size",
+    )
+    return Given({}, {number: objects_of(record)}, names_of(name))
 
 
 def _corners(words: Sequence[str]) -> list[list[float]] | None:
@@ -193,21 +202,21 @@ def _filled(boxes: list[dict], frame: Path) -> np.ndarray:
     larger."""
     height, width = size_of({"file_name": frame})
     expect(len(boxes) <= MOST, f"{len(boxes)} objects of {frame}: expected at most {MOST}")
-    has_masks = all("segmentation" in box for box in boxes)
-    masks = _masks_of(boxes, height, width) if has_masks else _rectangles(Boxes.of_annotations(boxes), height, width)
+    if all("segmentation" in box for box in boxes):
+        masks = Boxes.of_instances(annotations_to_instances(boxes, (height, width), mask_format="bitmask")).masks
+    else:
+        masks = _rectangles(Boxes.of_annotations(boxes), height, width)
     ids = np.zeros((height, width), np.uint8)
     for number in np.argsort([-mask.sum() for mask in masks], kind="stable"):
         ids[masks[number]] = number + 1
     gone = np.setdiff1d(np.arange(1, len(boxes) + 1), ids)
     if len(gone):
         box = [round(value, 1) for value in boxes[gone[0] - 1]["bbox"]]
-        hidden = f"box {gone[0]}, {box}, has no pixel of {frame} ({width} x {height}) of its own"
-        raise UserError(f"{hidden}: expected X0 Y0 X1 Y1 in px, X0 < X1, Y0 < Y1, not covered by smaller boxes")
+        raise UserError(
+            f"box {gone[0]}, {box}, has no pixel of {frame} ({width} x {height}) of its own: expected X0 Y0 X1 Y1 in "
+            "px, X0 < X1, Y0 < Y1, not covered by smaller boxes"
+        )
     return ids
-
-
-def _masks_of(boxes: list[dict], height: int, width: int) -> np.ndarray:
-    return Boxes.of_instances(annotations_to_instances(boxes, (height, width), mask_format="bitmask")).masks
 
 
 def _rectangles(boxes: Boxes, height: int, width: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Two detectors, each trained on half of the labelled images, each of which looks at the other half."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from projects.CompareStarts.labelled_parts import HELD_OUT
@@ -25,8 +26,17 @@ def halves_of(name: str, labels: Labels) -> list[tuple[str, str]]:
 
 def half_jobs(name: str, labels: Labels, config: str, options: Sequence[str], root: Path) -> list[Job]:
     """The trainings, whose folders will have the detections. ``options`` are KEY VALUE pairs over the recipe."""
-    pairs = enumerate(halves_of(name, labels), start=1)
-    return [_job(number, halves, name, labels, config, options, root) for number, halves in pairs]
+    fixed = {key: str(value) for key, value in FIXED.items()}
+    facts = tuple(facts_of(name, labels.records))
+    jobs = []
+    for number, halves in enumerate(halves_of(name, labels), start=1):
+        folder = root.resolve() / f"half{number}"
+        learned, looked_at = (str((half,)) for half in halves)
+        places = {"DATASETS.TRAIN": learned, "DATASETS.TEST": looked_at, "OUTPUT_DIR": str(folder)}
+        pairs = chain(*(fixed | places).items())
+        command = (TRAIN, "--config-file", find_config(config), "--resume", *pairs, *options)
+        jobs.append(Job(f"detector {number} of 2", (command,), folder / "evaluation.json", facts))
+    return jobs
 
 
 def train_halves(jobs: Sequence[Job]) -> list[Path]:
@@ -38,22 +48,3 @@ def train_halves(jobs: Sequence[Job]) -> list[Path]:
         job.claim()
     run_jobs(list(jobs), 1)
     return [job.result.parent for job in jobs]
-
-
-def _job(
-    number: int,
-    halves: tuple[str, str],
-    name: str,
-    labels: Labels,
-    config: str,
-    options: Sequence[str],
-    root: Path,
-) -> Job:
-    folder = root.resolve() / f"half{number}"
-    learned, looked_at = (str((half,)) for half in halves)
-    places = {"DATASETS.TRAIN": learned, "DATASETS.TEST": looked_at, "OUTPUT_DIR": str(folder)}
-    fixed = {key: str(value) for key, value in FIXED.items()}
-    pairs = [word for pair in (fixed | places).items() for word in pair]
-    command = (TRAIN, "--config-file", find_config(config), "--resume", *pairs, *options)
-    facts = tuple(facts_of(name, labels.records))
-    return Job(f"detector {number} of 2", (command,), folder / "evaluation.json", facts)

@@ -41,8 +41,9 @@ def readable(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     else:
         logger.info(seen)
     if look.truncated and not replaced:
-        grey = f"{len(look.truncated):,} truncated JPEGs are completed with grey: {first_few(look.truncated)}"
-        logger.warning(f"{seen}; {grey}")
+        logger.warning(
+            f"{seen}; {len(look.truncated):,} truncated JPEGs are completed with grey: {first_few(look.truncated)}"
+        )
 
 
 @DRY_RUN_DATA_REGISTRY.register()

@@ -49,8 +49,13 @@ def boxes(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         check_fit(name, records)
     if to_learn:
         _warn_of_tiny(cfg, name, records)
-    else:
-        _warn_of_many(name, records, cfg.TEST.DETECTIONS_PER_IMAGE)
+        return
+    most, limit = max(len(record["annotations"]) for record in records), cfg.TEST.DETECTIONS_PER_IMAGE
+    if most > limit:
+        logger.warning(
+            f"data set {name!r} has images of up to {most} objects, of which {limit} can be found: set "
+            "TEST.DETECTIONS_PER_IMAGE to more"
+        )
 
 
 @LABEL_CHECK_REGISTRY.register()
@@ -61,9 +66,10 @@ def sides(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     classes = {label.lower(): label for label in map(str, names_of(name))}
     flipped = {label: re.sub("left|right", lambda side: _SIDES[side[0]], label) for label in classes}
     if pairs := [label for label, other in flipped.items() if label < other in classes]:
-        example = f"{classes[pairs[0]]} and {classes[flipped[pairs[0]]]}"
-        flip = "INPUT.RANDOM_FLIP horizontal shows one as the other, under its old name"
-        logger.warning(f"data set {name!r} has the classes {example}: {flip}; expected INPUT.RANDOM_FLIP none")
+        logger.warning(
+            f"data set {name!r} has the classes {classes[pairs[0]]} and {classes[flipped[pairs[0]]]}: "
+            "INPUT.RANDOM_FLIP horizontal shows one as the other, under its old name; expected INPUT.RANDOM_FLIP none"
+        )
 
 
 def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
@@ -75,11 +81,12 @@ def _warn_of_tiny(cfg: CfgNode, name: str, records: Records) -> None:
     scales = np.minimum(least / shapes.min(axis=1), most / shapes.max(axis=1)) if least else np.ones(len(shapes))
     of_boxes = np.repeat(scales, [len(record["annotations"]) for record in sized])
     shorter = sides_of(Boxes.of_annotations(boxes).xyxy).min(axis=1)
-    tiny = int((shorter * of_boxes < FEWEST_PX).sum())
+    tiny = (shorter * of_boxes < FEWEST_PX).sum()
     if tiny > MOST_TINY * len(boxes):
-        few = f"{tiny} of {len(boxes)} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high"
-        way_out = "raise INPUT.MIN_SIZE_TRAIN and the other sizes, or cut tiles"
-        logger.warning(f"{few} at {least} px, so they can hardly be found: {way_out}")
+        logger.warning(
+            f"{tiny} of {len(boxes)} boxes of data set {name!r} are less than {FEWEST_PX} px wide or high at {least} "
+            "px, so they can hardly be found: raise INPUT.MIN_SIZE_TRAIN and the other sizes, or cut tiles"
+        )
 
 
 def _parts_of(shapes: np.ndarray, cfg: CfgNode) -> np.ndarray:
@@ -90,10 +97,3 @@ def _parts_of(shapes: np.ndarray, cfg: CfgNode) -> np.ndarray:
     if crop.TYPE.startswith("relative"):
         return shapes * crop.SIZE
     return np.minimum(shapes, min(crop.SIZE) if crop.TYPE == "absolute_range" else crop.SIZE)
-
-
-def _warn_of_many(name: str, records: Records, limit: int) -> None:
-    most = max(len(record["annotations"]) for record in records)
-    if most > limit:
-        message = f"data set {name!r} has images of up to {most} objects, of which {limit} can be found"
-        logger.warning(f"{message}: set TEST.DETECTIONS_PER_IMAGE to more")

@@ -9,7 +9,7 @@ import numpy as np
 
 from revisit.boxes.boxes import Boxes
 from revisit.boxes.coco_files import size_of
-from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.records import Records
@@ -38,6 +38,11 @@ class Labels(NamedTuple):
         names = np.array([os.path.abspath(record["file_name"]) for record in self.records])
         return names[self.images]
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """(N, 2) int, height and width of the images, px."""
+        return np.array([size_of(record) for record in self.records])[self.images]
+
     def of_files(self, files: np.ndarray) -> "Labels":
         """The labels in these files alone, of all records."""
         kept = np.isin(self.files, files)
@@ -52,21 +57,26 @@ def read_labels_of(name: str) -> Labels:
         UserError: images that are no files of their own, a data set without boxes or classes of images, without any
             label, with labels in one image, or classes of images that are all the same.
     """
-    register(name)
     records, class_names = list(get_records(name)), names_of(name)
     expect_file_names(records, f"--data {name}")
     if all("annotations" in record for record in records):
         labels = _of_boxes(records, class_names)
     else:
-        has_class = all(record.get("label", -1) >= 0 for record in records)
-        expect(has_class, f"--data {name} has neither boxes nor classes of images: expected {KINDS_OF_DATA}")
+        expect(
+            all(record.get("label", -1) >= 0 for record in records),
+            f"--data {name} has neither boxes nor classes of images: expected {KINDS_OF_DATA}",
+        )
         labels = _of_images(records, class_names)
     expect(len(labels.classes) > 0, f"--data {name} has no boxes in {len(records)} images: expected at least two")
     _check_boxes(labels, name)
-    several = len(np.unique(labels.images)) > 1
-    expect(several, f"--data {name} has labels in one image: a label is compared with those of other images")
-    one = labels.of == "image" and not np.ptp(labels.classes)
-    expect(not one, f"--data {name} has one class: expected two or more, of which a label can be the wrong one")
+    expect(
+        len(np.unique(labels.images)) > 1,
+        f"--data {name} has labels in one image: a label is compared with those of other images",
+    )
+    expect(
+        labels.of == "box" or np.ptp(labels.classes),
+        f"--data {name} has one class: expected two or more, of which a label can be the wrong one",
+    )
     return labels._replace(left_out=MetadataCatalog.get(name).get("left_out", ()))
 
 
@@ -74,14 +84,14 @@ def _check_boxes(labels: Labels, name: str) -> None:
     """Raises UserError for boxes that have no area inside their image."""
     if labels.of == "image":
         return
-    sizes = np.array([size_of(record) for record in labels.records])[labels.images]
-    starts, ends = np.maximum(labels.boxes[:, :2], 0), np.minimum(labels.boxes[:, 2:], sizes[:, ::-1])
+    starts, ends = np.maximum(labels.boxes[:, :2], 0), np.minimum(labels.boxes[:, 2:], labels.sizes[:, ::-1])
     outside = np.flatnonzero((ends <= starts).any(axis=1))
     if len(outside):
         first = outside[0]
-        example = f"{labels.boxes[first].tolist()} in {labels.files[first]}"
-        problem = f"--data {name}: {len(outside)} boxes lie outside their images, such as {example}"
-        raise UserError(f"{problem}: expected x0 < x1 and y0 < y1, px of the image")
+        raise UserError(
+            f"--data {name}: {len(outside)} boxes lie outside their images, such as {labels.boxes[first].tolist()} in "
+            f"{labels.files[first]}: expected x0 < x1 and y0 < y1, px of the image"
+        )
 
 
 def _of_boxes(records: Records, class_names: list[str]) -> Labels:

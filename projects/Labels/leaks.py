@@ -32,14 +32,15 @@ def leaks(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
         except MissingDataError:  # of a dry run
             continue
         alike, compared = alike_images(records, tested, pixel_format(cfg))
-        effect = "their score says nothing of new images; expected others"
-        warn_of_shared(records, f"DATASETS.TRAIN {name}", tested, test, effect)
-        warn_of_torn(records, f"DATASETS.TRAIN {name}", tested, test, pixel_format(cfg))
+        where = f"DATASETS.TRAIN {name}"
+        warn_of_shared(records, where, tested, test, "their score says nothing of new images; expected others")
+        warn_of_torn(records, where, tested, test, pixel_format(cfg))
         again = [pair for pair in alike if not shared_pairs(*([image] for image in pair))]
         if again:
-            which = f"{len(again):,} of {compared:,} images of {test} nearly equal one of DATASETS.TRAIN {name}"
-            why = "saved again, or frames of one video; revisit curate --test lists them"
-            logger.warning(f"{which}: {why}{such_as(again)}")
+            logger.warning(
+                f"{len(again):,} of {compared:,} images of {test} nearly equal one of {where}: saved "
+                f"again, or frames of one video; revisit curate --test lists them{such_as(again)}"
+            )
 
 
 def warn_of_torn(learned: Records, where: str, tested: Records, test: str, pixels: PixelFormat) -> None:
@@ -52,8 +53,10 @@ def warn_of_torn(learned: Records, where: str, tested: Records, test: str, pixel
     pairs = _next_to_each_other(ours, theirs)
     if pairs and are_frames(pairs, pixels):
         first, second = (os.path.basename(record["file_name"]) for record in pairs[0])
-        which = f"{len(pairs):,} of {len(tested):,} images of {test} are frames next to those of {where}"
-        logger.warning(f"{which}, such as {second} and {first}: {REMEDY}")
+        logger.warning(
+            f"{len(pairs):,} of {len(tested):,} images of {test} are frames next to those of {where}, such as "
+            f"{second} and {first}: {REMEDY}"
+        )
 
 
 def _in_files(records: Records) -> list[dict]:
@@ -64,19 +67,20 @@ def _in_files(records: Records) -> list[dict]:
 def _next_to_each_other(learned: Sequence[dict], tested: Sequence[dict]) -> list[tuple[dict, dict]]:
     """Pairs of an image to learn from and one that is tested, whose names are equal but for a number at the end, which
     differs by NEAR at most; each tested image once. Of folders with videos in them, of others where there are none."""
-    for levels in (None, 1, 0):
-        numbered = {frame: record for record in learned if (frame := _frame(record, levels))}
+    for start in (0, -2, -1):
+        numbered = {frame: record for record in learned if (frame := _frame(record, start))}
         pairs = []
         for record in tested:
-            frame = _frame(record, levels)
-            near = [frame.moved(step) for step in range(-NEAR, NEAR + 1) if step] if frame else []
+            frame = _frame(record, start)
+            steps = range(-NEAR, NEAR + 1) if frame else ()
+            near = [frame._replace(number=frame.number + step) for step in steps if step]
             pairs += [(numbered[each], record) for each in near if each in numbered][:1]
         if pairs:
             return pairs
     return []
 
 
-def _frame(record: dict, levels: int | None) -> Frame | None:
-    """By the name with so many folders above it, all where ``levels`` is None."""
-    parts = os.path.abspath(record["file_name"]).split(os.sep)
-    return frame_of(os.sep.join(parts if levels is None else parts[-1 - levels :]))
+def _frame(record: dict, start: int) -> Frame | None:
+    """By the name with its folders from this one on."""
+    folders_and_name = os.path.abspath(record["file_name"]).split(os.sep)[start:]
+    return frame_of(os.sep.join(folders_and_name))

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from itertools import compress
 
 import numpy as np
 
@@ -34,8 +35,10 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> None:
     offset = metadata.get("label_offset", 0)
     if not offset:
         _refuse_grey_levels(name, looked_at)
-    one = f"data set {name!r} has one class, {first_few(classes)}"
-    expect(len(classes) > 1, f"{one}: expected two, or nothing is told apart")
+    expect(
+        len(classes) > 1,
+        f"data set {name!r} has one class, {first_few(classes)}: expected two, or nothing is told apart",
+    )
 
     def count(record: dict) -> np.ndarray:
         labels = read_labels(record["sem_seg_file_name"], len(classes), offset, record.get(WINDOW))
@@ -46,8 +49,10 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> None:
     shares = 100 * pixels.sum(axis=0) / pixels.sum()
     shown = (pixels > 0).sum(axis=0)
     listed = [f"{label} {shown[n]} ({shares[n]:.1f} %)" for n, label in enumerate(classes)][:LISTED]
-    seen = f"{name}: {len(looked_at)} of {len(records)} masks read; masks with a class (its share of all pixels): "
-    logger.info(f"{seen}{', '.join(listed)}; void {shown[VOID]} ({shares[VOID]:.1f} %)")
+    logger.info(
+        f"{name}: {len(looked_at)} of {len(records)} masks read; masks with a class (its share of all pixels): "
+        f"{', '.join(listed)}; void {shown[VOID]} ({shares[VOID]:.1f} %)"
+    )
     missing = [label for n, label in enumerate(classes) if not shown[n]]
     lacks = f"data set {name!r}: no pixel of {len(missing)} of {len(classes)} classes: {first_few(missing)}"
     is_whole = to_learn and len(looked_at) == len(records)
@@ -60,12 +65,12 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> None:
 def _warn_of_turned(name: str, records: Records) -> None:
     """Of images of which no size says whether their masks are as stored or upright, as they are taken."""
     files = list(dict.fromkeys(str(record["file_name"]) for record in records))
-    turned = [file for file, is_turned in zip(files, ask_each(is_turned_unseen, files), strict=True) if is_turned]
+    turned = list(compress(files, ask_each(is_turned_unseen, files)))
     if turned:
-        which = (
-            f"{len(turned)} of {len(files)} images looked at are turned by EXIF within their size, {first_few(turned)}"
+        logger.warning(
+            f"data set {name!r}: {len(turned)} of {len(files)} images looked at are turned by EXIF within their size, "
+            f"{first_few(turned)}: their masks are taken as drawn on the upright images"
         )
-        logger.warning(f"data set {name!r}: {which}: their masks are taken as drawn on the upright images")
 
 
 def _refuse_grey_levels(name: str, records: Records) -> None:
@@ -87,9 +92,10 @@ def _refuse_grey_levels(name: str, records: Records) -> None:
     ids = [0, VOID] if is_soft else sorted(pixels)
     levels = first_few([str(level) for level in ids]) + " with soft edges between" * is_soft
     numbers = first_few([str(number) for number in range(len(ids))])
-    problem = f"data set {name!r}: masks have no ids but {levels}, of which {VOID} is void, neither learned nor scored"
     expect(
-        not (VOID in pixels and (is_even or is_soft)), f"{problem}: write them again with {numbers} in place of them"
+        not (VOID in pixels and (is_even or is_soft)),
+        f"data set {name!r}: masks have no ids but {levels}, of which {VOID} is void, neither learned nor scored: "
+        f"write them again with {numbers} in place of them",
     )
 
 

@@ -27,8 +27,7 @@ def alike_images(one: Records, other: Records, pixels: PixelFormat) -> tuple[lis
     Two do where their pictures of SIDE x SIDE px, less the mean of each channel, have a correlation of ALIKE.
     """
     learned, compared = sample(one), sample(other)
-    pictures = partial(ask_each, partial(_small_picture, pixels=pixels), title="looking for copies")
-    ours, theirs = (np.stack(pictures(records)) for records in (learned, compared))
+    ours, theirs = (_small_pictures(records, pixels, "looking for copies") for records in (learned, compared))
     alike = theirs @ ours.T
     best = zip(compared, alike.argmax(axis=1), alike.max(axis=1), strict=True)
     return [(record, learned[place]) for record, place, how_alike in best if how_alike > ALIKE], len(compared)
@@ -40,11 +39,15 @@ def are_frames(pairs: Sequence[tuple[dict, dict]], pixels: PixelFormat) -> bool:
     if len(pairs) < LEAST_PAIRS:
         return False
     compared = sample(pairs, COMPARED_PAIRS)
-    small = partial(_small_picture, pixels=pixels)
-    ours, theirs = (np.stack(ask_each(small, records)) for records in zip(*compared, strict=True))
+    ours, theirs = (_small_pictures(records, pixels) for records in zip(*compared, strict=True))
     alike = theirs @ ours.T
     others = alike[~np.eye(len(alike), dtype=bool)]
     return bool(np.median(np.diag(alike)) > max(SAME_SCENE, np.quantile(others, MOST_OTHERS)))
+
+
+def _small_pictures(records: Records, pixels: PixelFormat, title: str = "") -> np.ndarray:
+    """(N, SIDE x SIDE x C) float32."""
+    return np.stack(ask_each(partial(_small_picture, pixels=pixels), records, title))
 
 
 def _small_picture(record: dict, pixels: PixelFormat) -> np.ndarray:
@@ -58,15 +61,16 @@ def _small_picture(record: dict, pixels: PixelFormat) -> np.ndarray:
 def _decoded(record: dict, pixels: PixelFormat) -> np.ndarray:
     """(h, w, C) uint8, photographs in BGR; of a large one a quarter of each side, which a JPEG gives in a third of the
     time."""
+    nothing = np.zeros((1, 1, pixels.count), np.uint8)
     try:
         picture = open_record(record, pixels)
         if pixels.bits or not pixels.is_of_photographs:
             return picture.decode(complete=True)
         large = min(picture.size) >= LARGE
     except UnreadableImageError:  # another check says so
-        return np.zeros((1, 1, pixels.count), np.uint8)
+        return nothing
     if isinstance(picture.data, np.ndarray):
         return picture.data[..., ::-1]
     how = cv2.IMREAD_REDUCED_COLOR_4 if large else cv2.IMREAD_COLOR
     image = cv2.imdecode(np.frombuffer(picture.data, np.uint8), how)
-    return np.zeros((1, 1, pixels.count), np.uint8) if image is None else image
+    return nothing if image is None else image

@@ -34,12 +34,11 @@ def draw(folder: Path, suspects: Sequence[Suspect], table: RowTable, nearest: Se
     rows = _rows(suspects, table, nearest)
     (folder / "suspects.png").unlink(missing_ok=True)
     if rows:
-        title = f"Suspected labels of {name}"
         subtitle = table.pixels.caption(f"the first {min(ON_SHEET, len(rows))} of {len(rows)}")
-        save_sheet(folder / "suspects.png", rows[:ON_SHEET], title=title, subtitle=subtitle)
+        save_sheet(folder / "suspects.png", rows[:ON_SHEET], title=f"Suspected labels of {name}", subtitle=subtitle)
     strips = [data_uri(Image.fromarray(np.concatenate(row.tiles, axis=1))) for row in rows]
     names = [row.captions[1:] for row in rows]
-    shown = list(zip(range(1, len(rows) + 1), suspects, strips, names, strict=True))
+    shown = list(zip(suspects, strips, names, strict=True))
     page = template("Labels", "suspects.html", "Reports")
     text = page.render(suspects=shown, name=table.pixels.caption(name), width=TILE * (SHOWN + 1), height=TILE)
     (folder / "suspects.html").write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -53,14 +52,10 @@ def _rows(suspects: Sequence[Suspect], table: RowTable, nearest: Sequence[np.nda
     rows, pixels = [], table.pixels
     for suspect, own in zip(progress("suspects", "box", suspects), nearest, strict=True):
         of_row = [suspect_tile(suspect, pixels), *(next(tiles) for _ in own)]
-        captions = [caption_of(suspect), *table.classes[own].tolist()]
+        captions = [f"{suspect.kind} {suspect.label or suspect.suggestion}", *table.classes[own].tolist()]
         lacking = SHOWN + 1 - len(of_row)
         rows.append(SheetRow(of_row + [blank] * lacking, captions + [""] * lacking))
     return rows
-
-
-def caption_of(suspect: Suspect) -> str:
-    return f"{suspect.kind} {suspect.label or suspect.suggestion}"
 
 
 def suspect_tile(suspect: Suspect, pixels: PixelFormat) -> np.ndarray:

@@ -37,6 +37,12 @@ def divided(content: csr_array, shares: np.ndarray, seed: int) -> np.ndarray:
     return min((_improved(side, moves) for side in starts), key=moves.deviation)
 
 
+def sums_of(content: csr_array, side: np.ndarray, count: int) -> np.ndarray:
+    """(S, 1 + C) float64, what is on each of ``count`` sides, where ``side`` (G,) says where the groups are."""
+    is_on = np.eye(count)[side]
+    return (content.T @ is_on).T
+
+
 def _improved(side: np.ndarray, moves: "_Moves") -> np.ndarray:
     for _ in range(MOST_MOVES):
         change = moves.changes(side)
@@ -94,8 +100,7 @@ class _Moves:
 
     def _off(self, side: np.ndarray) -> np.ndarray:
         """(S, 1 + C), what the sides have more than is wanted."""
-        is_on = np.eye(len(self.wanted))[side]
-        return (self.content.T @ is_on).T - self.wanted
+        return sums_of(self.content, side, len(self.wanted)) - self.wanted
 
     def deviation(self, side: np.ndarray) -> float:
         """What the moves make smaller."""

@@ -66,22 +66,18 @@ def look_at(
 
 
 def _state_by_decoding(record: dict, pixels: PixelFormat) -> tuple[str, str]:
+    truncated = ""
     try:
-        picture = open_record(record, pixels)
-    except UnreadableImageError as error:  # of a window this may be a truncated file, too: there is nothing to complete
-        return "unreadable", str(error)
-    try:
-        with taking_turns(int(np.prod(picture.size))):
-            picture.decode()
-    except TruncatedImageError as error:
+        picture = open_record(record, pixels)  # of a window it may say truncated, too: there is nothing to complete
         try:
+            with taking_turns(int(np.prod(picture.size))):
+                picture.decode()
+        except TruncatedImageError as error:
+            truncated = str(error)
             picture.decode(complete=True)
-        except UnreadableImageError:
-            return "unreadable", str(error)
-        return "truncated", str(error)
     except UnreadableImageError as error:
-        return "unreadable", str(error)
-    return "sound", ""
+        return "unreadable", truncated or str(error)
+    return ("truncated", truncated) if truncated else ("sound", "")
 
 
 def _check_labels(record: dict) -> None:

@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array
 
 from projects.Labels.accepting import expect_sizes, in_coco_format
 from projects.Labels.belonging import kept_together
-from projects.Labels.sides import IMAGES, divided
+from projects.Labels.sides import IMAGES, divided, sums_of
 from projects.Tiles.tiled_names import tiling_and_name
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.data.sources.catalog import get_records
@@ -46,8 +46,7 @@ class Split(NamedTuple):
     @property
     def sums(self) -> np.ndarray:
         """(S, 1 + C) float64, what is on each side."""
-        is_on = np.eye(len(self.names))[self.side]
-        return (self.content.T @ is_on).T
+        return sums_of(self.content, self.side, len(self.names))
 
     def files(self, records: Records) -> dict[str, list[str]]:
         """By side the files of its images, each once, in their order."""
@@ -87,15 +86,12 @@ def write_split(
     make_folder(output, "--output")
     for side, of_side in files.items():
         write_list(output / f"{side}.txt", of_side)
-    lines = zip(_names(records), groups.tolist(), strict=True)
+    paths = (os.path.abspath(record["file_name"]) for record in records)
+    lines = zip(paths, groups.tolist(), strict=True)
     write_whole(output / "groups.csv", csv_table(("file_name", "group"), dict.fromkeys(lines)))
     yield from notes or ["no --rule: only windows of one file are kept together"]
     yield from _report(split, output)
     yield from _write_boxes(whole, of_whole, output, files)
-
-
-def _names(records: Records) -> list[str]:
-    return [os.path.abspath(record["file_name"]) for record in records]
 
 
 def split_of(
@@ -109,9 +105,12 @@ def split_of(
     split = Split(names, asked, groups, side, content, [*classes])
     empty = [names[number] for number in range(len(names)) if number not in side]
     sizes = content[:, [IMAGES]].toarray()
-    problem = f"{' and '.join(empty)} would be empty: {len(side):,} groups have {sizes.min():,.0f} to"
-    expected = "expected more groups, a rule that joins fewer images, or larger shares, such as --rule test=0.3"
-    expect(not empty, f"{problem} {sizes.max():,.0f} of {sizes.sum():,.0f} images: {expected}")
+    expect(
+        not empty,
+        f"{' and '.join(empty)} would be empty: {len(side):,} groups have {sizes.min():,.0f} to {sizes.max():,.0f} of "
+        f"{sizes.sum():,.0f} images: expected more groups, a rule that joins fewer images, or larger shares, such as "
+        "--rule test=0.3",
+    )
     return split
 
 
@@ -141,14 +140,16 @@ def _report(split: Split, output: Path) -> Iterator[str]:
 
 def _limits(split: Split, sums: np.ndarray, names: Sequence[str]) -> Iterator[str]:
     """What a split could not do because groups stay whole."""
-    images = sums[:, IMAGES]
+    totals = sums.sum(axis=0)
     largest = split.content[:, [IMAGES]].max()
-    for name, share, count in zip(split.names, split.shares, images, strict=True):
-        wanted = share * images.sum()
+    for name, share, (count, *objects) in zip(split.names, split.shares, sums, strict=True):
+        wanted = share * totals[IMAGES]
         if abs(count - wanted) > max(OFF * wanted, 1):
-            why = f"the largest group has {largest:,.0f} images and stays whole"
-            yield f"{name} has {count:,} images where {wanted:,.0f} were asked for: {why}"
-        lacking = np.flatnonzero((sums[:, 1:].sum(axis=0) > 0) & (sums[split.names.index(name), 1:] == 0))
+            yield (
+                f"{name} has {count:,} images where {wanted:,.0f} were asked for: the largest group has "
+                f"{largest:,.0f} images and stays whole"
+            )
+        lacking = np.flatnonzero((totals[1:] > 0) & (np.array(objects) == 0))
         if len(lacking):
             yield f"{name} lacks {first_few([names[number] for number in lacking.tolist()])}: in too few groups"
 

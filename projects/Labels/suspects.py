@@ -1,7 +1,9 @@
 """The labels that are suspected, in the order in which to look at them."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +12,6 @@ import numpy as np
 from projects.Labels.labels import Labels
 from projects.Labels.sizes import at_edge, odd_suspicion, oddness
 from projects.Labels.votes import Vote
-from revisit.boxes.coco_files import size_of
 from revisit.boxes.predictions_file import expect_on_disk
 from revisit.errors import UserError, first_line
 from revisit.files import write_whole
@@ -59,9 +60,8 @@ def swapped(labels: Labels, vote: Vote) -> list[Suspect]:
 
 def odd(labels: Labels) -> list[Suspect]:
     """Boxes of an unusual size or shape that lie inside their image, since the edge cuts objects off."""
-    sizes = np.array([size_of(record) for record in labels.records])[labels.images]
     suspicion = odd_suspicion(oddness(labels.boxes, labels.classes))
-    suspicion[at_edge(labels.boxes, *sizes.T)] = 0
+    suspicion[at_edge(labels.boxes, *labels.sizes.T)] = 0
     return [of_label(labels, "odd", n, suspicion[n], "") for n in np.flatnonzero(suspicion)]
 
 
@@ -86,9 +86,8 @@ def _rounded(box: np.ndarray) -> list[float]:
 
 def ordered(suspects: Sequence[Suspect], count: int) -> list[Suspect]:
     """The ``count`` of each kind that are suspected most, all together by their suspicion."""
-    by_suspicion = sorted(suspects, key=lambda suspect: -suspect.suspicion)
-    kept, counts = [], dict.fromkeys((suspect.kind for suspect in suspects), 0)
-    for suspect in by_suspicion:
+    kept, counts = [], Counter()
+    for suspect in sorted(suspects, key=lambda suspect: -suspect.suspicion):
         counts[suspect.kind] += 1
         if counts[suspect.kind] <= count:
             kept.append(suspect)
@@ -97,10 +96,10 @@ def ordered(suspects: Sequence[Suspect], count: int) -> list[Suspect]:
 
 def write_suspects(folder: Path, suspects: Sequence[Suspect], name: str) -> None:
     """Write LIST and suspects.csv, numbered from 1; ``name`` is that of the data set."""
-    entries = [{"id": number, **suspect._asdict()} for number, suspect in enumerate(suspects, start=1)]
+    numbered = list(enumerate(suspects, start=1))
+    entries = [{"id": number, **suspect._asdict()} for number, suspect in numbered]
     write_whole(folder / LIST, json.dumps({"labels": name, "suspects": entries}, indent=1))
-    rows = [row_of(number, suspect) for number, suspect in enumerate(suspects, start=1)]
-    write_whole(folder / "suspects.csv", csv_table(COLUMNS, rows))
+    write_whole(folder / "suspects.csv", csv_table(COLUMNS, starmap(row_of, numbered)))
 
 
 def row_of(number: int, suspect: Suspect) -> list[str]:
@@ -119,16 +118,16 @@ def read_suspects(folder: Path) -> tuple[str, dict[int, Suspect]]:
         expect_on_disk(name)
         return name, listed
     except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "expected the --output of an earlier call with --data"
-        raise UserError(f"{path} cannot be read ({first_line(error)}): {expected}") from error
+        raise UserError(
+            f"{path} cannot be read ({first_line(error)}): expected the --output of an earlier call with --data"
+        ) from error
 
 
 def _suspect(entry: dict) -> Suspect:
     """Raises ValueError for fields of other types than those that were written."""
     suspect = Suspect(*map(entry.__getitem__, Suspect._fields))
-    texts = suspect.kind, suspect.file_name, suspect.label, suspect.suggestion
-    numbers = suspect.index, suspect.image, suspect.place
-    is_sound = all(isinstance(text, str) for text in texts) and all(type(number) is int for number in numbers)
+    pairs = zip(suspect, Suspect.__annotations__.values(), strict=True)
+    is_sound = all(type(value) is kind for value, kind in pairs if kind in (str, int))
     is_box = isinstance(suspect.box, list) and len(suspect.box) == 4 and {*map(type, suspect.box)} <= {int, float}
     if not (is_sound and is_box and np.isfinite(suspect.box).all()):
         raise ValueError(f"suspect {entry['id']!r} has a field of another type")

@@ -21,8 +21,10 @@ def check_truth(name: str) -> None:
         return
     check_voc_truth(name, Path(metadata.dirname), metadata.split, metadata.thing_classes)
     if not metadata.get("year_is_known", True):
-        unsure = f"data set {name!r}: neither annotations (<folder>VOC2012</folder>) nor path name one year"
-        logger.warning(f"{unsure}, so AP is taken at 11 points of recall, as until 2009")
+        logger.warning(
+            f"data set {name!r}: neither annotations (<folder>VOC2012</folder>) nor path name one year, so AP is "
+            "taken at 11 points of recall, as until 2009"
+        )
 
 
 def check_voc_truth(name: str, folder: Path, split: str, classes: list[str]) -> None:
@@ -34,15 +36,24 @@ def check_voc_truth(name: str, folder: Path, split: str, classes: list[str]) -> 
     """
     split_file = folder / "ImageSets" / "Main" / f"{split}.txt"
     text = split_file.read_text()
-    marked = f"{split_file} begins with a byte order mark, which the evaluator takes for a part of the first name"
-    expect(not text.startswith("\ufeff"), f"{marked}: save it as UTF-8 without one")
+    expect(
+        not text.startswith("\ufeff"),
+        f"{split_file} begins with a byte order mark, which the evaluator takes for a part of the first name: save it "
+        "as UTF-8 without one",
+    )
     names = [line.strip() for line in text.splitlines()]
-    others = f"{split_file} has empty lines, or slashes before names, which the evaluator takes for names"
-    expect(names == read_split(split_file), f"{others}: expected the name of an image in each line")
+    expect(
+        names == read_split(split_file),
+        f"{split_file} has empty lines, or slashes before names, which the evaluator takes for names: expected the "
+        "name of an image in each line",
+    )
     for name_of_image in names:
         file = folder / "Annotations" / f"{name_of_image}.xml"
-        expected = "name, pose, truncated, difficult (0 or 1) and a bndbox in whole pixels of every object"
-        with translated(f"data set {name!r}, scored against {file}, which needs {expected}", content=True):
+        with translated(
+            f"data set {name!r}, scored against {file}, which needs name, pose, truncated, difficult (0 or 1) and a "
+            "bndbox in whole pixels of every object",
+            content=True,
+        ):
             labels = {thing["name"] for thing in parse_rec(str(file))}
             if not labels <= set(classes):
                 raise ValueError(f"class {first_few(sorted(labels - set(classes)))!r}")

@@ -72,15 +72,11 @@ def with_frames(video: Video, output: Path) -> Video:
         expect(size == sizes[0], f"{frame} is {own} pixels, and {frames[0].name} {first}: expected frames of one size")
     for record, is_whole in zip(records, ask_each(ends_well, records), strict=True):
         if not is_whole:
-            _decode(record["file_name"])
+            try:
+                read_image(record["file_name"])
+            except UnreadableImageError as error:
+                raise UserError(f"unreadable frame {error}: expected a complete file, so copy it again") from error
     return video._replace(frames=frames)
-
-
-def _decode(frame: str) -> None:
-    try:
-        read_image(frame)
-    except UnreadableImageError as error:
-        raise UserError(f"unreadable frame {error}: expected a complete file, so copy it again") from error
 
 
 def _written(video: Video, folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ import numpy as np
 from revisit.boxes.boxes import with_sides
 from revisit.data.sources.coco_boxes import COCO_METADATA, load_box_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.voc_boxes import VOCObject, read_voc_annotation
+from revisit.data.sources.voc_boxes import read_voc_annotation
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +28,22 @@ def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "") -> L
     lowest: list[float] = []  # px, of each box
 
     def read(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
-        size, objects = read_voc_annotation(file, image)
-        lowest.extend(min(thing.corners[:2]) for thing in objects)
-        return size, [_object(thing, ignore_difficult=not with_difficult) for thing in objects]
+        size, things = read_voc_annotation(file, image)
+        objects = []
+        for thing in things:
+            lowest.append(min(thing.corners[:2]))
+            box = with_sides(np.array(thing.corners)).tolist()
+            is_ignored = thing.is_difficult and not with_difficult
+            objects.append({"name": thing.label, "bbox": box, "iscrowd": int(is_ignored)})
+        return size, objects
 
     labelled = load_box_files(images, annotations, ".xml", read)
     if from_zero := sum(start < 0 for start in lowest):
-        problem = f"{from_zero:,} of {len(lowest):,} boxes begin at 0, but Pascal VOC counts pixels from 1"
-        effect = "if these files count from 0, every box is read one pixel too far left and up"
-        logger.warning(f"{annotations}: {problem}: {effect}")
+        logger.warning(
+            f"{annotations}: {from_zero:,} of {len(lowest):,} boxes begin at 0, but Pascal VOC counts pixels from 1: "
+            "if these files count from 0, every box is read one pixel too far left and up"
+        )
     return labelled
-
-
-def _object(thing: VOCObject, *, ignore_difficult: bool) -> dict:
-    box = with_sides(np.array(thing.corners)).tolist()
-    return {"name": thing.label, "bbox": box, "iscrowd": int(thing.is_difficult and ignore_difficult)}
 
 
 LABEL_LAYOUT_REGISTRY.register(

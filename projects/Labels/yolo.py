@@ -53,8 +53,10 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Labelled
     labelled = load_box_files(images, labels, ".txt", read, classes)
     longer = [place for place, words in lines if end and len(words) > end + keypoints]
     if longer:
-        count = f"{len(longer):,} of {len(lines):,} lines have further numbers after their box, such as {longer[0]}"
-        labelled.metadata["left_out"] += [f"{count}: a confidence or a track, not read; each line is an object"]
+        labelled.metadata["left_out"].append(
+            f"{len(longer):,} of {len(lines):,} lines have further numbers after their box, such as {longer[0]}: a "
+            "confidence or a track, not read; each line is an object"
+        )
     boxes = chain.from_iterable(record["annotations"] for record in labelled.records)
     outlines = chain.from_iterable(box.get("segmentation", ()) for box in boxes)
     _warn_of_keypoints([np.reshape(outline, (-1, 2)) for outline in outlines], labels)
@@ -68,8 +70,10 @@ def _classes_and_keypoints(labels: Path, names: Path | None) -> tuple[list[str],
     candidates = [names] if names else near
     file_of_names = next(filter(Path.is_file, candidates), None)
     if file_of_names is None:
-        message = f"class names unknown: none of {', '.join(map(str, candidates))} is there"
-        raise UserError(f"{message}; expected one, or a file of names as third part, yolo:IMAGES:LABELS:NAMES")
+        raise UserError(
+            f"class names unknown: none of {', '.join(map(str, candidates))} is there; expected one, or a file of "
+            "names as third part, yolo:IMAGES:LABELS:NAMES"
+        )
     return read_class_names(file_of_names), read_keypoint_shape([file_of_names, *near])
 
 
@@ -89,14 +93,18 @@ def are_boxes(lines: Sequence[Line], keypoints: int) -> bool:
         return True
     counts = {len(words) - 1: place for place, words in lines}
     for count, place in counts.items() if keypoints else ():
-        expected = f"{count} numbers after the class, expected {BOX} of a box and {keypoints} of keypoints"
-        expect(count - keypoints in range(BOX, BOX + FURTHER + 1), f"{place}: {expected}")
+        expect(
+            count - keypoints in range(BOX, BOX + FURTHER + 1),
+            f"{place}: {count} numbers after the class, expected {BOX} of a box and {keypoints} of keypoints",
+        )
     if keypoints or not counts.keys() <= {BOX, BOX + 1, TRIANGLE}:
         return keypoints > 0
     of_tracks = all(_whole(words[-1]) >= 0 for _, words in lines if len(words) - 1 == TRIANGLE)
-    what = f"{lines[0][0]}: {TRIANGLE} numbers after the class may be a triangle, or a box and two more"
-    way_out = "expected 4 of a box; or 8 of a triangle, its last point twice"
-    expect(of_tracks or len(counts) > 1, f"{what}, and no other line tells: {way_out}")
+    expect(
+        of_tracks or len(counts) > 1,
+        f"{lines[0][0]}: {TRIANGLE} numbers after the class may be a triangle, or a box and two more, and no other "
+        "line tells: expected 4 of a box; or 8 of a triangle, its last point twice",
+    )
     return of_tracks or BOX + 1 in counts
 
 
@@ -113,8 +121,10 @@ def yolo_object(words: list[str], size: dict[str, int], classes: Sequence[str]) 
     if not 0 <= label < len(classes):
         raise ValueError(f"class {words[0]}, expected a whole number from 0 to {len(classes) - 1}")
     if len(values) < BOX or len(values) % 2:
-        message = f"{len(values)} numbers after the class, expected 4 of a box, or pairs of an outline"
-        raise ValueError(f"{message}; keypoints need kpt_shape in {DATA_YAML}")
+        raise ValueError(
+            f"{len(values)} numbers after the class, expected 4 of a box, or pairs of an outline; keypoints need "
+            f"kpt_shape in {DATA_YAML}"
+        )
     if not (np.abs(values) <= 2).all():  # nor is NaN
         raise ValueError(f"{values.tolist()}, expected shares of the image's width and height, 0 to 1")
     points = values.reshape(-1, 2) * (size["width"], size["height"])
@@ -153,9 +163,10 @@ def _warn_of_keypoints(outlines: list[np.ndarray], labels: Path) -> None:
     if len(outlines) < 2 or len(lengths) > 1 or min(lengths) <= CORNERS_OF_A_TURNED_BOX:
         return
     if all(map(_is_like_keypoints, outlines)):
-        shape = f"all {len(outlines):,} outlines have {len(outlines[0])} points, as a box and its keypoints would"
-        remedy = f"if they are, write kpt_shape into {DATA_YAML} among or above the labels"
-        logger.warning(f"{labels}: {shape}: {remedy}")
+        logger.warning(
+            f"{labels}: all {len(outlines):,} outlines have {len(outlines[0])} points, as a box and its keypoints "
+            f"would: if they are, write kpt_shape into {DATA_YAML} among or above the labels"
+        )
 
 
 def _is_like_keypoints(points: np.ndarray) -> bool:

@@ -39,7 +39,7 @@ def advice(cfg: CfgNode, files: Sequence[str]) -> str:
     if not len(scores):
         return f"{some}no object scores even {LOWEST:g}: train for longer, or with more labels"
     threshold = np.floor((scores.max() - 1e-6) / STEP) * STEP
-    would_draw = int((scores > threshold).sum())
+    would_draw = (scores > threshold).sum()
     return f"{some}the highest score is {scores.max():.2f}: --score-threshold {threshold:g} would draw {would_draw}"
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from tabulate import tabulate
-from torch import Tensor
 
 from projects.Predict.runtimes import Runtime
 from revisit.data.sources.records import Records
@@ -71,7 +70,10 @@ class _Trial:
         outputs = self._runtime.run(image)
         self._cpu.append(time.process_time() - cpu)
         self._wall.append(time.perf_counter() - wall)
-        objects = instances_of(outputs, image.shape[1:])
+        boxes, scores, classes, *masks = outputs
+        objects = Instances(tuple(image.shape[1:]), pred_boxes=Boxes(boxes), scores=scores, pred_classes=classes)
+        if masks:
+            objects.pred_masks = masks[0]
         predicted = detector_postprocess(objects, sample["height"], sample["width"])
         self._evaluator.process([sample], [{"instances": predicted}])
 
@@ -90,15 +92,6 @@ class _Trial:
             ap=scores.get("segm", scores["bbox"]),
             scores=scores,
         )
-
-
-def instances_of(outputs: Sequence[Tensor], size: Sequence[int]) -> Instances:
-    """What an exported detector returns for an image of (height, width), as Detectron2 holds it."""
-    boxes, scores, classes, *masks = outputs
-    objects = Instances(tuple(size), pred_boxes=Boxes(boxes), scores=scores, pred_classes=classes)
-    if masks:
-        objects.pred_masks = masks[0]
-    return objects
 
 
 def about(dataset: str, count: int, threads: int) -> dict[str, Any]:

@@ -134,23 +134,19 @@ def _files_of(path: Path) -> list[Path]:
     """What is below a folder, or the one file. Raises UserError for one that is neither image nor video."""
     if path.is_dir():
         videos = files_with_suffix(path, *VIDEOS)
-        return [*_images_below(path, needed=not videos), *videos]
+        try:
+            images = load_folder(path)
+        except UserError:
+            if not videos:
+                raise
+            images = []
+        return [*(Path(record["file_name"]) for record in images), *videos]
     kinds, suffix = SUFFIXES | VIDEOS, path.suffix.lower()
     fits = path.is_file() and (suffix in kinds or any(deep_images().images_among({suffix: [str(path)]}, alone=True)))
     hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
     expect(path.exists(), f"{path} not found: expected an image, a video or a folder{hint}")
     expect(fits, f"{path} is no image, video or folder: expected a file in {', '.join(sorted(kinds))}")
     return [path]
-
-
-def _images_below(folder: Path, needed: bool) -> list[Path]:
-    """Raises UserError where there is none that is ``needed``."""
-    try:
-        return [Path(record["file_name"]) for record in load_folder(folder)]
-    except UserError:
-        if needed:
-            raise
-        return []
 
 
 class FilePredictor:
@@ -245,7 +241,11 @@ class FilePredictor:
 
     def _run_video(self, source: Source, images: list[dict]) -> list[str]:
         """Add its frames to the images; returns what cannot be read."""
-        if problem := self._problem_of(source.path):
+        pixels = self.predictor().pixels
+        if not pixels.is_of_photographs:
+            seen = str(pixels) or "values of INPUT.RANGE"
+            return [f"{source.path}: frames are photographs, and the network sees {seen}"]
+        if problem := problem_of_name(source.path, self.output):
             return [f"{source.path}: {problem}"]
         video, film, count = VideoFile(source.path), None, 0
         for count, frame in enumerate(video, start=1):
@@ -259,13 +259,6 @@ class FilePredictor:
         if film is not None:
             film.release()
         return video.problems_after(count)
-
-    def _problem_of(self, video: Path) -> str:
-        """Why a video is not opened, "" where it is."""
-        pixels = self.predictor().pixels
-        if not pixels.is_of_photographs:
-            return f"frames are photographs, and the network sees {str(pixels) or 'values of INPUT.RANGE'}"
-        return problem_of_name(video, self.output)
 
     def _picture(
         self, pixels: np.ndarray, file_name: str, name: str, images: list[dict], missing: np.ndarray | None = None

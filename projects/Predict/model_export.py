@@ -36,6 +36,8 @@ _ERRORS = 3  # of ONNX Runtime's levels of messages: no warnings
 _CLOSE = 1e-3  # of scores and logits; boxes of such sizes differ by a tenth of it
 _COUNTING = ("fast_rcnn", "mask_head", "keypoint_head")  # modules that take len() of what they found
 
+Session = Callable[[Tensor], list[Tensor]]  # (C, H, W) float32 to what ExportedNetwork returns
+
 
 class ExportedNetwork(nn.Module):
     """A network as a function of tensors alone.
@@ -112,7 +114,7 @@ def run_exported(path: Path, image: Tensor) -> list[Tensor]:
     return open_session(path)(image)
 
 
-def load_torchscript(path: Path) -> Callable[[Tensor], list[Tensor]]:
+def load_torchscript(path: Path) -> Session:
     """A .ts file as a function of (C, H, W) float32."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's newest say that TorchScript is deprecated
@@ -120,7 +122,7 @@ def load_torchscript(path: Path) -> Callable[[Tensor], list[Tensor]]:
     return lambda image: list(module(image))
 
 
-def open_session(path: Path, threads: int = 0) -> Callable[[Tensor], list[Tensor]]:
+def open_session(path: Path, threads: int = 0) -> Session:
     """An .onnx file as a function of (C, H, W) float32, on the CPU with so many threads; 0: as many as there are cores.
 
     Threads sleep between images, or they would slow down what else is timed.
@@ -247,7 +249,11 @@ def _traceable_len() -> Iterator[None]:
 
 def noise_images(channels: int = 3) -> list[Tensor]:
     """Two images of nothing, of different sizes."""
-    return [_noise(channels, *size) for size in _SIZES]
+    images = []
+    for size in _SIZES:
+        generator = torch.Generator().manual_seed(0)
+        images.append(torch.randint(0, 256, (channels, *size), generator=generator).float())
+    return images
 
 
 def network_images(cfg: CfgNode, records: Records, count: int) -> list[Tensor]:
@@ -255,11 +261,6 @@ def network_images(cfg: CfgNode, records: Records, count: int) -> list[Tensor]:
     mapper = build_mapper(cfg, is_train=False)
     chosen = sample(records, count)
     return [mapper({"file_name": record["file_name"]})["image"].float() for record in chosen]
-
-
-def _noise(*shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, shape, generator=generator).float()
 
 
 def require_runtime(module: str) -> ModuleType:

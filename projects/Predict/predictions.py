@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from projects.Pictures.prediction_sheet import depth_row, draw_objects, segmentation_row
-from projects.Pictures.tiles import SheetRow, evenly_spread, fit
+from projects.Pictures.tiles import SheetRow, fit
 from revisit.boxes.boxes import Boxes
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
@@ -23,7 +23,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_or_numbers
 from revisit.data.sources.inspection import check_records, num_classes
 from revisit.data.sources.labels import check_size, read_depth, read_labels
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import Records, sample
 from revisit.data.sources.subsets import is_labelled
 from revisit.engine.command import pairs_of
 from revisit.engine.data_checks import follow_class_names
@@ -172,8 +172,8 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
     metadata = MetadataCatalog.get(dataset)
     predictor, mapper = None if truth_only else Predictor(cfg), build_mapper(cfg, is_train=False)
     rows, shown = [], pixel_format(cfg)
-    for place in evenly_spread(len(records), num_images):
-        pixels = mapper.read(records[place])
-        predict = partial(predictor, records[place], pixels) if predictor else None
-        rows.append(draw(records[place], shown.picture(pixels), metadata, predict))
+    for record in sample(records, num_images):
+        pixels = mapper.read(record)
+        predict = partial(predictor, record, pixels) if predictor else None
+        rows.append(draw(record, shown.picture(pixels), metadata, predict))
     return rows

@@ -1,6 +1,5 @@
 """Ways to run an exported network, each a function of one image, on the CPU with a number of threads."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from projects.Predict.int8 import quantize
-from projects.Predict.model_export import ExportedNetwork, export, load_torchscript, open_session
+from projects.Predict.model_export import ExportedNetwork, Session, export, load_torchscript, open_session
 
 # By name: the suffix of its file, and what it computes in.
 RUNTIMES = {
@@ -26,7 +25,7 @@ class Runtime(NamedTuple):
     name: str
     precision: str
     path: Path | None  # of its file
-    run: Callable[[Tensor], list[Tensor]]  # (C, H, W) float32 to what ExportedNetwork returns
+    run: Session
 
 
 def open_runtimes(
@@ -49,6 +48,5 @@ def _open(name: str, network: ExportedNetwork, folder: Path, images: list[Tensor
         export(network, path)
     else:
         quantize(folder / "detector.onnx", path, images, pyramid_only=name == "int8_pyramid")
-    if name == "torchscript":
-        return Runtime(name, precision, path, load_torchscript(path))
-    return Runtime(name, precision, path, open_session(path, threads))
+    run = load_torchscript(path) if name == "torchscript" else open_session(path, threads)
+    return Runtime(name, precision, path, run)

@@ -5,7 +5,6 @@ import json
 import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from projects.Reports.main_score import find_score, is_better, main_score
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD, read_iteration
@@ -75,10 +74,7 @@ class BestCheckpoint(HookBase):
     """Writes model_best.pth, then best.json, after an evaluation that is better than all before (TEST.KEEP_BEST), and
     ends the run after TEST.PATIENCE evaluations in a row that are not."""
 
-    def __init__(self, folder: Path, patience: int):
-        self._folder = folder
-        self._patience = patience
-        self._best: Best | None = None
+    _best: Best | None = None
 
     def state_dict(self) -> dict:
         return {"best": self._best and asdict(self._best), "scored_by": scored_by(self.trainer.cfg)}
@@ -90,9 +86,11 @@ class BestCheckpoint(HookBase):
         if best and not is_scored_as(self.trainer.cfg, state.get("scored_by")):
             logger.warning("the evaluation is another than before: the best is chosen among those from here on")
             return
-        if best and read_iteration(self._folder / f"{BEST}.pth") != best.iteration:
-            so_far = f"{BEST}.pth is not of iteration {best.iteration}, the best so far ({best.score} {best.value:.2f})"
-            logger.warning(f"{so_far}: the best is chosen among the evaluations from here on")
+        if best and read_iteration(self.trainer.folder / f"{BEST}.pth") != best.iteration:
+            logger.warning(
+                f"{BEST}.pth is not of iteration {best.iteration}, the best so far ({best.score} {best.value:.2f}): "
+                "the best is chosen among the evaluations from here on"
+            )
             return
         self._best = best
         self.trainer.ending = self._why_it_ends()
@@ -109,7 +107,7 @@ class BestCheckpoint(HookBase):
             return
         if comm.is_main_process():
             with contextlib.suppress(OSError):
-                write_whole(self._folder / BEST_RECORD, json.dumps(asdict(self._best), indent=2))
+                write_whole(self.trainer.folder / BEST_RECORD, json.dumps(asdict(self._best), indent=2))
         if self.trainer.iter + 1 < self.trainer.max_iter:
             self.trainer.ending = self._why_it_ends()
 
@@ -117,7 +115,7 @@ class BestCheckpoint(HookBase):
         """Whether the network could be saved as the best one."""
         before = self._best
         self._best = best  # which the checkpoint holds
-        if failure := write_checkpoint(self.trainer, self._folder, BEST, best=asdict(best)):
+        if failure := write_checkpoint(self.trainer, self.trainer.folder, BEST, best=asdict(best)):
             self._best = before
             logger.error(f"NO BEST CHECKPOINT: {failure}. The run continues; a better evaluation tries again")
             return False
@@ -126,15 +124,16 @@ class BestCheckpoint(HookBase):
 
     def _why_it_ends(self) -> str:
         """Why the run trains no longer, in words; "" if it has patience left."""
-        best = self._best
-        if not best or not self._patience or best.waited < self._patience:
+        best, patience = self._best, self.trainer.cfg.TEST.PATIENCE
+        if not best or not patience or best.waited < patience:
             return ""
-        no_better = f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations"
-        return f"{no_better}: {BEST}.pth, of iteration {best.iteration}, is the result (TEST.PATIENCE {self._patience})"
+        return (
+            f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations: {BEST}.pth, of iteration "
+            f"{best.iteration}, is the result (TEST.PATIENCE {patience})"
+        )
 
 
 @EVALUATION_HOOK_REGISTRY.register()
 def best_checkpoint(trainer: DefaultTrainer) -> BestCheckpoint | None:
     """Of a run with TEST.KEEP_BEST."""
-    test = trainer.cfg.TEST
-    return BestCheckpoint(trainer.folder, test.PATIENCE) if test.KEEP_BEST else None
+    return BestCheckpoint() if trainer.cfg.TEST.KEEP_BEST else None

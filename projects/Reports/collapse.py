@@ -28,8 +28,10 @@ class CollapseAlarm(HookBase):
         spread = self.trainer.storage.history("embedding_std").median(self._window)
         if spread < self.LIMIT:
             self._warned = True
-            alike = f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations: all images look alike"
-            logger.warning(f"{alike}. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/training.md: Reading a run)")
+            logger.warning(
+                f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations: all images look alike. Try a "
+                "lower SOLVER.BASE_LR or a longer warm-up (docs/training.md: Reading a run)"
+            )
 
 
 @STEP_HOOK_REGISTRY.register()

@@ -20,6 +20,7 @@ from revisit.progress import progress
 logger = logging.getLogger(__name__)
 
 Point = tuple[int, float]  # iteration and value
+Series = dict[str, list[Point]]  # by a metric's name
 
 # Any of them makes a folder that of a run or of a study.
 MARKS = ("metrics.json", "config.yaml", "dry_run.json", "evaluation.json", "results.json")
@@ -59,7 +60,7 @@ class ReportedRun(NamedTuple):
 
     name: str
     folder: Path
-    series: dict[str, list[Point]]  # by a metric's name
+    series: Series
     config: dict[str, object]  # of config.yaml, by dotted key; empty if there is none
     state: RunState
     environment: dict[str, str]
@@ -110,10 +111,11 @@ def files_below(folder: Path, *patterns: str, of: Path) -> list[Path]:
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
     below = [f"*/{mark}" for mark in MARKS]
-    results = files_below(folder, *MARKS, of=folder)
-    results = results or files_below(folder, *below, of=folder)
-    marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
-    expect(results, f"{folder} is not the folder of a run: expected {marks}")
+    results = files_below(folder, *MARKS, of=folder) or files_below(folder, *below, of=folder)
+    expect(
+        results,
+        f"{folder} is not the folder of a run: expected one of {', '.join(MARKS)} in it, or in a folder right below it",
+    )
     return list(dict.fromkeys(path.parent for path in results))
 
 
@@ -131,9 +133,10 @@ def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
     return ReportedRun(name, folder, series, config, state, _read_environment(folder), evaluations)
 
 
-def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> RunState:
+def _state_of(folder: Path, series: Series, max_iter: int) -> RunState:
     """How far a run has come, so that a number of half a run is never taken for a result; ``max_iter`` 0: not known."""
-    checkpoints = _checkpoints_by_name(folder)
+    iterations = {path.stem: iteration_of(path) for path in checkpoints_of_run(folder)}
+    checkpoints = {name: iteration for name, iteration in iterations.items() if iteration < DAMAGED}
     last = max(_last_of(series), *checkpoints.values(), -1)
     end = checkpoints.get(FINAL, -1)
     non_finite = _last_non_finite(folder)
@@ -153,13 +156,7 @@ def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> Ru
     return RunState(kind, text, notes)
 
 
-def _checkpoints_by_name(folder: Path) -> dict[str, int]:
-    """Of those that can be read, the last iteration that each has seen."""
-    iterations = {path.stem: iteration_of(path) for path in checkpoints_of_run(folder)}
-    return {name: iteration for name, iteration in iterations.items() if iteration < DAMAGED}
-
-
-def _last_of(series: dict[str, list[Point]]) -> int:
+def _last_of(series: Series) -> int:
     """The last iteration with metrics of training; -1 where there is none."""
     points = series.get("total_loss") or series.get("lr")
     return points[-1][0] if points else -1
@@ -185,7 +182,7 @@ def _without_iterations(folder: Path) -> tuple[str, str]:
 
 
 def _read_environment(folder: Path) -> dict[str, str]:
-    """environment.json, what differed between the run's starts joined by arrows."""
+    """environment.json, what differed between the run's starts joined by arrows, as ``2.10 → 2.11``."""
     starts: dict[str, list[str]] = {}  # by fact, what it was at each start
     files = files_below(folder, ENVIRONMENT, of=folder)
     lines = "".join(file.read_text(errors="replace") for file in files)
@@ -200,12 +197,7 @@ def _read_environment(folder: Path) -> dict[str, str]:
         for key, value in facts.items():
             text = "unknown" if value is None else str(value)
             starts.setdefault(key, []).append(text)
-    return {key: _as_it_changed(values) for key, values in starts.items()}
-
-
-def _as_it_changed(values: list[str]) -> str:
-    """``2.10 → 2.11``: equal neighbours stand once."""
-    return " → ".join(value for value, _ in groupby(values))
+    return {key: " → ".join(value for value, _ in groupby(values)) for key, values in starts.items()}
 
 
 def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEvaluation]:

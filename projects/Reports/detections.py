@@ -146,7 +146,8 @@ def looks_of(image: JudgedImage, threshold: float) -> list[Look]:
     if max(height, width) <= LARGE:
         return [Look(image, image.errors(threshold), int((~missed).sum()))]
     columns, rows = -(-width // SIDE), -(-height // SIDE)
-    found, errors = image.truth[~missed], [image.truth[missed], image.predicted[image.wrong(threshold)]]
+    found = image.truth.xyxy[~missed]
+    errors = np.concatenate([image.truth.xyxy[missed], image.predicted.xyxy[image.wrong(threshold)]])
 
     def counts(xyxy: np.ndarray) -> np.ndarray:
         cells = ((xyxy[:, :2] + xyxy[:, 2:]) / 2 // SIDE).clip(0, (columns - 1, rows - 1)).astype(int)
@@ -154,8 +155,7 @@ def looks_of(image: JudgedImage, threshold: float) -> list[Look]:
 
     corners = [(left, top) for top in range(0, height, SIDE) for left in range(0, width, SIDE)]
     windows = [(left, top, min(left + SIDE, width), min(top + SIDE, height)) for left, top in corners]
-    of_errors = sum(counts(each.xyxy) for each in errors)
-    return list(map(partial(Look, image), of_errors.tolist(), counts(found.xyxy).tolist(), windows))
+    return list(map(partial(Look, image), counts(errors).tolist(), counts(found).tolist(), windows))
 
 
 def _draw(
@@ -166,16 +166,19 @@ def _draw(
     ranked = sorted(looks, key=lambda look: -look.errors)
     worst, rest = ranked[:WORST], ranked[WORST:]
     best = sorted((look for look in rest if look.window and look.found), key=lambda look: -look.found)[:SPREAD]
-    groups = {"worst": worst, "best": best, "others": sample(rest, SPREAD)}
-    captions = {"worst": "most errors first", "best": "most found first", "others": "others, from more errors to fewer"}
+    groups = (
+        ("worst", "most errors first", worst),
+        ("best", "most found first", best),
+        ("others", "others, from more errors to fewer", sample(rest, SPREAD)),
+    )
     pictures = []
-    for group, chosen in groups.items():
+    for group, caption, chosen in groups:
         if chosen:
             path = folder / f"{len(list(folder.iterdir()))}_{group}.png"
             rows = [_row(look, names, threshold, pixels) for look in chosen]
             headers = ["truth", f"predicted, scores of at least {threshold:.2f}"]
             save_sheet(path, rows, headers, subtitle=pixels.caption(""))
-            pictures.append((path, captions[group]))
+            pictures.append((path, caption))
     return pictures
 
 
@@ -191,10 +194,9 @@ def _row(look: Look, names: list[str], threshold: float, pixels: PixelFormat) ->
         _tile(picture, _moved(image.truth[there], window), names, missed[there], MISSED),
         _tile(picture, _moved(image.predicted[shown], window), names, wrong[shown], WRONG),
     ]
-    counts = f"{(~missed[there]).sum()} found, {missed[there].sum()} missed, {wrong[shown].sum()} wrong"
     name = part_in_words(record | {"file_name": Path(record["file_name"]).name})
-    legend = {n: entry for n, entry in enumerate(COLORS.items())}
-    return SheetRow(tiles, [f"{name}: {counts}"], legend)
+    caption = f"{name}: {(~missed[there]).sum()} found, {missed[there].sum()} missed, {wrong[shown].sum()} wrong"
+    return SheetRow(tiles, [caption], dict(enumerate(COLORS.items())))
 
 
 def _reach_into(window: Sequence[int], objects: Boxes) -> np.ndarray:

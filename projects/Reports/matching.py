@@ -71,8 +71,8 @@ def curve(images: Sequence[JudgedImage], number: int | None = None) -> Curve | N
     total = sum(int(true.sum()) for true, _ in of_class)
     if not total:
         return None
-    scores = np.concatenate([image.predicted.scores[of] for image, (_, of) in zip(images, of_class, strict=True)])
-    match = np.concatenate([image.match[of] for image, (_, of) in zip(images, of_class, strict=True)])
+    pairs = [(image.predicted.scores[of], image.match[of]) for image, (_, of) in zip(images, of_class, strict=True)]
+    scores, match = map(np.concatenate, zip(*pairs, strict=True))
     order = np.argsort(-scores, kind="stable")
     order = order[match[order] != IGNORED]
     found = np.cumsum(match[order] >= 0)

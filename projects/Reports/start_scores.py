@@ -74,9 +74,10 @@ class StartScores(HookBase):
         changes = list(self._changes())
         worse = [change for change in changes if change.is_worse]
         for change in worse:
-            why = "so far this run has made the network worse (docs/training.md: Below the start)"
-            logger.warning(f"{change}: {why}")
-        if changes and self._is_summed_up():
+            logger.warning(f"{change}: so far this run has made the network worse (docs/training.md: Below the start)")
+        done = self.trainer.iter + 1
+        is_half_time = done - self._period < self.trainer.max_iter / 2 <= done
+        if changes and (self.trainer.is_last_step or is_half_time):
             when = "training" if self.trainer.is_last_step else "half time: training"
             what = ", ".join(map(str, changes))
             advised = worse and not self.trainer.cfg.MODEL.WEIGHTS  # of runs that began at random
@@ -88,10 +89,6 @@ class StartScores(HookBase):
             score = next((score for score in self._scores if f"{name}/".startswith(f"{score.name}/")), None)
             if score and name in self.trainer.results:
                 yield ScoreChange(name, before, self.trainer.results[name], score)
-
-    def _is_summed_up(self) -> bool:
-        done = self.trainer.iter + 1
-        return self.trainer.is_last_step or done - self._period < self.trainer.max_iter / 2 <= done
 
 
 @EVALUATION_HOOK_REGISTRY.register()

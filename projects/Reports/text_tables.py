@@ -93,14 +93,13 @@ def from_csv(path: Path) -> TextTable:
 def of_evaluation(content: object, files: list[Path]) -> list[TextTable]:
     """The results, then the CSV files next to them."""
     tables = [] if content is None else from_json(content)
-    return tables + [_from_csv_or_why_not(path) for path in files if path.suffix == ".csv"]
-
-
-def _from_csv_or_why_not(path: Path) -> TextTable:
-    try:
-        return from_csv(path)
-    except UserError as error:
-        return TextTable(path.name, ["not shown"], [[first_line(error)]])
+    for path in files:
+        if path.suffix == ".csv":
+            try:
+                tables.append(from_csv(path))
+            except UserError as error:
+                tables.append(TextTable(path.name, ["not shown"], [[first_line(error)]]))
+    return tables
 
 
 def settings(runs: list[ReportedRun]) -> list[ComparedLine]:

@@ -43,15 +43,18 @@ class RunTracker(EventWriter):
         self._sent = -1  # the last iteration whose scalars were sent
         self._failed = False
         self._pictures = set(self._folder.glob(NEIGHBOURS))  # of an earlier part of this run
-        missing = f"WRITERS names {self.PACKAGE}, which is not installed: run pip install {self.PACKAGE}"
-        self.package = require_package(self.PACKAGE, missing)
+        self.package = require_package(
+            self.PACKAGE, f"WRITERS names {self.PACKAGE}, which is not installed: run pip install {self.PACKAGE}"
+        )
         record = self._folder / RUN_IDS
         ids = read_ids(record) if record.exists() else {}
         try:
             ids[self.PACKAGE] = self.open(cfg, ids.get(self.PACKAGE))
         except Exception as error:  # of the service's own kinds
-            message = f"WRITERS {self.PACKAGE} cannot start a run ({first_line(error)}): expected its own settings, "
-            raise UserError(f"{message}such as WANDB_MODE=offline or MLFLOW_TRACKING_URI, or no such writer") from error
+            raise UserError(
+                f"WRITERS {self.PACKAGE} cannot start a run ({first_line(error)}): expected its own settings, such as "
+                "WANDB_MODE=offline or MLFLOW_TRACKING_URI, or no such writer"
+            ) from error
         write_whole(record, json.dumps(ids))
         if method_of(cfg) and not (self._folder / VIEWS).exists():
             save_view_sheet(cfg, self._folder / VIEWS)
@@ -153,8 +156,8 @@ class MlflowTracker(RunTracker):
         return run.info.run_id
 
     def send(self, scalars: dict[str, float], iteration: int) -> None:
-        names = {name: re.sub(r"[^\w\-./ ]", "_", name) for name in scalars}
-        self.package.log_metrics({names[name]: value for name, value in scalars.items()}, step=iteration)
+        plain = {re.sub(r"[^\w\-./ ]", "_", name): value for name, value in scalars.items()}
+        self.package.log_metrics(plain, step=iteration)
 
     def send_picture(self, path: Path, iteration: int) -> None:
         self.package.log_artifact(str(path))

@@ -7,11 +7,11 @@ import numpy as np
 from PIL import Image
 
 from projects.Pictures.pages import data_uri, template
-from projects.Pictures.tiles import evenly_spread
 from projects.Rows.colours import columns_of
 from projects.Rows.coordinates import coordinates
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import thumbnails
+from revisit.data.sources.records import sample
 from revisit.errors import expect
 from revisit.evaluation.nearest import nearest_others
 from revisit.files import write_whole
@@ -38,7 +38,7 @@ def write_atlas(path: Path, table: RowTable, how: str, columns: Path | None = No
         UserError: one row alone; see ``coordinates`` and ``columns_of``.
     """
     expect(len(table.rows) > 1, f"the table has {len(table.rows)} rows: an atlas expects at least two")
-    shown = table.of(np.array(evenly_spread(len(table.rows), MOST)))
+    shown = table.of(np.array(sample(range(len(table.rows)), MOST)))
     content = content_of(shown, how, columns)
     sheets = sprites(thumbnails(shown, TILE))
     page = template("Rows", "atlas.html").render(content=content, sheets=sheets, tile=TILE, side=SIDE)
@@ -49,14 +49,14 @@ def write_atlas(path: Path, table: RowTable, how: str, columns: Path | None = No
 def content_of(table: RowTable, how: str, columns: Path | None = None) -> dict[str, Any]:
     """What the page's script reads: names, places on the map, columns, neighbours, pairs and lonely rows."""
     others, cosines = (each.numpy() for each in nearest_others(table.rows, NEIGHBOURS))
-    places = coordinates(table.rows, how)
+    across, down = (coordinates(table.rows, how) * STEPS).round().astype(int).T.tolist()
     return {
         "title": f"{len(table.rows)} {PLURAL[table.about['of']]}",
         "network": table.pixels.caption(table.about["network"]),
         "map": how,
         "names": table.names,
-        "x": (places[:, 0] * STEPS).round().astype(int).tolist(),
-        "y": (places[:, 1] * STEPS).round().astype(int).tolist(),
+        "x": across,
+        "y": down,
         "columns": [each._asdict() for each in columns_of(table, columns)],
         "neighbours": others.tolist(),
         "cosines": (cosines * 1000).round().astype(int).tolist(),  # thousandths

@@ -62,7 +62,7 @@ def _clusters(rows: np.ndarray) -> list[str]:
 def _folders(table: RowTable) -> list[str]:
     """Of each file, below the folder that all share."""
     files = table.files.tolist()
-    shared = folder_of([{"file_name": file} for file in files])
+    shared = folder_of(table.records)
     return [os.path.relpath(os.path.dirname(os.path.abspath(file)), shared) for file in files]
 
 
@@ -86,7 +86,7 @@ def _of_file(path: Path, table: RowTable) -> dict[str, list[str]]:
         expect(before == line, f"--table {path} says two things of {line[FILE]}: expected one line for each file")
     files = table.files.tolist()
     places = names_by_place(str(path), by_name)
-    shared = folder_of([{"file_name": file} for file in files])
+    shared = folder_of(table.records)
     of_base = Counter(os.path.basename(file) for file in {*files})
 
     def line_of(file: str) -> dict:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from revisit.errors import UserError
+from revisit.plugins import require_package
 
 SEED = 0
 COMPONENTS = 50  # to which rows are reduced before t-SNE or UMAP
@@ -44,11 +44,8 @@ def _tsne(rows: np.ndarray) -> np.ndarray:
 
 
 def _umap(rows: np.ndarray) -> np.ndarray:
-    try:
-        from umap import UMAP
-    except ImportError as error:
-        raise UserError("--how umap needs umap-learn: pip install umap-learn, or take tsne or pca") from error
-    return UMAP(random_state=SEED).fit_transform(_pca(rows, COMPONENTS))
+    umap = require_package("umap", "--how umap needs umap-learn: pip install umap-learn, or take tsne or pca")
+    return umap.UMAP(random_state=SEED).fit_transform(_pca(rows, COMPONENTS))
 
 
 MAPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"tsne": _tsne, "pca": _pca, "umap": _umap}

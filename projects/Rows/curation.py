@@ -12,7 +12,7 @@ from projects.Rows.embedding import embed
 from projects.Rows.grouping import Leaks, Looks, Rule, grouped, leaks
 from projects.Rows.hashes import Digests, digests_of
 from projects.Rows.hierarchy import balanced, clustered
-from projects.Rows.image_lists import full_names, images_of, records_of
+from projects.Rows.image_lists import full_names, images_of
 from projects.Rows.pair_sheets import draw_leaks, draw_pairs
 from projects.Rows.regions import whole_images
 from projects.Rows.row_table import TABLE, RowTable
@@ -39,7 +39,7 @@ class Hashed(NamedTuple):
 
 def hashed(table: RowTable, folder: Path, runner: Runner = HERE) -> Hashed:
     """Read the images once more; see digests_of."""
-    records = records_of(table)
+    records = table.records
     return Hashed(table, digests_of(records, folder, table.pixels, runner))
 
 
@@ -52,17 +52,16 @@ def table_of_test(name: str, training: RowTable, weights: str, output: Path, run
     """
     if (Path(name) / TABLE).is_file():
         table = images_of(Path(name))
-        facts = ("digest", "options")
-        is_other = [fact for fact in facts if _comparable(table)[fact] != _comparable(training)[fact]]
-        expect(not is_other, f"--test {name} was embedded by other weights or with another --size: embed it again")
+        is_same = _comparable(table) == _comparable(training)
+        expect(is_same, f"--test {name} was embedded by other weights or with another --size: embed it again")
         return table
     make_folder(output, "--output")
     return embed(whole_images(data_set(name)), embedder_of_table(training.about, Named(weights)), output, runner=runner)
 
 
-def _comparable(table: RowTable) -> dict[str, object]:
+def _comparable(table: RowTable) -> tuple[object, object]:
     """What decides whether rows of two tables can be compared."""
-    return {"digest": table.about["digest"], "options": table.about["options"].get("size")}
+    return table.about["digest"], table.about["options"].get("size")
 
 
 def find_groups(images: Hashed, rule: Rule, leaking: np.ndarray, output: Path) -> tuple[np.ndarray, list[str]]:

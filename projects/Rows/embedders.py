@@ -55,7 +55,15 @@ class WholeImages:
         return pooled_rows([self._network.last_map(pixels)])
 
 
-class BoxesOfMaps:
+class _OfBoxes:
+    """Rows of boxes, an image at a time: of each ``_of_image`` gives (n, C), of any length."""
+
+    @torch.no_grad()
+    def rows(self, batch: list[Sample]) -> Tensor:
+        return torch.cat([normalize(at_least_float32(self._of_image(sample))) for sample in batch])
+
+
+class BoxesOfMaps(_OfBoxes):
     """Means over a box by RoIAlign of a backbone's maps of ``stride`` and coarser, or of its pyramid's."""
 
     def __init__(self, weights: str, stride: int, short_side: int, pyramid: bool, device: str, images: Images = ()):
@@ -65,17 +73,13 @@ class BoxesOfMaps:
         digest = self._network.digest("_network", pixels=True)
         self.about = _about("box", self._network.title, digest, self._network.flags)
 
-    @torch.no_grad()
-    def rows(self, batch: list[Sample]) -> Tensor:
-        return torch.cat([self._of_image(sample) for sample in batch])
-
     def _of_image(self, sample: Sample) -> Tensor:
         pixels = torch.from_numpy(sample.image).permute(2, 0, 1)[None]
         boxes = _scaled(sample, pixels.shape[2:]).to(self._network.mean)
-        return normalize(at_least_float32(features_of(self._network, pixels, boxes)))
+        return features_of(self._network, pixels, boxes)
 
 
-class BoxesOfHead:
+class BoxesOfHead(_OfBoxes):
     """What the classifier of a finetuned two-stage detector gets for a box."""
 
     def __init__(self, cfg: CfgNode):
@@ -88,14 +92,10 @@ class BoxesOfHead:
         digest = digest_of(model.state_dict())
         self.about = _about("box", f"box head of {cfg.MODEL.META_ARCHITECTURE}", digest, flags)
 
-    @torch.no_grad()
-    def rows(self, batch: list[Sample]) -> Tensor:
-        return torch.cat([self._of_image(sample) for sample in batch])
-
     def _of_image(self, sample: Sample) -> Tensor:
         padded = self._network.padded(sample.image)
         boxes = _scaled(sample, sample.image.shape[1:]).to(padded)
-        return normalize(at_least_float32(self._features.rows(padded, boxes)))
+        return self._features.rows(padded, boxes)
 
 
 def _middle(size: int, record: dict, image: np.ndarray) -> np.ndarray:
@@ -138,8 +138,10 @@ def embedder_again(about: Mapping[str, Any], device: str = "") -> Embedder:
     where its weights are not what they were."""
     options = about["options"]
     made = embedder_of(Namespace(**options, device=device), about["flags"])
-    is_same = made.about["digest"] == about["digest"]
-    expect(is_same, f"{options['weights']} has changed since the command began: give it again")
+    expect(
+        made.about["digest"] == about["digest"],
+        f"{options['weights']} has changed since the command began: give it again",
+    )
     return made
 
 
@@ -162,13 +164,18 @@ def embedder_of_table(about: Mapping[str, Any], named: Named) -> Embedder:
     wrong = [name for name in SIZES if not _is_size(name, stated.get(name, False))]
     expect(not wrong, f"the table states no sensible {', '.join(wrong)}: embed the images again")
     theirs = (stated.get("config_file") or "", _pairs_in(stated))
-    is_same = theirs == (named.config_file, list(map(str, named.opts)))
-    expect(is_same, f"the table was made with another config: expected {_words_of(stated)}")
+    expect(
+        theirs == (named.config_file, list(map(str, named.opts))),
+        f"the table was made with another config: expected {_words_of(stated)}",
+    )
     sizes = {name: stated.get(name, False) for name in SIZES}
     boxes = "those of the table" if about["of"] == "box" else ""
     made = embedder_of(Namespace(**sizes, **named._asdict(), boxes=boxes, device=""), about["flags"])
-    other = f"{named.weights} are other weights than those of the table, whose digest is {about['digest'][:12]}"
-    expect(made.about["digest"] == about["digest"], f"{other}: name these, or embed the images again")
+    expect(
+        made.about["digest"] == about["digest"],
+        f"{named.weights} are other weights than those of the table, whose digest is {about['digest'][:12]}: name "
+        "these, or embed the images again",
+    )
     return made
 
 

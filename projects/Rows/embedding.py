@@ -19,7 +19,7 @@ from projects.Rows.row_table import FILE_SIZES, TABLE, RowTable, load_table, sav
 from revisit.boxes.coco_files import folder_of
 from revisit.data.images.deep_images import format_flags, format_keys, format_of
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.images.reader import UNKNOWN_SIZE, require_record
+from revisit.data.images.reader import UNKNOWN_SIZE, other_size, require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.records import fingerprint, sample
 from revisit.errors import UserError, expect
@@ -58,20 +58,18 @@ class _Images(Dataset):
         except UserError as error:
             return Image(places, None, str(error))
         height, width = image.shape[:2]
-        if problem := _other_size(places, {"height": height, "width": width}):
+        if problem := _misfit(places, {"height": height, "width": width}):
             return Image(places, None, problem)
         boxes = np.array([[0, 0, width, height]], np.float32) if places.boxes is None else places.boxes
         return Image(places, Sample(self._prepare(places.record, image), (height, width), boxes))
 
 
-def _other_size(places: Places, size: dict[str, int]) -> str:
+def _misfit(places: Places, size: dict[str, int]) -> str:
     """What is wrong where boxes are px of an image of another size, such as of a photograph that EXIF turns."""
     stated = {side: places.record.get(side) for side in size}
     if places.boxes is None or None in stated.values() or stated in (size, UNKNOWN_SIZE):
         return ""
-    sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, stated))
-    problem = f"{places.record['file_name']} has {sizes} (width x height, upright as EXIF turns it)"
-    return f"{problem}: write the image's size, and its boxes"
+    return other_size(places.record, size, stated)
 
 
 def embed(
@@ -123,19 +121,22 @@ def _digest(places: list[Places]) -> str:
 def seconds_to_embed(places: list[Places], embedder: Embedder) -> float:
     """About how long ``embed`` takes without other processes, by FIRST of the images, spread evenly."""
     some = sample(places, FIRST)
-    pixels = format_of(embedder.about["flags"], [each.record for each in some])
     start = perf_counter()
-    _part(some, lambda: embedder, pixels, 0, range(len(some)))
+    _at_once(some, embedder)
     return (perf_counter() - start) / len(some) * len(places)
 
 
 def rows_of(places: list[Places], embedder: Embedder) -> np.ndarray:
     """(N, C) float32 unit rows of few places. Raises UserError for an image that cannot be read."""
-    records = [each.record for each in places]
-    pixels = format_of(embedder.about["flags"], records)
-    arrays = _part(places, lambda: embedder, pixels, 0, range(len(places)))
+    arrays = _at_once(places, embedder)
     expect(not len(arrays["left_out"]), str(arrays["left_out"][:1]))
     return arrays["rows"]
+
+
+def _at_once(places: list[Places], embedder: Embedder) -> Arrays:
+    """Of all of few places, in this process."""
+    pixels = format_of(embedder.about["flags"], [each.record for each in places])
+    return _part(places, lambda: embedder, pixels, 0, range(len(places)))
 
 
 def _part(

@@ -10,10 +10,11 @@ from tqdm import tqdm
 from projects.Rows.k_means import k_means
 from revisit.progress import progress
 
+SEED = 0
 RESAMPLINGS = 10  # of each level, as in the paper
 
 
-def clustered(rows: np.ndarray, counts: list[int], seed: int = 0) -> list[np.ndarray]:
+def clustered(rows: np.ndarray, counts: list[int]) -> list[np.ndarray]:
     """Hierarchical k-means with resampling: ``counts[0]`` clusters of the rows (N, C), ``counts[1]`` of their centres,
     and so on.
 
@@ -26,17 +27,17 @@ def clustered(rows: np.ndarray, counts: list[int], seed: int = 0) -> list[np.nda
     levels, points, of_images = [], rows, np.arange(len(rows))
     with progress("clustering", "fit", total=len(counts) * (RESAMPLINGS + 1)) as bar:
         for count in counts:
-            labels, points = _level(points, min(count, len(points)), seed, bar)
+            labels, points = _level(points, min(count, len(points)), bar)
             of_images = labels[of_images]
             levels.append(of_images)
     return levels
 
 
-def _level(points: np.ndarray, count: int, seed: int, bar: tqdm) -> tuple[np.ndarray, np.ndarray]:
+def _level(points: np.ndarray, count: int, bar: tqdm) -> tuple[np.ndarray, np.ndarray]:
     """Labels (N,) of the points and centres (k, C), where k is ``count``, or less where points are alike."""
     chosen = points
     for _ in range(RESAMPLINGS + 1):
-        means = k_means(chosen, count, seed)
+        means = k_means(chosen, count, SEED)
         labels = means.predict(points)
         distances = means.transform(points)[np.arange(len(points)), labels]
         chosen = points[_nearest(labels, distances, max(1, len(points) // (2 * count)))]
@@ -53,13 +54,13 @@ def _nearest(labels: np.ndarray, distances: np.ndarray, count: int) -> np.ndarra
     return order[ranks < count]
 
 
-def balanced(levels: list[np.ndarray], count: int, seed: int = 0) -> np.ndarray:
+def balanced(levels: list[np.ndarray], count: int) -> np.ndarray:
     """Places of ``count`` images, sorted: from the coarsest level down, each cluster's clusters share as equally as
     their numbers of images allow, and a cluster of the finest level draws at random (the paper's section 3.3).
 
     ``levels`` are those of ``clustered``.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     return np.sort(_drawn(np.arange(len(levels[0])), levels, count, rng))
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from projects.Rows.row_table import FILE_SIZES, RowTable, load_table
-from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.image_folders import require_files
-from revisit.data.sources.records import Records
 from revisit.data.sources.split_files import text_of_names
 from revisit.data.sources.subsets import is_looked_at
 from revisit.errors import expect
@@ -27,17 +26,14 @@ def images_of(place: Path) -> RowTable:
     expect(table.about["of"] == "image", f"{place} has rows of boxes: expected those of images, without --boxes")
     file, count = Counter(table.files.tolist()).most_common(1)[0]
     expect(count == 1, f"{place} has {count} rows of {file}: expected one for each file")
-    require_files(records_of(table), f" of {place}")
+    require_files(table.records, f" of {place}")
     stated = table.about[FILE_SIZES]  # "" of an earlier version
-    changed = f"{place}: files of its images have other sizes than when they were embedded: embed these again"
-    expect(stated in ("", table.file_sizes()), changed)
+    expect(
+        stated in ("", table.file_sizes()),
+        f"{place}: files of its images have other sizes than when they were embedded: embed these again",
+    )
     text_of_names(full_names(table).tolist(), f"an image of {place}")
     return table
-
-
-def records_of(table: RowTable) -> Records:
-    """The images of a table as a data set."""
-    return [{"file_name": file} for file in table.files.tolist()]
 
 
 def full_names(table: RowTable) -> np.ndarray:
@@ -54,18 +50,20 @@ def labelled_in(table: RowTable, name: str) -> np.ndarray:
     """
     if not name:
         return np.zeros(len(table.rows), bool)
-    register(name)
     records = get_records(name)
     expect_file_names(records, f"--labelled {name}")
     labelled = [os.path.realpath(record["file_name"]) for record in records if is_looked_at(record)]
     expect(bool(labelled), f"--labelled {name} has no labelled image")
     places = {os.path.realpath(file): place for place, file in enumerate(table.files.tolist())}
     missing = [file for file in labelled if file not in places]
-    lacking = f"the table lacks {len(missing)} of {len(labelled)} images of --labelled {name}, such as {missing[:1]}"
     way_out = "embed all images, those with labels too"
     if table.about.get("left out"):
         way_out = "copy those again that could not be read, or remove them with their labels, and embed all images"
-    expect(not missing, f"{lacking}: {way_out}")
+    expect(
+        not missing,
+        f"the table lacks {len(missing)} of {len(labelled)} images of --labelled {name}, such as {missing[:1]}: "
+        f"{way_out}",
+    )
     is_in = np.zeros(len(table.rows), bool)
     is_in[[places[file] for file in labelled]] = True
     return is_in

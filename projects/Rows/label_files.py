@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
+from projects.Pictures.tiles import gallery, save_sheet
 from projects.Rows.image_lists import full_names
 from projects.Rows.row_table import RowTable
 from projects.Rows.thumbnails import thumbnails
 from revisit.boxes.coco_files import folder_of, write_data_set
 from revisit.boxes.label_studio import interface_of, task_of
 from revisit.data.sources.image_folders import write_list
+from revisit.data.sources.records import sample
 from revisit.errors import expect
 from revisit.files import read_json, write_whole
 
@@ -43,7 +44,7 @@ def write_chosen(output: Path, chosen: RowTable, title: str, class_names: Sequen
     write_data_set(output / TO_LABEL, images, classes=(), folder=folder_of(images))
     write_whole(output / "label_studio.json", json.dumps([task_of(name) for name in names]))
     write_whole(output / "label_studio.xml", interface_of(class_names or [ANY]))
-    shown = evenly_spread(len(names), MOST)
+    shown = sample(range(len(names)), MOST)
     captions = [f"{place + 1}  {Path(names[place]).name}" for place in shown]
     rows = gallery(list(thumbnails(chosen.of(np.array(shown)), TILE)), captions, COLUMNS)
     subtitle = chosen.pixels.caption(f"{len(shown)} of {len(names)} images")

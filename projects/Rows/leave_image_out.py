@@ -1,6 +1,6 @@
 """Classifiers and regressions of regions that leave out one image after the other, and scores with their intervals."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ NEIGHBORS = 10
 STRENGTH = 0.01  # of the ridge, as a share of the number of rows, for features of variance 1
 DRAWS = 1000  # of the bootstrap
 
+WeightedScore = Callable[[np.ndarray], np.ndarray]  # a function of the images' weights (B, I) -> (B,)
+
 
 class Interval(NamedTuple):
     """A score with the middle 95 % of its bootstrap over images."""
@@ -26,12 +28,6 @@ class Interval(NamedTuple):
         """Both ends so many times as far from the value."""
         low, high = (self.value + factor * (end - self.value) for end in (self.low, self.high))
         return Interval(self.value, low, high)
-
-
-def _by_image(images: Tensor) -> Iterator[Tensor]:
-    """Masks (M,) of the rows of each image."""
-    for number in images.unique():
-        yield images == number
 
 
 def votes_of(similar: Nearest, weights: Tensor, classes: Tensor) -> Tensor:
@@ -75,7 +71,8 @@ def ridge_without_image(rows: Tensor, targets: Tensor, images: Tensor, weights: 
     x, y = torch.cat([x, torch.ones(len(x), 1)], dim=1) * root, targets.double() * root
     inverse = torch.linalg.inv(x.T @ x + STRENGTH * len(x) * torch.eye(x.shape[1], dtype=x.dtype))
     coefficients, predicted = inverse @ (x.T @ y), torch.empty_like(y)
-    for own in _by_image(images):
+    for number in images.unique():
+        own = images == number
         hat = x[own] @ inverse @ x[own].T
         residual = torch.eye(len(hat), dtype=x.dtype) - hat
         predicted[own] = torch.linalg.solve(residual, x[own] @ coefficients - hat @ y[own])
@@ -89,8 +86,8 @@ def ridge_classes(rows: Tensor, classes: Tensor, images: Tensor) -> Tensor:
     return ridge_without_image(rows, 2 * one_hot - 1, images, weights[classes]).argmax(dim=1)
 
 
-def balanced_accuracy(predicted: Tensor, classes: Tensor, images: Tensor) -> Callable[[np.ndarray], np.ndarray]:
-    """Percent of a class that is found, the mean over classes, as a function of the images' weights (B, I) -> (B,)."""
+def balanced_accuracy(predicted: Tensor, classes: Tensor, images: Tensor) -> WeightedScore:
+    """Percent of a class that is found, the mean over classes."""
     places = images.unique(return_inverse=True)[1]
     totals = torch.zeros(int(places.max()) + 1, int(classes.max()) + 1, dtype=torch.float64)
     hits = totals.clone()
@@ -105,15 +102,15 @@ def balanced_accuracy(predicted: Tensor, classes: Tensor, images: Tensor) -> Cal
     return score
 
 
-def root_mean_square(predicted: Tensor, targets: Tensor, images: Tensor) -> Callable[[np.ndarray], np.ndarray]:
-    """The root of the mean squared error, as a function of the images' weights (B, I) -> (B,)."""
+def root_mean_square(predicted: Tensor, targets: Tensor, images: Tensor) -> WeightedScore:
+    """The root of the mean squared error."""
     places = images.unique(return_inverse=True)[1]
     count = torch.bincount(places).double().numpy()
     errors = torch.bincount(places, weights=(predicted - targets).double() ** 2).numpy()
     return lambda weights: np.sqrt(weights @ errors / (weights @ count))
 
 
-def with_interval(score: Callable[[np.ndarray], np.ndarray], num_images: int) -> Interval:
+def with_interval(score: WeightedScore, num_images: int) -> Interval:
     """A score of all images, and its bootstrap's interval; always the same draws."""
     drawn = np.random.default_rng(0).multinomial(num_images, np.full(num_images, 1 / num_images), size=DRAWS)
     low, high = np.percentile(score(drawn.astype(float)), (2.5, 97.5))

@@ -39,9 +39,11 @@ def own_features(model: nn.Module, drawn: nn.Module) -> Features:
     """
     whole = model.backbone
     network = below(whole)
-    learned = _learned(model, drawn)
-    has_neck = whole is not network and any(map(_is_of_neck, learned))
-    if _has_head(model) and any(map(_is_of_head, learned)):
+    before = drawn.state_dict()
+    learned = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    of_neck = {name for name in learned if name.startswith("backbone.") and not name.startswith("backbone.bottom_up.")}
+    has_neck = whole is not network and bool(of_neck)
+    if _has_head(model) and any(name.startswith("roi_heads.box_head.") for name in learned):
         title = "neck and box head" if has_neck else "box head"
         return Features(title, partial(_of_head, model))
     if has_neck:
@@ -58,8 +60,7 @@ def head_features(model: nn.Module) -> Features:
 
 def features_of(network: nn.Module, images: Tensor, boxes: Tensor) -> Tensor:
     """(n, C): ``of_maps`` of all maps of a backbone, or of a network that also normalises its images."""
-    shapes = network.output_shape()
-    strides = {name: shape.stride for name, shape in shapes.items()}
+    strides = {name: shape.stride for name, shape in network.output_shape().items()}
     return of_maps(network(images), strides, boxes)
 
 
@@ -87,21 +88,3 @@ def _has_head(model: nn.Module) -> bool:
     """Whether there is a box head of Detectron2's StandardROIHeads."""
     heads = getattr(model, "roi_heads", None)
     return all(hasattr(heads, name) for name in ("box_in_features", "box_pooler", "box_head"))
-
-
-def _learned(model: nn.Module, drawn: nn.Module) -> set[str]:
-    """Names of the tensors that are not as they were drawn."""
-    before = drawn.state_dict()
-    learned = set()
-    for name, value in model.state_dict().items():
-        if not torch.equal(value, before[name]):
-            learned.add(name)
-    return learned
-
-
-def _is_of_neck(name: str) -> bool:
-    return name.startswith("backbone.") and not name.startswith("backbone.bottom_up.")
-
-
-def _is_of_head(name: str) -> bool:
-    return name.startswith("roi_heads.box_head.")

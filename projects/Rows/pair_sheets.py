@@ -20,8 +20,9 @@ def draw_pairs(path: Path, table: RowTable, grouping: Grouped, rule: Rule) -> No
     for pairs, color in ((grouping.alike, ALIKE), (grouping.others, OTHER)):
         tiles += [framed(tile, color, 2 * TILE) for tile in _side_by_side(table, table, pairs)]
         captions += _captions(pairs)
-    colours = f"green: one group, the least similar pairs; red: not, the most similar ones; the threshold is {rule}"
-    subtitle = table.pixels.caption(colours)
+    subtitle = table.pixels.caption(
+        f"green: one group, the least similar pairs; red: not, the most similar ones; the threshold is {rule}"
+    )
     save_sheet(path, gallery(tiles, captions, COLUMNS), title="Pairs around the threshold", subtitle=subtitle)
 
 
@@ -29,9 +30,12 @@ def draw_leaks(path: Path, training: RowTable, test: RowTable, pairs: Pairs) -> 
     """The most similar ones, each test image next to its training image."""
     shown = pairs.of(slice(MOST))
     rows = gallery(_side_by_side(test, training, shown), _captions(shown), COLUMNS)
-    title = "Test images (left) that nearly equal a training image (right)"
-    subtitle = training.pixels.caption(f"{len(shown.places)} of {len(pairs.places)}")
-    save_sheet(path, rows, title=title, subtitle=subtitle)
+    save_sheet(
+        path,
+        rows,
+        title="Test images (left) that nearly equal a training image (right)",
+        subtitle=training.pixels.caption(f"{len(shown.places)} of {len(pairs.places)}"),
+    )
 
 
 def _side_by_side(left: RowTable, right: RowTable, pairs: Pairs) -> list[np.ndarray]:

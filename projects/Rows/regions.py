@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from revisit.boxes.boxes import Boxes
-from revisit.boxes.predictions_file import read_predictions
+from revisit.boxes.predictions_file import read_predictions, refused
 from revisit.command.options import data_set
-from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
 from revisit.data.sources.records import keeping_all
-from revisit.errors import UserError, expect, first_line
+from revisit.data.sources.subsets import objects_of
+from revisit.errors import expect
 
 
 class Places(NamedTuple):
@@ -50,7 +51,6 @@ def boxes_of(name: str, images: str = "") -> list[Places]:
 
 
 def _records(name: str) -> list[dict]:
-    register(name)
     records = list(get_records(name))
     expect_file_names(records, name)
     return records
@@ -65,10 +65,12 @@ def _class_of(record: dict, classes: list[str]) -> str:
 @keeping_all()
 def _labelled(name: str) -> list[Places]:
     records = _records(name)
-    has_boxes = all("annotations" in record for record in records)
-    expect(has_boxes, f"--boxes {name} has no boxes: expected a data set with boxes, or a predictions.json")
+    expect(
+        all("annotations" in record for record in records),
+        f"--boxes {name} has no boxes: expected a data set with boxes, or a predictions.json",
+    )
     classes = names_of(name)
-    objects = [[each for each in record["annotations"] if not each.get("iscrowd")] for record in records]
+    objects = list(map(objects_of, records))
     boxes = Boxes.of_annotations(list(chain.from_iterable(objects)), np.float32)
     of_images = np.split(np.arange(len(boxes)), np.cumsum(list(map(len, objects)))[:-1])
     return [
@@ -79,12 +81,8 @@ def _labelled(name: str) -> list[Places]:
 
 def _predicted(path: Path) -> list[Places]:
     """Of a file of COCO results and the images.json next to it, as tools/predict.py writes them."""
-    try:
+    with refused(f"--boxes {path}", "expected predictions.json and images.json of tools/predict.py in one folder"):
         of_files, names = read_predictions(path)
-    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = "expected predictions.json and images.json of tools/predict.py in one folder"
-        raise UserError(f"--boxes {path} ({first_line(error)}): {expected}") from error
-
     return [
         Places({"file_name": file}, found.xyxy.astype(np.float32), [names[number] for number in found.classes])
         for file, found in of_files

@@ -9,7 +9,7 @@ import numpy as np
 from revisit.arrays import read_arrays
 from revisit.data.images.deep_images import format_of
 from revisit.data.images.pixel_format import PixelFormat
-from revisit.data.sources.records import fingerprint
+from revisit.data.sources.records import Records, fingerprint
 from revisit.errors import UserError, expect, first_few, translated, without_secrets
 from revisit.files import is_url, written_whole
 from revisit.jobs.parts import save_arrays
@@ -45,13 +45,18 @@ class RowTable(NamedTuple):
         ]
 
     @property
+    def records(self) -> Records:
+        """The images as a data set."""
+        return [{"file_name": file} for file in self.files.tolist()]
+
+    @property
     def pixels(self) -> PixelFormat:
         """Of its images: as they were embedded."""
-        return format_of(self.about.get("flags", {}), [{"file_name": file} for file in self.files.tolist()])
+        return format_of(self.about.get("flags", {}), self.records)
 
     def file_sizes(self) -> str:
         """A digest of how many bytes its files have now, of at most COMPARED rows."""
-        (digests,) = fingerprint([{"file_name": file} for file in self.files.tolist()], labels=False)
+        (digests,) = fingerprint(self.records, labels=False)
         return str(digests["sizes"])
 
     def of(self, places: np.ndarray) -> "RowTable":

@@ -35,7 +35,8 @@ def similar_to(table: RowTable, query: Path, box: list[float] | None, count: int
             weights, or not the table's.
     """
     of = table.about["of"]
-    expect((of == "box") == (box is not None), f"the table has a row for each {of}: expected {_asked(of)}")
+    asked = "--boxes X0 Y0 X1 Y1" if of == "box" else "no --boxes"
+    expect((of == "box") == (box is not None), f"the table has a row for each {of}: expected {asked}")
     if box is not None:
         _check_box(box, query)
     boxes = None if box is None else np.array([box], np.float32)
@@ -50,14 +51,11 @@ def _check_box(box: list[float], query: Path) -> None:
     x0, y0, x1, y1 = box
     size = read_size(query)
     across, down = min(x1, size["width"]) - max(x0, 0), min(y1, size["height"]) - max(y0, 0)
-    problem = f"--boxes {' '.join(f'{side:g}' for side in box)} has no area"
-    place = f"in an image of {size['width']} x {size['height']} px"
-    expected = "expected X0 Y0 X1 Y1, its left upper and its right lower corner"
-    expect(across > 0 and down > 0, f"{problem} {place}: {expected}")
-
-
-def _asked(of: str) -> str:
-    return "--boxes X0 Y0 X1 Y1" if of == "box" else "no --boxes"
+    expect(
+        across > 0 and down > 0,
+        f"--boxes {' '.join(f'{side:g}' for side in box)} has no area in an image of {size['width']} x "
+        f"{size['height']} px: expected X0 Y0 X1 Y1, its left upper and its right lower corner",
+    )
 
 
 def _own_row(table: RowTable, query: Path, box: list[float] | None) -> np.ndarray:

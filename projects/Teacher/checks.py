@@ -35,8 +35,10 @@ def check_photographs(cfg: CfgNode) -> None:
     """
     thresholds_of(cfg.TEACHER.THRESHOLD, num_classes(cfg) or 0)
     names = cfg.DATASETS.UNLABELLED
-    example = "\"('folder:/data/photos',)\""
-    expect(len(names) > 0, f"DATASETS.UNLABELLED names no photographs for {ARCHITECTURE}: expected such as {example}")
+    expect(
+        len(names) > 0,
+        f"DATASETS.UNLABELLED names no photographs for {ARCHITECTURE}: expected such as \"('folder:/data/photos',)\"",
+    )
     for source in names:
         if source not in cfg.DATASETS.TRAIN:
             look_at_images(cfg, source, get_records(source), to_learn=True)
@@ -44,11 +46,14 @@ def check_photographs(cfg: CfgNode) -> None:
     images = (record for name in cfg.DATASETS.TRAIN for record in get_records(name))
     labelled = [record for record in images if record.get("annotations")]
     if shared_images(labelled, photographs) == len(photographs):
-        problem = f"each of the {len(photographs)} photographs of DATASETS.UNLABELLED has labels"
-        nothing = f"a teacher adds nothing there, for twice the time ({RESULTS})"
-        logger.warning(f"{problem}: {nothing}; add photographs without labels")
+        logger.warning(
+            f"each of the {len(photographs)} photographs of DATASETS.UNLABELLED has labels: a teacher adds nothing "
+            f"there, for twice the time ({RESULTS}); add photographs without labels"
+        )
     for test in cfg.DATASETS.TEST:
         count = shared_images(photographs, get_records(test))
         if count:
-            problem = f"{count} images of {test} are among DATASETS.UNLABELLED"
-            logger.warning(f"{problem}: scores on them say too much; leave them out of what is learned from")
+            logger.warning(
+                f"{count} images of {test} are among DATASETS.UNLABELLED: scores on them say too much; leave them out "
+                "of what is learned from"
+            )

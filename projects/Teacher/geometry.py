@@ -21,8 +21,7 @@ def look_at_image(image: np.ndarray, look: Look) -> tuple[np.ndarray, np.ndarray
     size = max(height, width)
     top, left = (size - height) // 2, (size - width) // 2
     mean = image.mean(axis=(0, 1)).round()
-    square = np.empty((size, size, image.shape[2]), np.uint8)
-    square[:] = mean
+    square = np.full((size, size, image.shape[2]), mean, np.uint8)
     rows = slice(top, top + height)
     columns = slice(left, left + width)
     square[rows, columns] = image

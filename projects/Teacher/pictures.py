@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from projects.Pictures.prediction_sheet import draw_objects
-from projects.Pictures.tiles import PANEL, SheetRow, save_sheet
+from projects.Pictures.tiles import PANEL, gallery, save_sheet
 from projects.Teacher.samples import unlabelled_records
 from projects.Teacher.teacher_detector import TeacherDetector, above, boxes_alone
 from revisit.boxes.boxes import Boxes
@@ -48,7 +48,7 @@ class TeacherPictures(HookBase):
             return
         path = self._folder / f"iteration_{self.trainer.iter:07d}.png"
         tiles = [self._tile(record) for record in self._records]
-        rows = [SheetRow(tiles[n : n + COLUMNS]) for n in range(0, len(tiles), COLUMNS)]
+        rows = gallery(tiles, (), min(COLUMNS, len(tiles)))
         try:
             self._folder.mkdir(exist_ok=True)
             save_sheet(path, rows, title=f"the teacher after {self.trainer.iter + 1} iterations")

@@ -17,7 +17,6 @@ from revisit.data.views.looks import positive_look
 from detectron2.config import CfgNode
 
 ORDER, SEED = 1201, 1202  # streams: of the photographs' order by (epoch,), and of the seed of what their mapper draws
-_OPPOSITE = slice(None, None, -1)  # BGR of RGB, and RGB of BGR
 
 
 def unlabelled_records(cfg: CfgNode) -> Records:
@@ -38,7 +37,7 @@ class TwoLooks:
     def __init__(self, cfg: CfgNode):
         self._map = DetectionMapper(cfg, is_train=True)
         self._draw = positive_look(cfg)
-        self._channels = _OPPOSITE if cfg.INPUT.FORMAT == "BGR" else slice(None)
+        self._channels = slice(None, None, -1 if cfg.INPUT.FORMAT == "BGR" else 1)  # RGB of INPUT.FORMAT, and back
 
     def __call__(self, record: dict) -> dict:
         sample = self._map(record)

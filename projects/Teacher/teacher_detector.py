@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from projects.Teacher.geometry import as_labels
 from projects.Teacher.samples import with_unlabelled
@@ -44,8 +43,10 @@ def detector_of(cfg: CfgNode) -> nn.Module:
         roles = (cfg.MODEL.RPN, cfg.MODEL.ROI_HEADS, cfg.MODEL.RETINANET)
         if not any(error.args[0] in role.IN_FEATURES for role in roles):
             raise
-        problem = f"the recipe has no map {error.args[0]}, which TEACHER.DETECTOR {name} reads"
-        raise UserError(f"{problem}: for the recipe of a RetinaNet add TEACHER.DETECTOR RetinaNet") from error
+        raise UserError(
+            f"the recipe has no map {error.args[0]}, which TEACHER.DETECTOR {name} reads: for the recipe of a "
+            "RetinaNet add TEACHER.DETECTOR RetinaNet"
+        ) from error
 
 
 @META_ARCH_REGISTRY.register()
@@ -62,6 +63,7 @@ class TeacherDetector(nn.Module, Architecture):
 
     around = "TEACHER.DETECTOR"
     training_only = (STUDENT,)
+    training_samples = staticmethod(with_unlabelled)
     also_reads = (
         "VIEWS.POLICY",
         "VIEWS.GREY_PROBABILITY",
@@ -81,11 +83,6 @@ class TeacherDetector(nn.Module, Architecture):
         self.burn_in, self.momentum, self.weight = options.BURN_IN, options.MOMENTUM, options.WEIGHT
         self.thresholds = thresholds_of(options.THRESHOLD, num_classes(cfg) or 0)
         self.tally = Tally(len(self.thresholds))
-
-    @classmethod
-    def training_samples(cls, cfg: CfgNode, labelled: Dataset) -> Dataset:
-        """What a training reads."""
-        return with_unlabelled(cfg, labelled)
 
     @property
     def teacher(self) -> nn.Module:
@@ -163,8 +160,10 @@ def _statistics(network: nn.Module) -> list[Tensor]:
 
 def thresholds_of(values: Sequence[float], count: int) -> Tensor:
     """tau of each of ``count`` classes, (count,) float32. Raises UserError for neither one value nor one for each."""
-    fits = len(values) in (1, count)
-    expect(fits, f"TEACHER.THRESHOLD has {len(values)} numbers for {count} classes: expected one, or one for each")
+    expect(
+        len(values) in (1, count),
+        f"TEACHER.THRESHOLD has {len(values)} numbers for {count} classes: expected one, or one for each",
+    )
     return torch.tensor(values, dtype=torch.float32).expand(count).clone()
 
 

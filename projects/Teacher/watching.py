@@ -47,8 +47,7 @@ class FollowTeacher(HookBase):
 
     def before_train(self) -> None:
         length, burn_in = self.trainer.max_iter, self._model.burn_in
-        problem = f"TEACHER.BURN_IN {burn_in} of a run of {length}: expected less; -1 is a fifth"
-        expect(0 <= burn_in < length, problem)
+        expect(0 <= burn_in < length, f"TEACHER.BURN_IN {burn_in} of a run of {length}: expected less; -1 is a fifth")
 
     def state_dict(self) -> dict:
         return {
@@ -65,8 +64,10 @@ class FollowTeacher(HookBase):
 
     def load_state_dict(self, state: dict) -> None:
         changed = changes(state["photographs"], self._photographs, times=False)
-        others = f"cannot resume: DATASETS.UNLABELLED has other photographs than before, by {', '.join(changed)}"
-        expect(not changed, others)
+        expect(
+            not changed,
+            f"cannot resume: DATASETS.UNLABELLED has other photographs than before, by {', '.join(changed)}",
+        )
         self._table, self._count, self._labels = state["table"], state["count"], state["labels"]
         self._images = state["images"]
         is_as_before = self._highest == state.get("highest", self._highest)  # earlier versions saved none
@@ -96,8 +97,10 @@ class FollowTeacher(HookBase):
         self._wrong_for = self._wrong_for + Writers.PERIOD if problem else 0
         if self._wrong_for >= LONG and not self._warned:
             self._warned = True
-            advice = "Look at OUTPUT_DIR/teacher; try another TEACHER.THRESHOLD or a longer TEACHER.BURN_IN"
-            logger.warning(f"for {LONG} iterations the teacher {problem}. {advice} (projects/Teacher/README.md)")
+            logger.warning(
+                f"for {LONG} iterations the teacher {problem}. Look at OUTPUT_DIR/teacher; try another "
+                "TEACHER.THRESHOLD or a longer TEACHER.BURN_IN (projects/Teacher/README.md)"
+            )
 
     def _problem(self, counts: Tensor, photographs: int) -> str:
         """What is wrong with the boxes' counts by class, (C,), in words; "" for nothing."""

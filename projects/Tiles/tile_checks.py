@@ -1,5 +1,7 @@
 """Whether windows fit what is to be learned or scored, before a run begins."""
 
+from itertools import chain
+
 import numpy as np
 
 from projects.Tiles.tiled_names import tiling_and_name, whole_of
@@ -9,6 +11,7 @@ from revisit.boxes.boxes import Boxes, sides_of
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.inspection import LABEL_CHECK_REGISTRY, LEARNT_FROM
 from revisit.data.sources.records import LABEL_FILES, Records
+from revisit.data.sources.subsets import objects_of
 from revisit.errors import expect
 from revisit.keys import DETECTORS, architecture_of
 
@@ -42,7 +45,7 @@ def all_windows_are_scored(cfg: CfgNode, name: str, records: Records, to_learn: 
 def check_size(name: str, tiling: Tiling, images: Records) -> None:
     """Raises UserError where more than MOST_LARGER of the objects are longer than a window, which shows none of them
     whole."""
-    objects = [each for image in images for each in image.get("annotations", ()) if not each.get("iscrowd")]
+    objects = list(chain.from_iterable(map(objects_of, images)))
     if not objects:
         return
     longest = sides_of(Boxes.of_annotations(objects).xyxy).max(axis=1)

@@ -4,7 +4,7 @@ https://labelstud.io/guide/predictions describes the format: boxes are in percen
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
@@ -40,16 +40,14 @@ def _rectangle(image: dict[str, Any], box: dict[str, Any], name: str) -> dict[st
     width, height = image["width"], image["height"]
     sides = zip(("x", "y", "width", "height"), box["bbox"], (width, height, width, height), strict=True)
     percent = {key: 100 * value / side for key, value, side in sides}
-    return {
-        "type": "rectanglelabels",
-        "from_name": LABEL,
-        "to_name": IMAGE,
-        "original_width": width,
-        "original_height": height,
-        "image_rotation": 0,
-        "score": box["score"],
-        "value": {**percent, "rotation": 0, "rectanglelabels": [name]},
-    }
+    value = {**percent, "rotation": 0, "rectanglelabels": [name]}
+    return result_of(image, "rectanglelabels", score=box["score"], value=value)
+
+
+def result_of(image: Mapping[str, Any], kind: str, **more: Any) -> dict[str, Any]:
+    """An object of an image, of one of Label Studio's kinds of labels, with what else it has."""
+    size = {"original_width": image["width"], "original_height": image["height"], "image_rotation": 0}
+    return {"type": kind, "from_name": LABEL, "to_name": IMAGE, **size, **more}
 
 
 def interface_of(names: Sequence[str], kind: str = "RectangleLabels") -> str:

@@ -1,13 +1,14 @@
 """What detectors have found, as files: COCO's results, and next to them what the ids of images and classes mean."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from revisit.boxes.boxes import Boxes
 from revisit.data.sources.records import PARTS, Records, changes, fingerprint
-from revisit.errors import expect
+from revisit.errors import UserError, expect, first_line
 from revisit.files import is_url, read_json
 
 RESULTS, IMAGES = "predictions.json", "images.json"  # of tools/predict.py
@@ -29,6 +30,15 @@ def read_results(path: Path, images: Iterable[Any], classes: Iterable[Any]) -> l
     gone = f"{len(of_image)} of those that were predicted for are gone"
     expect(not of_image, f"the data set has other images by now: {gone}")
     return found
+
+
+@contextmanager
+def refused(named: str, expected: str) -> Iterator[None]:
+    """A block that reads predictions. Raises UserError, with what was ``named`` and ``expected``, for other files."""
+    try:
+        yield
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{named} ({first_line(error)}): {expected}") from error
 
 
 def read_predictions(path: Path) -> tuple[list[tuple[str, Boxes]], list[str]]:

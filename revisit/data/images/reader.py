@@ -341,6 +341,13 @@ def size_if_known(file_name: PathLike) -> dict[str, int]:
         return dict(UNKNOWN_SIZE)
 
 
+def other_size(record: dict, size: dict[str, int], stated: dict[str, int]) -> str:
+    """In words, that a record has ``stated`` another size of its image, ``height`` and ``width`` px, than this one."""
+    sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, stated))
+    problem = f"{record['file_name']} has {sizes} (width x height, upright as EXIF turns it)"
+    return f"{problem}: write the image's size, and its boxes"
+
+
 def ends_well(record: dict) -> bool:
     """Whether a JPEG or PNG has a sound head and its end. False of what has to be decoded to know."""
     try:

@@ -55,9 +55,14 @@ def _labelled(records: Records) -> Sequence[int]:
     return [index for index, record in enumerate(records) if is_labelled(record)]
 
 
+def objects_of(record: dict) -> list[dict]:
+    """The annotations of a record, without those of crowds."""
+    return [each for each in record.get("annotations", ()) if not each.get("iscrowd", 0)]
+
+
 def classes_shown(record: dict) -> list[int]:
     """The class of each object that is to be found, or those of the image."""
-    boxes = [box["category_id"] for box in record.get("annotations", ()) if not box.get("iscrowd", 0)]
+    boxes = [box["category_id"] for box in objects_of(record)]
     of_image = [label for label, presence in enumerate(record.get("labels", ())) if presence == PRESENT]
     return boxes + of_image + [label for label in (record.get("label", -1),) if label >= 0]
 
