@@ -7,7 +7,7 @@ from projects.Teacher.samples import unlabelled_records
 from projects.Teacher.teacher_detector import thresholds_of
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, num_classes
-from revisit.data.sources.records import Records, shared_images
+from revisit.data.sources.records import Records, shared_pairs
 from revisit.engine.data_checks import look_at_images
 from revisit.errors import expect
 
@@ -43,12 +43,12 @@ def check_photographs(cfg: CfgNode) -> None:
     photographs = unlabelled_records(cfg)
     images = (record for name in cfg.DATASETS.TRAIN for record in get_records(name))
     labelled = [record for record in images if record.get("annotations")]
-    if shared_images(labelled, photographs) == len(photographs):
+    if len(shared_pairs(labelled, photographs)) == len(photographs):
         problem = f"each of the {len(photographs)} photographs of DATASETS.UNLABELLED has labels"
         nothing = f"a teacher adds nothing there, for twice the time ({RESULTS})"
         logger.warning(f"{problem}: {nothing}; add photographs without labels")
     for test in cfg.DATASETS.TEST:
-        count = shared_images(photographs, get_records(test))
+        count = len(shared_pairs(photographs, get_records(test)))
         if count:
             problem = f"{count} images of {test} are among DATASETS.UNLABELLED"
             logger.warning(f"{problem}: scores on them say too much; leave them out of what is learned from")

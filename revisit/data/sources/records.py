@@ -6,11 +6,12 @@ import json
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -73,15 +74,16 @@ def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -
     # The reader silences PIL too, but of several threads that do so the last may not restore the first one's filters.
     with warnings.catch_warnings(), thread_pool(_THREADS) as pool:
         warnings.simplefilter("ignore")
-        parts = (records[start : start + _AT_ONCE] for start in range(0, len(records), _AT_ONCE))
-        answers = chain.from_iterable(_asked(ask, part, pool) for part in parts)
+        answers = _asked(ask, records, pool)
         return list(progress(title, "image", answers, total=len(records)) if title else answers)
 
 
 def _asked(ask: Callable[[dict], object], records: Records, pool: Executor) -> Iterator[object]:
     """Answers in order; each task has several questions, because a task takes longer than a question of the disk."""
-    together = [records[start : start + _IN_TASK] for start in range(0, len(records), _IN_TASK)]
-    return chain.from_iterable(pool.map(lambda some: [ask(record) for record in some], together))
+    tasks = (records[start : start + _IN_TASK] for start in range(0, len(records), _IN_TASK))
+    while part := list(islice(tasks, _AT_ONCE // _IN_TASK)):
+        for answers in pool.map(lambda some: [ask(record) for record in some], part):
+            yield from answers
 
 
 # Parts of a fingerprint besides the number of records, and their names in messages.
@@ -159,8 +161,7 @@ def _names_as_text(records: Records) -> Iterator[str]:
         yield records.content
         return
     files, locations = _files_and_locations(records)
-    start = os.path.commonprefix([min(files), max(files)])
-    shared = start.rfind("/") + 1
+    shared = os.path.commonprefix(files).rfind("/") + 1
     # Names of files need not be text that UTF-8 can hold: JSON escapes them.
     between = "["
     while part := [f"{name[shared:]} {offset}" for name, offset in islice(locations, _AT_ONCE)]:
@@ -202,11 +203,6 @@ def others_than(some: Records, records: Records) -> list[dict]:
     return [record for record in records if _location(record) not in files]
 
 
-def shared_images(one: Records, other: Records) -> int:
-    """How many ``shared_pairs`` there are."""
-    return len(shared_pairs(one, other))
-
-
 def shared_pairs(one: Records, other: Records) -> list[tuple[dict, dict]]:
     """The images of ``other`` that are in ``one`` too, each with what it is there: the same file, or a file with the
     same bytes.
@@ -215,9 +211,7 @@ def shared_pairs(one: Records, other: Records) -> list[tuple[dict, dict]]:
     """
     files = _locations(one)
     pairs = [(record, record) for record in other if _location(record) in files]
-    by_size: dict[int, Records] = defaultdict(list)
-    for record in sample(one, COMPARED):
-        by_size[_size(record)].append(record)
+    by_size = _grouped(sample(one, COMPARED), _size)
 
     @cache
     def contents(size: int) -> dict[bytes, dict]:
@@ -241,15 +235,17 @@ def such_as(pairs: Iterable[tuple[dict, dict]]) -> str:
 
 def equal_images(records: Records) -> list[list[dict]]:
     """Groups of two or more images with the same bytes, which are read only where their number is equal."""
-    by_size: dict[int, list[dict]] = defaultdict(list)
-    for record in records:
-        by_size[_size(record)].append(record)
     groups = []
-    for size, alike in by_size.items():
-        by_content: dict[bytes, list[dict]] = defaultdict(list)
-        for record in alike if size and len(alike) > 1 else ():
-            by_content[_content(record)].append(record)
+    for size, alike in _grouped(records, _size).items():
+        by_content = _grouped(alike, _content) if size and len(alike) > 1 else {}
         groups += [same for content, same in by_content.items() if content and len(same) > 1]
+    return groups
+
+
+def _grouped(records: Iterable[dict], by: Callable[[dict], Hashable]) -> dict[Any, list[dict]]:
+    groups = defaultdict(list)
+    for record in records:
+        groups[by(record)].append(record)
     return groups
 
 
