@@ -84,12 +84,12 @@ class ViewMapper:
             shapes["small"] = (self.crops.num_small, self.small_size, self.small_size, self.channels)
         return shapes
 
-    def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
-        """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given."""
-        return self.of_picture(Picture(image), epoch, index, room)
+    def __call__(self, image: np.ndarray, epoch: int, index: int) -> Views:
+        """Draw the views of image ``index`` in ``epoch``."""
+        return self.of_picture(Picture(image), epoch, index)
 
     def of_picture(self, picture: Picture, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
-        """As calling the mapper with the decoded image.
+        """As calling the mapper with the decoded image; into ``room``, uint8 of ``shapes``, if that is given.
 
         Raises:
             UnreadableImageError: see Picture.decode; or the annotator cannot use the image.
