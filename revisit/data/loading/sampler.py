@@ -16,7 +16,17 @@ def share_of_process(start_iteration: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class EpochBatchSampler:
+class _Share:
+    """Which part of which batches a process reads: see share_of_process."""
+
+    _: KW_ONLY
+    rank: int = 0
+    world_size: int = 1
+    start_iteration: int = 0
+
+
+@dataclass(frozen=True)
+class EpochBatchSampler(_Share):
     """Endless batches of (epoch, image index), from any iteration on.
 
     Every epoch is a fresh permutation by (seed, epoch), cut into global batches; the rest that does not
@@ -28,10 +38,6 @@ class EpochBatchSampler:
     num_images: int
     global_batch: int
     seed: int
-    _: KW_ONLY
-    rank: int = 0
-    world_size: int = 1
-    start_iteration: int = 0
 
     def __post_init__(self):
         if self.global_batch % self.world_size:
@@ -56,7 +62,7 @@ class EpochBatchSampler:
 
 
 @dataclass(frozen=True)
-class GroupedBatchSampler:
+class GroupedBatchSampler(_Share):
     """Endless batches of (position in the run, record index) of one process, from any iteration on.
 
     As Detectron2's TrainingSampler and AspectRatioGroupedDataset: permutations of the data set, by (seed, epoch), one
@@ -71,10 +77,6 @@ class GroupedBatchSampler:
     wide: list[bool]
     batch_size: int
     seed: int
-    _: KW_ONLY
-    rank: int = 0
-    world_size: int = 1
-    start_iteration: int = 0
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         groups: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
