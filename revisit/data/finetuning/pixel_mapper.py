@@ -8,14 +8,13 @@ from torch.nn import functional as F
 
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.image_bytes import PADDED, SEEN, WINDOW
-from revisit.data.images.reader import read_record, require_record
+from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import register
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import expect
 from revisit.keys import PIXELWISE, declare, list_of, number
 
 from detectron2.config import CfgNode
-from detectron2.data import MetadataCatalog
 from fvcore.common.registry import Registry
 
 FLIPS = ("horizontal", "none")
@@ -101,9 +100,7 @@ class PixelMapper:
 
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, C) uint8 pixels of a record's image."""
-        if self._is_train:
-            return read_record(record, self._pixels, complete=True)
-        return require_record(record, self._pixels)
+        return require_record(record, self._pixels, replaceable=self._is_train)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
         """Map a record; ``pixels`` are those of ``read`` where the caller has them."""
@@ -136,8 +133,7 @@ class PixelMapper:
 
     def _window_for_test(self, sample: dict, image: torch.Tensor) -> dict:
         side = sample[PADDED]
-        padded = self._fill[:, None, None].repeat(1, side, side)
-        padded[:, : image.shape[1], : image.shape[2]] = image
+        padded = _filled_up(image, self._fill[:, None, None], (side, side))
         seen = _seen_size(sample, (side, side))
         if seen != (side, side):
             padded = F.interpolate(padded[None], size=seen, **SMOOTH)[0]
@@ -171,9 +167,14 @@ class PixelMapper:
         height, width = self._crop or placement.scaled_size
         top, left = placement.corner
         window = self.flip(pixels[:, top : top + height, left : left + width], placement)
-        placed = fill.repeat(1, height, width)
-        placed[:, : window.shape[1], : window.shape[2]] = window
-        return placed
+        return _filled_up(window, fill, (height, width))
+
+
+def _filled_up(pixels: torch.Tensor, fill: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """``pixels`` (C, h, w), and what they do not fill of (C, H, W) in ``size``: ``fill`` (C, 1, 1)."""
+    filled = fill.repeat(1, *size)
+    filled[:, : pixels.shape[1], : pixels.shape[2]] = pixels
+    return filled
 
 
 def _seen_size(record: dict, size: tuple[int, int]) -> tuple[int, int]:
@@ -193,13 +194,10 @@ def check_input(cfg: CfgNode) -> None:
     crop = cfg.INPUT.CROP
     is_size = len(crop.SIZE) == 2 and all(map(_is_whole_side, crop.SIZE))
     fits = not crop.ENABLED or (crop.TYPE == "absolute" and is_size)
-    wanted = {
-        "INPUT.FORMAT": (cfg.INPUT.FORMAT == "RGB", "RGB"),
-        "INPUT.RANDOM_FLIP": (cfg.INPUT.RANDOM_FLIP in FLIPS, f"one of {', '.join(FLIPS)}"),
-        "INPUT.CROP": (fits, "TYPE absolute and SIZE height and width, whole px"),
-    }
-    for key, (holds, expected) in wanted.items():
-        expect(holds, f"{key} of segmentation and depth: expected {expected}")
+    reader = "of segmentation and depth: expected"
+    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {reader} RGB")
+    expect(cfg.INPUT.RANDOM_FLIP in FLIPS, f"INPUT.RANDOM_FLIP {reader} one of {', '.join(FLIPS)}")
+    expect(fits, f"INPUT.CROP {reader} TYPE absolute and SIZE height and width, whole px")
 
 
 def _is_whole_side(side: object) -> bool:
@@ -210,8 +208,7 @@ def num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
     """What read_labels needs to know, by the metadata of the data sets; None if none of them has classes."""
     counts = {}
     for name in names:
-        register(name)
-        metadata = MetadataCatalog.get(name)
+        metadata = register(name).metadata
         if classes := metadata.get("stuff_classes"):
             counts[name] = (tuple(classes), metadata.get("label_offset", 0))
             expect(metadata.get("ignore_label", VOID) == VOID, f"data set {name}: expected the ignore_label {VOID}")
