@@ -36,6 +36,14 @@ _IN_TASK = 16  # records that a thread asks for at once
 _THREADS = 8  # for stores that answer late
 
 
+def grouped(values: Iterable[Any], by: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:
+    """Values in their order, by what ``by`` says of each."""
+    groups = defaultdict(list)
+    for value in values:
+        groups[by(value)].append(value)
+    return dict(groups)
+
+
 @contextmanager
 def keeping_all() -> Iterator[None]:
     """For blocks that make millions of objects to keep: Python does not look among them, again and again, for what
@@ -72,8 +80,7 @@ def labels_of(records: Records) -> np.ndarray | None:
 def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -> list:
     """``ask`` of every record, by several threads, in order; a ``title`` is that of its progress."""
     # The reader silences PIL too, but of several threads that do so the last may not restore the first one's filters.
-    with warnings.catch_warnings(), thread_pool(_THREADS) as pool:
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), thread_pool(_THREADS) as pool:
         answers = _asked(ask, records, pool)
         return list(progress(title, "image", answers, total=len(records)) if title else answers)
 
@@ -120,9 +127,8 @@ def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str
         facts["labels"] = [annotated, ask_each(lambda of_record: [*map(contents, of_record)], files)]
     if classes:
         facts["classes"] = list(classes)
-    texts: dict[str, Iterable[str]] = {"names": _names_as_text(records)}
-    texts |= {part: [json.dumps(values, default=str)] for part, values in facts.items()}
-    return {part: _sha256(pieces) for part, pieces in texts.items()}
+    digests = {part: _sha256([json.dumps(values, default=str)]) for part, values in facts.items()}
+    return {"names": _sha256(_names_as_text(records)), **digests}
 
 
 def _known_before(labels: object) -> object:
@@ -211,7 +217,7 @@ def shared_pairs(one: Records, other: Records) -> list[tuple[dict, dict]]:
     """
     files = _locations(one)
     pairs = [(record, record) for record in other if _location(record) in files]
-    by_size = _grouped(sample(one, COMPARED), _size)
+    by_size = grouped(sample(one, COMPARED), _size)
 
     @cache
     def contents(size: int) -> dict[bytes, dict]:
@@ -236,16 +242,9 @@ def such_as(pairs: Iterable[tuple[dict, dict]]) -> str:
 def equal_images(records: Records) -> list[list[dict]]:
     """Groups of two or more images with the same bytes, which are read only where their number is equal."""
     groups = []
-    for size, alike in _grouped(records, _size).items():
-        by_content = _grouped(alike, _content) if size and len(alike) > 1 else {}
+    for size, alike in grouped(records, _size).items():
+        by_content = grouped(alike, _content) if size and len(alike) > 1 else {}
         groups += [same for content, same in by_content.items() if content and len(same) > 1]
-    return groups
-
-
-def _grouped(records: Iterable[dict], by: Callable[[dict], Hashable]) -> dict[Any, list[dict]]:
-    groups = defaultdict(list)
-    for record in records:
-        groups[by(record)].append(record)
     return groups
 
 
