@@ -9,6 +9,8 @@ from revisit.data.randomness import Stream, counter_rng
 
 from detectron2.utils import comm
 
+Keys = list[tuple[int, int]]  # of a batch: (epoch, image index), or (position in the run, record index)
+
 
 def share_of_process(start_iteration: int) -> dict[str, int]:
     """The options of a sampler that say which part of which batches this process reads."""
@@ -50,7 +52,7 @@ class EpochBatchSampler(_Share):
         """How many batches an epoch fills."""
         return self.num_images // self.global_batch
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+    def __iter__(self) -> Iterator[Keys]:
         share = self.global_batch // self.world_size
         epoch, step = divmod(self.start_iteration, self.iterations_per_epoch)
         while True:
@@ -78,8 +80,8 @@ class GroupedBatchSampler(_Share):
     batch_size: int
     seed: int
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        groups: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    def __iter__(self) -> Iterator[Keys]:
+        groups: dict[bool, Keys] = {True: [], False: []}
         made = 0
         for position, index in self._positions():
             group = groups[self.wide[index]]
