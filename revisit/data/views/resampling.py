@@ -44,12 +44,12 @@ def crop_and_reduce(image: np.ndarray, box: np.ndarray, size: int) -> np.ndarray
 
 
 def _reduced(crop: np.ndarray, size: int) -> np.ndarray:
-    height, width = rows, columns = crop.shape[:2]
+    rows, columns = crop.shape[:2]
     block = 1
-    while width * height >= (1.5 * size) ** 2 and min(width, height) > 1:
-        width = width // 2
-        height = height // 2
-        block = 2 * block
+    while (rows // block) * (columns // block) >= (1.5 * size) ** 2 and min(rows, columns) >= 2 * block:
+        block *= 2
+    height = rows // block
+    width = columns // block
     left = columns % block // 2
     top = rows % block // 2
     crop = crop[top : top + block * height, left : left + block * width]
