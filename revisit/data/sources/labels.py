@@ -58,10 +58,7 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0, window: 
         counted = "; for masks that count from 0 there is datasets/prepare_nyud.py --mask-ids zero_based" * offset
         problem = f"label map {file_name} has ids {first_few(unknown.astype(str).tolist())}"
         raise UserError(f"{problem}: expected {offset} to {last}, and {void} for void{counted}")
-    labels = ids.astype(np.uint8)
-    if not offset:
-        return labels
-    return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1))
+    return ids.astype(np.uint8) - np.uint8(offset)  # in this type 0 - 1 is VOID
 
 
 def read_depth(file_name: PathLike, window: Window | None = None) -> np.ndarray:
