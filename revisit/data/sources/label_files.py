@@ -26,7 +26,8 @@ def label_files(images: Path, labels: Path, *suffixes: str) -> dict[str, Path | 
     """
     expect(labels.is_dir(), f"folder of labels {labels} not found")
     suffix, form = suffixes[0], " or ".join(f"*{each}" for each in suffixes)
-    images_of = _images_by_place(images, labels, suffix)
+    names = [record["file_name"] for record in load_folder(images)]
+    images_of = grouped(names, lambda name: _place(labels / Path(name).relative_to(images), suffix))
     given = _labels_by_place(labels, form, *suffixes)
     if not given:
         kinds = {file.suffix for file in map(Path, visible_files(labels)) if file.suffix}
@@ -56,12 +57,6 @@ def _labels_by_place(labels: Path, form: str, *suffixes: str) -> dict[Path, Path
     given = {_place(file, suffixes[0]): file for file in files}
     expect(len(given) == len(files), f"{labels} has two files of labels for one image: expected {form}, one for each")
     return given
-
-
-def _images_by_place(images: Path, labels: Path, suffix: str) -> dict[Path, list[str]]:
-    """File names of the images, by where their file of labels would lie."""
-    names = [record["file_name"] for record in load_folder(images)]
-    return grouped(names, lambda name: _place(labels / Path(name).relative_to(images), suffix))
 
 
 def _place(file: Path, suffix: str) -> Path:

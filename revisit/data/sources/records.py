@@ -162,11 +162,17 @@ def _sha256(pieces: Iterable[str]) -> str:
 
 
 def _names_as_text(records: Records) -> Iterator[str]:
-    """Pieces of a list in JSON of names and offsets; of very many Rows, what their table says of them."""
+    """Pieces of a list in JSON of every image's files, each with its offset or window, "" where it is whole; of very
+    many Rows, what their table says of them."""
     if isinstance(records, Rows) and len(records) > MOST_NAMED:
         yield records.content
         return
-    files, locations = _files_and_locations(records)
+    if isinstance(records, Rows):
+        files, locations = records.file_names(), records.locations()
+    else:
+        files = [file_name for record in records for file_name in files_of_record(record)]
+        parts = (record.get("offset", record.get(WINDOW, "")) for record in records for _ in files_of_record(record))
+        locations = zip(files, parts, strict=True)
     shared = os.path.commonprefix(files).rfind("/") + 1
     # Names of files need not be text that UTF-8 can hold: JSON escapes them.
     between = "["
@@ -174,15 +180,6 @@ def _names_as_text(records: Records) -> Iterator[str]:
         yield between + json.dumps(part)[1:-1]
         between = ", "
     yield "]"
-
-
-def _files_and_locations(records: Records) -> tuple[list[str], Iterator[tuple[str, object]]]:
-    """Names of files; and of every image each file and its offset or window, "" where it is the whole file."""
-    if isinstance(records, Rows):
-        return records.file_names(), records.locations()
-    names = [file_name for record in records for file_name in files_of_record(record)]
-    parts = (record.get("offset", record.get(WINDOW, "")) for record in records for _ in files_of_record(record))
-    return names, zip(names, parts, strict=True)
 
 
 def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[str]:
