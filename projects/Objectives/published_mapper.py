@@ -153,7 +153,7 @@ def _resized_by_opencv(pixels: torch.Tensor, placement: PublishedPlacement, how:
     image.
     """
 
-    def changed(array: np.ndarray, _: None) -> np.ndarray:
+    def changed(array: np.ndarray) -> np.ndarray:
         height, width = array.shape[:2]
         array = cv2.flip(array, 1) if placement.flip else array
         # Counter-clockwise, where Placement's angle is clockwise.

@@ -7,7 +7,7 @@ from projects.Teacher.samples import unlabelled_records
 from projects.Teacher.teacher_detector import thresholds_of
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, num_classes
-from revisit.data.sources.records import Records, shared_images
+from revisit.data.sources.records import Records, shared_pairs
 from revisit.engine.data_checks import look_at_images
 from revisit.errors import expect
 
@@ -45,13 +45,13 @@ def check_photographs(cfg: CfgNode) -> None:
     photographs = unlabelled_records(cfg)
     images = (record for name in cfg.DATASETS.TRAIN for record in get_records(name))
     labelled = [record for record in images if record.get("annotations")]
-    if shared_images(labelled, photographs) == len(photographs):
+    if len(shared_pairs(labelled, photographs)) == len(photographs):
         logger.warning(
             f"each of the {len(photographs)} photographs of DATASETS.UNLABELLED has labels: a teacher adds nothing "
             f"there, for twice the time ({RESULTS}); add photographs without labels"
         )
     for test in cfg.DATASETS.TEST:
-        count = shared_images(photographs, get_records(test))
+        count = len(shared_pairs(photographs, get_records(test)))
         if count:
             logger.warning(
                 f"{count} images of {test} are among DATASETS.UNLABELLED: scores on them say too much; leave them out "

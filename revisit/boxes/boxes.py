@@ -15,6 +15,7 @@ from pycocotools import mask as run_lengths
 from detectron2.structures import BoxMode, Instances
 
 IOU = 0.5  # from which on a box is found
+Objects = Sequence[Mapping[str, Any]]  # annotations of a record, or COCO's
 NOTHING = -1  # instead of the number of a box: there is none
 
 
@@ -36,7 +37,7 @@ class Boxes:
         return Boxes(*(None if values is None else values[chosen] for values in arrays))
 
     @classmethod
-    def of_annotations(cls, annotations: Sequence[Mapping[str, Any]], dtype: type = np.float64) -> Boxes:
+    def of_annotations(cls, annotations: Objects, dtype: type = np.float64) -> Boxes:
         """Of a record, crowds too, in any of Detectron2's modes, without masks. Corners are summed in ``dtype``."""
         modes = np.fromiter((each["bbox_mode"] for each in annotations), int, len(annotations))
         xyxy = np.zeros((len(annotations), 4), dtype)
@@ -47,7 +48,7 @@ class Boxes:
         return cls(xyxy, np.array([each["category_id"] for each in annotations], int))
 
     @classmethod
-    def of_results(cls, results: Sequence[Mapping[str, Any]]) -> Boxes:
+    def of_results(cls, results: Objects) -> Boxes:
         """COCO's results, ``bbox`` xywh, ``score`` and ``category_id``, without masks."""
         classes = np.array([each["category_id"] for each in results], int)
         return cls(corners_of(results), classes, np.array([each["score"] for each in results], float))
@@ -76,7 +77,7 @@ class Boxes:
         return np.arange(len(self)) if self.scores is None else np.argsort(-self.scores, kind="stable")
 
 
-def corners_of(objects: Sequence[Mapping[str, Any]]) -> np.ndarray:
+def corners_of(objects: Objects) -> np.ndarray:
     """(N, 4) float64 xyxy of objects in COCO's format. Raises ValueError for a ``bbox`` that is not four numbers."""
     xywh = np.array([each["bbox"] for each in objects], float).reshape(len(objects), 4)
     return np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)

@@ -122,8 +122,7 @@ def declaration(name: str) -> Key:
         if not fnmatchcase(name, key.name):
             continue
         is_open = {field for field in Key._fields if getattr(merged, field) == getattr(UNSTATED, field)}
-        open_fields = {field: value for field, value in key._asdict().items() if field in is_open}
-        merged = merged._replace(**open_fields | {"default": merged.default, "paper": merged.paper})
+        merged = merged._replace(**{field: getattr(key, field) for field in is_open})
     return merged
 
 

@@ -37,19 +37,13 @@ def number(low: float = 0.0, high: float = math.inf, unit: str = "", *, open_low
         limit += f", and at most {high:.9g}"
 
     def holds(value: Any) -> bool:
-        if not _is_finite_number(value):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not abs(value) < 1e300:  # beyond float's range, or nan
             return False
         above = low < value if open_low else low <= value
         return above and value <= high
 
     return Rule(f"a number {limit} {unit}".rstrip(), holds)
-
-
-def _is_finite_number(value: Any) -> bool:
-    """Whether a value is a number, but neither a switch nor one that is beyond float's range, nor nan."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) < 1e300
 
 
 def one_of(*choices: object) -> Rule:

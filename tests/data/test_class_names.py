@@ -13,7 +13,7 @@ from trees import one_line_error, refused
 from revisit.data.sources import records as sharing
 from revisit.data.sources.catalog import drop_records, get_records, keep_records, share_classes
 from revisit.data.sources.class_names import index_by_name
-from revisit.data.sources.records import shared_images
+from revisit.data.sources.records import shared_pairs
 
 from detectron2.data import DatasetCatalog, MetadataCatalog, get_detection_dataset_dicts
 
@@ -189,15 +189,15 @@ def test_shared_images_are_those_of_one_path_or_one_content(tmp_path, write_pict
     (tmp_path / "same_size.png").write_bytes(paths[1].read_bytes()[:-1] + b"?")
     bank = [{"file_name": str(path)} for path in paths]
     test = [{"file_name": str(tmp_path / name)} for name in ("copy.png", "other.png", "bank/003.png", "same_size.png")]
-    assert shared_images(bank, test) == 2
-    assert shared_images(test, bank) == 2
-    assert shared_images(bank, [*test, {"file_name": "gone.png"}]) == 2
+    assert len(shared_pairs(bank, test)) == 2
+    assert len(shared_pairs(test, bank)) == 2
+    assert len(shared_pairs(bank, [*test, {"file_name": "gone.png"}])) == 2
     arrays = [{"image": np.full((2, 2, 3), n, np.uint8)} for n in range(3)]
-    assert shared_images(arrays, arrays[1:]) == 2
+    assert len(shared_pairs(arrays, arrays[1:])) == 2
     monkeypatch.setattr(sharing, "COMPARED", 2)  # contents of 000 and 003, and of copy and same_size
-    assert shared_images(bank, test) == 2
+    assert len(shared_pairs(bank, test)) == 2
     monkeypatch.setattr("builtins.open", None)
-    assert shared_images(bank, bank) == 4  # by their paths, without reading
+    assert len(shared_pairs(bank, bank)) == 4  # by their paths, without reading
 
 
 def test_names_that_differ_in_the_normal_form_of_unicode_alone_are_one(tmp_path, write_pictures):

@@ -240,11 +240,8 @@ def test_resizing_is_its_definition_within_roundings(resize, reference, limit, p
 
 
 @pytest.mark.parametrize("side", [40, 64, 96, 130, 200, 333])
-def test_reducing_keeps_a_photographs_brightness_and_layout_and_can_be_done_in_place(make_picture, side):
+def test_reducing_keeps_a_photographs_brightness_and_layout(make_picture, side):
     image, box = make_picture(360, 360), np.array([11, 7, 11 + side, 7 + side])
     fast, exact = crop_and_reduce(image, box, 64).astype(float), crop_and_resize(image, box, 64).astype(float)
     assert np.abs(fast.mean((0, 1)) - exact.mean((0, 1))).max() < 2
     assert np.abs(fast - exact).mean() < 4
-    room = np.zeros((4, 64, 64, 3), np.uint8)
-    crop_and_reduce(image, box, 64, room[2])
-    assert np.array_equal(room[2], fast) and not room[[0, 1, 3]].any()

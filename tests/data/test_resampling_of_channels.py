@@ -18,14 +18,13 @@ def noise(height: int, width: int, channels: int) -> np.ndarray:
     return np.random.default_rng(height + width).integers(0, 256, (height, width, channels), dtype=np.uint8)
 
 
-def assert_alone(change, image: np.ndarray) -> np.ndarray:
+def assert_alone(change, image: np.ndarray) -> None:
     """What ``change`` makes of an image is what it makes of each channel."""
     changed = change(image)
     for place in range(image.shape[2]):
         alone = change(np.ascontiguousarray(image[..., place : place + 1]))
         assert alone.shape[2] == 1 and np.array_equal(changed[..., place], alone[..., 0])
     assert changed.dtype == np.uint8 and changed.shape[2] == image.shape[2]
-    return changed
 
 
 @pytest.mark.parametrize("resampler", RESAMPLERS.values(), ids=RESAMPLERS)
@@ -37,10 +36,7 @@ def test_a_crop_of_n_channels_is_that_of_each(resampler, channels, height, width
     x0, y0 = (data.draw(st.integers(0, side - 1)) for side in (width, height))
     x1, y1 = data.draw(st.integers(x0 + 1, width)), data.draw(st.integers(y0 + 1, height))
     box = np.array([x0, y0, x1, y1])
-    view = assert_alone(lambda image: resampler(image, box, size), image)
-    room = np.empty_like(view)
-    resampler(image, box, size, room)
-    assert np.array_equal(room, view)
+    assert_alone(lambda image: resampler(image, box, size), image)
 
 
 @pytest.mark.parametrize("channels", COUNTS)

@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 from revisit.data.finetuning.ignored import IGNORED, ObjectsAndIgnored
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.image_bytes import PADDED, UnreadableImageError
-from revisit.data.images.reader import read_record, require_record
+from revisit.data.images.reader import require_record
 from revisit.data.sources.labels import read_ids
 from revisit.errors import UserError
 
@@ -71,9 +71,7 @@ class DetectionMapper(DatasetMapper):
 
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, C) uint8 pixels of a record's image."""
-        if self.is_train:
-            return read_record(record, self._pixels, like_pil=True, complete=True)
-        return require_record(record, self._pixels, like_pil=True)
+        return require_record(record, self._pixels, like_pil=True, replaceable=self.is_train)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
         """Detectron2's; ``pixels`` are those of ``read`` where the caller has them."""
@@ -133,9 +131,8 @@ class DetectionMapper(DatasetMapper):
 def _in_corner(mask: dict, side: int) -> dict:
     """Run lengths of a mask in the upper left corner of a square."""
     height, width = mask["size"]
-    padded = np.zeros((side, side), np.uint8, order="F")
-    padded[:height, :width] = coco_mask.decode(mask)
-    return coco_mask.encode(padded)
+    padded = np.pad(coco_mask.decode(mask), ((0, side - height), (0, side - width)))
+    return coco_mask.encode(np.asfortranarray(padded))
 
 
 def _box_of(annotation: dict) -> dict:

@@ -4,24 +4,25 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.image_bytes import PADDED, SEEN, WINDOW
-from revisit.data.images.reader import read_record, require_record
+from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import register
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import expect
 from revisit.keys import PIXELWISE, declare, list_of, number
 
 from detectron2.config import CfgNode
-from detectron2.data import MetadataCatalog
 from fvcore.common.registry import Registry
 
 FLIPS = ("horizontal", "none")
 # Ids and distances must not mix. Both resizings count pixels by their centres, so that image and labels stay aligned.
 SMOOTH = {"mode": "bilinear", "antialias": True}
 EXACT = {"mode": "nearest-exact"}
+Size = tuple[int, int]  # height and width, px
 
 
 declare(
@@ -40,7 +41,7 @@ class Placement:
     """Which part of an image a training sample shows, and how."""
 
     scale: float
-    scaled_size: tuple[int, int]  # (height, width) of the whole image once scaled, px
+    scaled_size: Size  # of the whole image once scaled
     corner: tuple[int, int]  # (top, left) of the window in the scaled image, px
     flip: bool  # left and right of the window change places
 
@@ -101,9 +102,7 @@ class PixelMapper:
 
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, C) uint8 pixels of a record's image."""
-        if self._is_train:
-            return read_record(record, self._pixels, complete=True)
-        return require_record(record, self._pixels)
+        return require_record(record, self._pixels, replaceable=self._is_train)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
         """Map a record; ``pixels`` are those of ``read`` where the caller has them."""
@@ -114,7 +113,7 @@ class PixelMapper:
             return self.for_test(sample, image) if PADDED not in record else self._window_for_test(sample, image)
         placement = self.draw(_seen_size(record, size))
 
-        def placed(file_name: str, pixels: np.ndarray, fill: int) -> torch.Tensor:
+        def placed(file_name: str, pixels: np.ndarray, fill: int) -> Tensor:
             check_size(file_name, pixels, record["file_name"], size)
             return self._place(torch.from_numpy(pixels)[None], placement, EXACT, torch.tensor([fill]))[0]
 
@@ -130,26 +129,25 @@ class PixelMapper:
             sample["depth"] = placed(depth, read_depth(depth, window), 0) / placement.scale
         return sample
 
-    def for_test(self, sample: dict, image: torch.Tensor) -> dict:
+    def for_test(self, sample: dict, image: Tensor) -> dict:
         """The input for a test, of the record with its size and the image, uint8 (C, H, W)."""
         return {**sample, "image": image.contiguous()}
 
-    def _window_for_test(self, sample: dict, image: torch.Tensor) -> dict:
+    def _window_for_test(self, sample: dict, image: Tensor) -> dict:
         side = sample[PADDED]
-        padded = self._fill[:, None, None].repeat(1, side, side)
-        padded[:, : image.shape[1], : image.shape[2]] = image
+        padded = _filled_up(image, self._fill[:, None, None], (side, side))
         seen = _seen_size(sample, (side, side))
         if seen != (side, side):
             padded = F.interpolate(padded[None], size=seen, **SMOOTH)[0]
         return self.for_test({**sample, "height": side, "width": side}, padded)
 
-    def draw(self, size: tuple[int, int]) -> Placement:
+    def draw(self, size: Size) -> Placement:
         """A placement of an image of (height, width) px."""
         scale = float(np.random.uniform(*self._factors))
         scaled_size = tuple(max(1, round(length * scale)) for length in size)
         return Placement(scale, scaled_size, self.draw_corner(scaled_size), self.draw_flip())
 
-    def draw_corner(self, scaled_size: tuple[int, int]) -> tuple[int, int]:
+    def draw_corner(self, scaled_size: Size) -> tuple[int, int]:
         crop = self._crop or scaled_size
         spare = (max(0, length - side) for length, side in zip(scaled_size, crop, strict=True))
         return tuple(int(np.random.randint(pixels + 1)) for pixels in spare)
@@ -157,26 +155,31 @@ class PixelMapper:
     def draw_flip(self) -> bool:
         return self._flip and bool(np.random.random() < 0.5)
 
-    def resize(self, pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
+    def resize(self, pixels: Tensor, placement: Placement, resizing: dict, fill: Tensor) -> Tensor:
         """``pixels`` (C, H, W) in the scaled size; ``fill`` (C, 1, 1) is for what no pixel reaches."""
         return F.interpolate(pixels[None], size=placement.scaled_size, **resizing)[0]
 
-    def flip(self, window: torch.Tensor, placement: Placement) -> torch.Tensor:
+    def flip(self, window: Tensor, placement: Placement) -> Tensor:
         return window.flip(-1) if placement.flip else window
 
-    def _place(self, pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
+    def _place(self, pixels: Tensor, placement: Placement, resizing: dict, fill: Tensor) -> Tensor:
         """The window of ``pixels`` (C, H, W); what the image does not fill is ``fill`` (C,)."""
         fill = fill.to(pixels.dtype)[:, None, None]
         pixels = self.resize(pixels, placement, resizing, fill)
         height, width = self._crop or placement.scaled_size
         top, left = placement.corner
         window = self.flip(pixels[:, top : top + height, left : left + width], placement)
-        placed = fill.repeat(1, height, width)
-        placed[:, : window.shape[1], : window.shape[2]] = window
-        return placed
+        return _filled_up(window, fill, (height, width))
 
 
-def _seen_size(record: dict, size: tuple[int, int]) -> tuple[int, int]:
+def _filled_up(pixels: Tensor, fill: Tensor, size: Size) -> Tensor:
+    """``pixels`` (C, h, w), and what they do not fill of (C, H, W) in ``size``: ``fill`` (C, 1, 1)."""
+    filled = fill.repeat(1, *size)
+    filled[:, : pixels.shape[1], : pixels.shape[2]] = pixels
+    return filled
+
+
+def _seen_size(record: dict, size: Size) -> Size:
     """Px of the file, (H, W), as a network sees them."""
     if SEEN not in record:
         return size
@@ -193,13 +196,10 @@ def check_input(cfg: CfgNode) -> None:
     crop = cfg.INPUT.CROP
     is_size = len(crop.SIZE) == 2 and all(map(_is_whole_side, crop.SIZE))
     fits = not crop.ENABLED or (crop.TYPE == "absolute" and is_size)
-    wanted = {
-        "INPUT.FORMAT": (cfg.INPUT.FORMAT == "RGB", "RGB"),
-        "INPUT.RANDOM_FLIP": (cfg.INPUT.RANDOM_FLIP in FLIPS, f"one of {', '.join(FLIPS)}"),
-        "INPUT.CROP": (fits, "TYPE absolute and SIZE height and width, whole px"),
-    }
-    for key, (holds, expected) in wanted.items():
-        expect(holds, f"{key} of segmentation and depth: expected {expected}")
+    reader = "of segmentation and depth: expected"
+    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {reader} RGB")
+    expect(cfg.INPUT.RANDOM_FLIP in FLIPS, f"INPUT.RANDOM_FLIP {reader} one of {', '.join(FLIPS)}")
+    expect(fits, f"INPUT.CROP {reader} TYPE absolute and SIZE height and width, whole px")
 
 
 def _is_whole_side(side: object) -> bool:
@@ -210,8 +210,7 @@ def num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
     """What read_labels needs to know, by the metadata of the data sets; None if none of them has classes."""
     counts = {}
     for name in names:
-        register(name)
-        metadata = MetadataCatalog.get(name)
+        metadata = register(name).metadata
         if classes := metadata.get("stuff_classes"):
             counts[name] = (tuple(classes), metadata.get("label_offset", 0))
             expect(metadata.get("ignore_label", VOID) == VOID, f"data set {name}: expected the ignore_label {VOID}")

@@ -31,6 +31,7 @@ from fvcore.common.registry import Registry
 
 _STATISTICS = ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")  # in grey levels; the mean is what pixels without data become
 _COLORS = ("RGB", "RGBA", "RGBX")
+Flags = dict[str, Any]  # of weights, of a table or of a config, by full key
 _SIGNED = 2  # a format of a TIFF's samples
 
 
@@ -47,15 +48,15 @@ class DeepImages:
     KEYS: tuple[str, ...] = ()  # of a config; the flags of weights and tables of such images have them too
     SUFFIXES: frozenset[str] = frozenset()  # of what ``images_among`` takes, in lower case, with a dot
 
-    def format_of(self, values: Mapping[str, Any]) -> PixelFormat:
+    def format_of(self, values: Flags) -> PixelFormat:
         """By values of a config or flags, by full key."""
         return PHOTOGRAPHS
 
-    def flags_of(self, pixels: PixelFormat) -> dict[str, Any]:
+    def flags_of(self, pixels: PixelFormat) -> Flags:
         """Values of KEYS that say a format again, plain ones; {} of photographs of 8 bits."""
         return {}
 
-    def find(self, records: Sequence[dict]) -> dict[str, Any]:
+    def find(self, records: Sequence[dict]) -> Flags:
         """Flags that a sample of the images asks for: values of KEYS, and of channels the statistics of their pixels.
         Raises UserError where no format fits them."""
         return {}
@@ -107,12 +108,12 @@ def format_keys() -> tuple[str, ...]:
     return deep_images().KEYS
 
 
-def format_flags(pixels: PixelFormat) -> dict[str, Any]:
+def format_flags(pixels: PixelFormat) -> Flags:
     """What the flags of weights say of a format; {} of photographs of 8 bits."""
     return deep_images().flags_of(pixels)
 
 
-def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
+def format_of(flags: Flags, records: Sequence[dict]) -> PixelFormat:
     """As the flags of weights or of a table say, else as a sample of the images asks for.
 
     Raises:
@@ -121,7 +122,7 @@ def format_of(flags: Mapping[str, Any], records: Sequence[dict]) -> PixelFormat:
     return deep_images().format_of(flags_of_images(flags, records))
 
 
-def flags_of_images(flags: Mapping[str, Any], records: Sequence[dict]) -> dict[str, Any]:
+def flags_of_images(flags: Flags, records: Sequence[dict]) -> Flags:
     """``flags``, with what a sample of the images asks for where they do not say it. Raises as format_of."""
     images = deep_images()
     is_stated = any(key in flags for key in images.KEYS)

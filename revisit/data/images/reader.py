@@ -131,11 +131,15 @@ def picture_of(record: dict, pixels: PixelFormat, like_pil: bool = False) -> np.
     return pixels.picture(require_record(record, pixels, like_pil))
 
 
-def require_record(record: dict, pixels: PixelFormat, like_pil: bool = False) -> np.ndarray:
-    """As read_record, where nothing can stand in for the image: it is completed, or raises UserError."""
+def require_record(
+    record: dict, pixels: PixelFormat, like_pil: bool = False, *, replaceable: bool = False
+) -> np.ndarray:
+    """As read_record: the image is completed, or raises UserError, unless another one may stand in: ``replaceable``."""
     try:
         return read_record(record, pixels, like_pil, complete=True)
     except UnreadableImageError as error:
+        if replaceable:
+            raise
         remedy = "" if isinstance(error, DeepImageError) else ": expected a complete file, so copy it again"
         raise UserError(f"unreadable image {error}{remedy}") from error
 
@@ -189,8 +193,7 @@ def _decode_by_opencv(data: bytes) -> np.ndarray:
 
 def _orientation_of_jpeg(data: bytes) -> object:
     """None where PIL does not know the file."""
-    with warnings.catch_warnings(), suppress(UnidentifiedImageError):
-        warnings.simplefilter("ignore")  # as _decode_by_pil
+    with warnings.catch_warnings(action="ignore"), suppress(UnidentifiedImageError):  # as _decode_by_pil
         return orientation_of(open_image(data))
     return None
 
@@ -232,8 +235,7 @@ def _check_jpeg(data: bytes) -> None:
 
 
 def _decode_by_pil(data: bytes, meaning: PixelFormat) -> np.ndarray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PIL warns of odd metadata; only undecodable pixels matter here
+    with warnings.catch_warnings(action="ignore"):  # PIL warns of odd metadata; only undecodable pixels matter here
         image = open_deep(data)
         pixels = deep_images().decode(data, image, meaning) if is_deep(data, image) else _to_rgb(image)
         with suppress(Exception):  # damage beyond the first frame matters to nobody
@@ -256,17 +258,13 @@ def _to_rgb(image: Image.Image) -> np.ndarray:
 
 def turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
     """Upright: 2 is mirrored, 3 turned around, 4 upside down; 5 to 8 are these and the upright one, transposed."""
-    if pixels.dtype == np.uint8 and pixels.shape[2:] == (3,):
-        return _turned_by_opencv(pixels, orientation)  # a quarter of the time
+    by_opencv = pixels.dtype == np.uint8 and pixels.shape[2:] == (3,)  # in a quarter of the time
     if orientation in LYING:
-        pixels, orientation = pixels.swapaxes(0, 1), orientation - 4
+        pixels = cv2.transpose(pixels) if by_opencv else pixels.swapaxes(0, 1)
+        orientation -= 4
+    if by_opencv and orientation in _FLIPS:
+        return cv2.flip(pixels, _FLIPS[orientation])
     return np.ascontiguousarray(pixels[:: -1 if orientation in (3, 4) else 1, :: -1 if orientation in (2, 3) else 1])
-
-
-def _turned_by_opencv(pixels: np.ndarray, orientation: object) -> np.ndarray:
-    if orientation in LYING:
-        pixels, orientation = cv2.transpose(pixels), orientation - 4
-    return cv2.flip(pixels, _FLIPS[orientation]) if orientation in _FLIPS else np.ascontiguousarray(pixels)
 
 
 def orientation_of(image: Image.Image) -> object:
@@ -282,8 +280,7 @@ def orientation_of(image: Image.Image) -> object:
 
 def _upright_size(file: BinaryIO) -> tuple[int, int]:
     """(height, width) in px, by the head of the file. A TIFF may be too large to be decoded: its windows are not."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as _decode_by_pil
+    with warnings.catch_warnings(action="ignore"):  # as _decode_by_pil
         is_tiff = file.read(4) in TIFF_MAGICS
         file.seek(0)
         try:
@@ -326,8 +323,7 @@ def read_size(file_name: PathLike) -> dict[str, int]:
 def is_turned_unseen(file_name: PathLike) -> bool:
     """Whether an image is not upright as it is stored, and has the same size when it is. False of one that cannot be
     read."""
-    with warnings.catch_warnings(), suppress(Exception), open(file_name, "rb") as file:  # as read_size
-        warnings.simplefilter("ignore")  # as _decode_by_pil
+    with warnings.catch_warnings(action="ignore"), suppress(Exception), open(file_name, "rb") as file:  # as read_size
         height, width, orientation = _size_by_pil(file)
         return orientation in _FLIPS or (orientation in LYING and height == width)
     return False

@@ -13,12 +13,13 @@ from revisit.compat.private_names import shared_bytes
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import open_record, read_or_next
-from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
+from revisit.data.loading.sampler import EpochBatchSampler, Keys, share_of_process
 from revisit.data.loading.upcoming import Batches, ReadsAhead, reader_of
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import Records, fingerprint, labels_of
 from revisit.data.sources.rows import joined
+from revisit.data.views.annotation import Arrays
 from revisit.data.views.mapper import ViewMapper, Views, training_mapper
 
 from detectron2.config import CfgNode
@@ -56,24 +57,23 @@ class ViewDataset(Dataset):
         self._pixels = pixels
         self._reader: ReadsAhead | None = None
         self._make_reader: Callable[[Batches], ReadsAhead | None] | None = None
-        self._sampler: Iterable[list[tuple[int, int]]] = ()
+        self._sampler: Iterable[Keys] = ()
 
-    def read_by(self, make: Callable[[Batches], ReadsAhead | None], sampler: Iterable[list[tuple[int, int]]]) -> None:
+    def read_by(self, make: Callable[[Batches], ReadsAhead | None], sampler: Iterable[Keys]) -> None:
         """Let what ``make`` returns read what a worker's share of the sampler's batches needs, from the next one on."""
         self._reader, self._make_reader, self._sampler = None, make, sampler
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
+    def __getitems__(self, keys: Keys) -> ViewBatch:
         """A batch of the images of (epoch, index). Tensors are views of (..., H, W, C) memory: channels-last."""
         self._begin(keys)
         tensors = {name: _empty((len(keys), *shape)) for name, shape in self._mapper.shapes.items()}
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         views, labels, shown = [], [], []
         batch = ViewBatch(num_fallbacks=0, read_errors=[])
         for n, (epoch, index) in enumerate(keys):
-            room = {name: array[n] for name, array in arrays.items()}
+            room = {name: tensor[n].numpy() for name, tensor in tensors.items()}
             record, of_image, failed = read_or_next(self.records, index, partial(self._views_of, epoch, index, room))
             batch["read_errors"] += failed
             batch["num_fallbacks"] += of_image["boxes"].num_fallbacks
@@ -90,7 +90,7 @@ class ViewDataset(Dataset):
             batch["label"] = torch.tensor(labels)
         return batch
 
-    def _begin(self, keys: list[tuple[int, int]]) -> None:
+    def _begin(self, keys: Keys) -> None:
         """Have the bytes of a batch at hand, where something reads them ahead."""
         if self._make_reader:
             self._reader = self._make_reader(self._own_batches())
@@ -105,7 +105,7 @@ class ViewDataset(Dataset):
         for keys in islice(self._sampler, first, None, step):
             yield [self.records[index] for _, index in keys]
 
-    def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
+    def _views_of(self, epoch: int, index: int, room: Arrays, record: dict) -> Views:
         return self._mapper.of_picture(open_record(record, self._pixels), epoch, index, room)
 
 

@@ -9,6 +9,8 @@ from revisit.data.randomness import Stream, counter_rng
 
 from detectron2.utils import comm
 
+Keys = list[tuple[int, int]]  # of a batch: (epoch, image index), or (position in the run, record index)
+
 
 def share_of_process(start_iteration: int) -> dict[str, int]:
     """The options of a sampler that say which part of which batches this process reads."""
@@ -16,7 +18,17 @@ def share_of_process(start_iteration: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class EpochBatchSampler:
+class _Share:
+    """Which part of which batches a process reads: see share_of_process."""
+
+    _: KW_ONLY
+    rank: int = 0
+    world_size: int = 1
+    start_iteration: int = 0
+
+
+@dataclass(frozen=True)
+class EpochBatchSampler(_Share):
     """Endless batches of (epoch, image index), from any iteration on.
 
     Every epoch is a fresh permutation by (seed, epoch), cut into global batches; the rest that does not
@@ -28,10 +40,6 @@ class EpochBatchSampler:
     num_images: int
     global_batch: int
     seed: int
-    _: KW_ONLY
-    rank: int = 0
-    world_size: int = 1
-    start_iteration: int = 0
 
     def __post_init__(self):
         if self.global_batch % self.world_size:
@@ -44,7 +52,7 @@ class EpochBatchSampler:
         """How many batches an epoch fills."""
         return self.num_images // self.global_batch
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+    def __iter__(self) -> Iterator[Keys]:
         share = self.global_batch // self.world_size
         epoch, step = divmod(self.start_iteration, self.iterations_per_epoch)
         while True:
@@ -56,7 +64,7 @@ class EpochBatchSampler:
 
 
 @dataclass(frozen=True)
-class GroupedBatchSampler:
+class GroupedBatchSampler(_Share):
     """Endless batches of (position in the run, record index) of one process, from any iteration on.
 
     As Detectron2's TrainingSampler and AspectRatioGroupedDataset: permutations of the data set, by (seed, epoch), one
@@ -71,13 +79,9 @@ class GroupedBatchSampler:
     wide: list[bool]
     batch_size: int
     seed: int
-    _: KW_ONLY
-    rank: int = 0
-    world_size: int = 1
-    start_iteration: int = 0
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        groups: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    def __iter__(self) -> Iterator[Keys]:
+        groups: dict[bool, Keys] = {True: [], False: []}
         made = 0
         for position, index in self._positions():
             group = groups[self.wide[index]]

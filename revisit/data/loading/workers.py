@@ -79,24 +79,23 @@ class _Batches:
 
     def __next__(self) -> object:
         # Without workers this process makes the batch, however long that takes.
-        with SignalSafeLoader.waiting() if self._workers else nullcontext(), self._in_one_line():
-            return next(self._batches)
+        with SignalSafeLoader.waiting() if self._workers else nullcontext():
+            try:
+                return next(self._batches)
+            except (EOFError, OSError, RuntimeError) as error:
+                self._expect_memory(error)
+                raise
 
-    @contextmanager
-    def _in_one_line(self) -> Iterator[None]:
-        """Raise UserError for a worker that ended for want of memory."""
-        try:
-            yield
-        except (EOFError, OSError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and _NO_ROOM.search(str(error)):
-                more = "expected more, by docker run --shm-size 8g, or a lower DATALOADER.NUM_WORKERS"
-                raise UserError(f"/dev/shm, where loaders' workers leave their batches, is full: {more}") from error
-            if self._workers:
-                wait([worker.sentinel for worker in self._workers], _HEARD)
-            for worker in self._workers:
-                if (worker.exitcode or 0) < 0:
-                    raise _killed(worker.pid, signal.strsignal(-worker.exitcode)) from error
-            raise
+    def _expect_memory(self, error: Exception) -> None:
+        """Raise UserError where the error is of a worker that ended for want of memory."""
+        if isinstance(error, RuntimeError) and _NO_ROOM.search(str(error)):
+            more = "expected more, by docker run --shm-size 8g, or a lower DATALOADER.NUM_WORKERS"
+            raise UserError(f"/dev/shm, where loaders' workers leave their batches, is full: {more}") from error
+        if self._workers:
+            wait([worker.sentinel for worker in self._workers], _HEARD)
+        for worker in self._workers:
+            if (worker.exitcode or 0) < 0:
+                raise _killed(worker.pid, signal.strsignal(-worker.exitcode)) from error
 
 
 def _killed(worker: object, by: str | None) -> KilledWorkerError:

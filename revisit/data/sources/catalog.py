@@ -272,8 +272,7 @@ def _wanted(order: ClassOrder, name: str, own: LabelledSet) -> list:
 def metadata_of_part(name: str, *_: str) -> dict:
     """Of a data set that is made of another one, ``name``, which may have any layout: Detectron2's of that one, without
     what names its files."""
-    register(name)
-    whole = vars(MetadataCatalog.get(name))
+    whole = register(name).metadata
     kept = {}
     for key, value in whole.items():
         if key not in _OF_FILES and value is not None:

@@ -5,6 +5,8 @@ import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from revisit.data.sources.file_names import in_normal_form
 from revisit.data.sources.layouts import LabelledSet
 from revisit.data.sources.records import Records
@@ -90,17 +92,13 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
         orders = f"{first_few(classes)} and {first_few(wanted)}"
         message = f"{name!r} and {leader!r} have their classes in different orders, {orders}"
         raise UserError(f"{message}, and the ids stand in files of masks: expected the same order")
-    _log_another_order(index[: len(stated)], name, leader)
+    places = index[: len(stated)]
+    if sorted(places) != places:  # else it only lacks some of the leader's
+        logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
     metadata["thing_classes"] = list(wanted)
     if ids := metadata.get(IDS):
         metadata[IDS] = {id_: index[n] for id_, n in ids.items()}
     return LabelledSet([_renumbered(record, index) for record in records], metadata)
-
-
-def _log_another_order(places: list[int], name: str, leader: str) -> None:
-    """Unless the classes that a data set has stand in the leader's order: then it only lacks some."""
-    if sorted(places) != places:
-        logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
 
 
 def _differ_in_names_alone(classes: Sequence, wanted: Sequence) -> bool:
@@ -161,8 +159,7 @@ def _renumbered(record: dict, index: Sequence[int]) -> dict:
     if label >= 0:
         changed["label"] = index[label]
     if "labels" in record:
-        old = [index.index(number) for number in range(len(index))]
-        changed["labels"] = tuple(record["labels"][number] for number in old)
+        changed["labels"] = tuple(record["labels"][number] for number in np.argsort(index))
     if "annotations" in record:
         changed["annotations"] = []
         for annotation in record["annotations"]:

@@ -16,7 +16,7 @@ from revisit.data.images.image_bytes import first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
 from revisit.data.sources.file_names import other_spellings
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
-from revisit.data.sources.records import Records, sample
+from revisit.data.sources.records import Records, grouped, sample
 from revisit.data.sources.split_files import read_names_of_images, text_of_names
 from revisit.errors import UserError, did_you_mean, expect, first_few
 from revisit.files import write_whole
@@ -57,24 +57,15 @@ def load_folder(path: Path) -> Records:
     if not path.is_dir():
         siblings = [other.name for other in path.parent.glob("*") if other.is_dir()]
         raise UserError(f"folder of images {path} not found{did_you_mean(path.name, siblings)}")
-    files, others = _files_below(path)
-    further = deep_images().images_among(others, alone=not files)
-    files += chain.from_iterable(further.values())
-    left_out = _left_out({suffix: paths for suffix, paths in others.items() if suffix not in further})
+    by_suffix = grouped(visible_files(path), suffix_of)
+    read = {suffix: by_suffix.pop(suffix) for suffix in SUFFIXES & by_suffix.keys()}
+    further = deep_images().images_among(by_suffix, alone=not read)
+    files = list(chain.from_iterable((*read.values(), *further.values())))
+    left_out = _left_out({suffix: paths for suffix, paths in by_suffix.items() if suffix not in further})
     expect(files, f"no images in {path}, files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
     if left_out:
         log_first_n(logging.WARNING, f"{path}{left_out}", name=__name__, key="message")
     return [{"file_name": file} for file in sorted(files)]
-
-
-def _files_below(path: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Files of images, by their suffixes, and all others by theirs."""
-    files, others = [], {}
-    for file in visible_files(path):
-        suffix = suffix_of(file)
-        kept = files if suffix in SUFFIXES else others.setdefault(suffix, [])
-        kept.append(file)
-    return files, others
 
 
 def suffix_of(file: str) -> str:
@@ -123,7 +114,7 @@ def _left_out(files: dict[str, list[str]]) -> str:
 
 def _would_be_read(path: str) -> bool:
     """Whether a plug-in reads a file where it is alone."""
-    return any(deep_images().images_among({os.path.splitext(path)[1].lower(): [path]}, alone=True).values())
+    return any(deep_images().images_among({suffix_of(path): [path]}, alone=True).values())
 
 
 def _is_unread(suffix: str, paths: list[str]) -> bool:
@@ -171,10 +162,11 @@ def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
     names = [name for name in read_names_of_images(path, "list of images") if not name.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
-    if len(unique := set(names)) < len(names):
-        again = next(name for name, count in Counter(names).items() if count > 1)
-        line = f"list of images {path}: {len(names) - len(unique):,} of {len(names):,} lines name an image again"
-        log_first_n(logging.WARNING, f"{line}, such as {again}: it counts as often", name=__name__, key="message")
+    counts = Counter(names)
+    again = [name for name, count in counts.items() if count > 1]
+    if again:
+        line = f"list of images {path}: {len(names) - len(counts):,} of {len(names):,} lines name an image again"
+        log_first_n(logging.WARNING, f"{line}, such as {again[0]}: it counts as often", name=__name__, key="message")
     return require_files([{"file_name": str(path.parent / name)} for name in names], f" by {path}")
 
 

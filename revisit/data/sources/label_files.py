@@ -5,8 +5,9 @@ from pathlib import Path
 
 from revisit.data.sources.file_names import in_normal_form
 from revisit.data.sources.image_folders import load_folder, visible_files
+from revisit.data.sources.records import grouped
 from revisit.data.sources.split_files import NAMES_IN_LABELS
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 
 from detectron2.utils.logger import log_first_n
 
@@ -25,11 +26,13 @@ def label_files(images: Path, labels: Path, *suffixes: str) -> dict[str, Path | 
     """
     expect(labels.is_dir(), f"folder of labels {labels} not found")
     suffix, form = suffixes[0], " or ".join(f"*{each}" for each in suffixes)
-    images_of = _images_by_place(images, labels, suffix)
+    names = [record["file_name"] for record in load_folder(images)]
+    images_of = grouped(names, lambda name: _place(labels / Path(name).relative_to(images), suffix))
     given = _labels_by_place(labels, form, *suffixes)
-    kinds = {file.suffix for file in map(Path, visible_files(labels)) if file.suffix} if not given else ()
-    others = f", but {', '.join(sorted(kinds))}" if kinds else ""
-    expect(given, f"{labels} has no file of labels, {form}{others}: expected one for each image; {MASKS}")
+    if not given:
+        kinds = {file.suffix for file in map(Path, visible_files(labels)) if file.suffix}
+        others = f", but {', '.join(sorted(kinds))}" if kinds else ""
+        raise UserError(f"{labels} has no file of labels, {form}{others}: expected one for each image; {MASKS}")
     for path, of_path in images_of.items():
         is_clear = len(of_path) == 1 or path not in given
         expect(is_clear, f"{path} would be the labels of {of_path}: expected one image of each name")
@@ -54,16 +57,6 @@ def _labels_by_place(labels: Path, form: str, *suffixes: str) -> dict[Path, Path
     given = {_place(file, suffixes[0]): file for file in files}
     expect(len(given) == len(files), f"{labels} has two files of labels for one image: expected {form}, one for each")
     return given
-
-
-def _images_by_place(images: Path, labels: Path, suffix: str) -> dict[Path, list[str]]:
-    """File names of the images, by where their file of labels would lie."""
-    images_of: dict[Path, list[str]] = {}
-    for record in load_folder(images):
-        name = record["file_name"]
-        path = _place(labels / Path(name).relative_to(images), suffix)
-        images_of.setdefault(path, []).append(name)
-    return images_of
 
 
 def _place(file: Path, suffix: str) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from revisit.arrays import array_in, map_array, read_array
-from revisit.data.images.image_bytes import AS_STORED, WINDOW, Window, first_bytes, read_bytes
+from revisit.data.images.image_bytes import AS_STORED, WINDOW, PathLike, Window, first_bytes, read_bytes
 from revisit.data.images.opening import PNG_MAGIC, TIFF_MAGICS, open_image
 from revisit.data.images.tiff_tags import (
     BITS,
@@ -28,7 +28,6 @@ from revisit.files import written_whole
 
 VOID = 255  # the train id of pixels without a class
 _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
-PathLike = str | os.PathLike[str]
 AS_JPEG = (6, 7)  # values of TIFFs' COMPRESSION
 UNCERTAIN = "grey {}, so that its ids are not certain"
 LOSSY = "compressed as a JPEG, which changes its ids"
@@ -58,10 +57,7 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0, window: 
         counted = "; for masks that count from 0 there is datasets/prepare_nyud.py --mask-ids zero_based" * offset
         problem = f"label map {file_name} has ids {first_few(unknown.astype(str).tolist())}"
         raise UserError(f"{problem}: expected {offset} to {last}, and {void} for void{counted}")
-    labels = ids.astype(np.uint8)
-    if not offset:
-        return labels
-    return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1))
+    return ids.astype(np.uint8) - np.uint8(offset)  # in this type 0 - 1 is VOID
 
 
 def read_depth(file_name: PathLike, window: Window | None = None) -> np.ndarray:
@@ -123,20 +119,20 @@ def read_ids(file_name: PathLike, window: Window | None = None) -> np.ndarray:
     the next one is read. Raises UserError: see read_labels."""
     if not window:
         return _all_ids(file_name)
-    if first_bytes(os.fspath(file_name)).startswith(TIFF_MAGICS):
+    if first_bytes(file_name).startswith(TIFF_MAGICS):
         return _ids_of_tiff(file_name, window)
     with translated(f"reading label map {file_name}", content=True), _one_at_a_time:
-        return part_of(_kept_ids(os.fspath(file_name), os.stat(file_name).st_mtime_ns), window)
+        return part_of(_kept_ids(file_name, os.stat(file_name).st_mtime_ns), window)
 
 
 @lru_cache(maxsize=1)
-def _kept_ids(file_name: str, time: int) -> np.ndarray:
+def _kept_ids(file_name: PathLike, time: int) -> np.ndarray:
     return _all_ids(file_name)
 
 
 def _ids_of_tiff(file_name: PathLike, window: Window) -> np.ndarray:
     with translated(f"reading label map {file_name}", content=True):
-        problem = _problem_of_tiff(os.fspath(file_name), os.stat(file_name).st_mtime_ns)
+        problem = _problem_of_tiff(file_name, os.stat(file_name).st_mtime_ns)
         if problem:
             raise ValueError(f"{problem}: expected 8 or 16 bits, and black as 0")
         data = read_bytes({"file_name": os.fspath(file_name), WINDOW: window, AS_STORED: True})
@@ -147,25 +143,24 @@ def _ids_of_tiff(file_name: PathLike, window: Window) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _problem_of_tiff(file_name: str, time: int) -> str:
+def _problem_of_tiff(file_name: PathLike, time: int) -> str:
     """Asked for each window, and read once."""
     with open(file_name, "rb") as file:
         return _uncertain_ids(tags_of(file))
 
 
 def _all_ids(file_name: PathLike) -> np.ndarray:
+    header = first_bytes(file_name, 26)
     with (
         translated(f"reading label map {file_name}", content=True),
         open(file_name, "rb") as file,
         open_image(file) as image,
     ):
         mode, tags = image.mode, getattr(image, "tag_v2", {})
-        if leaves_out_parts(tags) or (tags and is_turned(first_bytes(file_name), tags, mode)):  # which PIL misreads
+        if leaves_out_parts(tags) or (tags and is_turned(header, tags, mode)):  # which PIL misreads
             return _ids_of_tiff(file_name, (0, 0, *image.size))
         ids = np.asarray(image)
         is_jpeg = image.format in ("JPEG", "MPO")  # whatever its name ends in
-        file.seek(0)
-        header = file.read(26)
     # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
     has_few_bits = mode == "1" or (header.startswith(PNG_MAGIC) and header[24] < 8 and header[25] == 0)
     problem = _uncertain_ids(tags)

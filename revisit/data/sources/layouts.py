@@ -62,10 +62,11 @@ class LabelLayout:
             UserError: too few parts, a URL of a folder, or a file that cannot be fetched.
         """
         forms = self.form.replace("[", "").replace("]", "").split(":")
-        texts = split_parts(name.partition(":")[2], len(forms))
+        rest = name.partition(":")[2]
+        texts = split_parts(rest, len(forms))
         is_word = forms[-1].islower() and len(texts) == len(forms)
         if is_word and texts[-1] != forms[-1] and os.path.exists(texts[-1]):  # a place, and the word is left out
-            texts = split_parts(name.partition(":")[2], len(forms) - 1)
+            texts = split_parts(rest, len(forms) - 1)
         required = len(forms) - self.form.count("[")
         is_complete = required <= len(texts) <= len(forms) and all(texts)
         hint = f"; {TWO_FOLDERS}" if "SPLIT" in forms else ""

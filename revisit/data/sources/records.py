@@ -6,11 +6,12 @@ import json
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,14 @@ MOST_NAMED = 2**24  # images, up to which a fingerprint has the names as text: a
 _AT_ONCE = 2**14  # records that are in work, and names that are text
 _IN_TASK = 16  # records that a thread asks for at once
 _THREADS = 8  # for stores that answer late
+
+
+def grouped(values: Iterable[Any], by: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:
+    """Values in their order, by what ``by`` says of each."""
+    groups = defaultdict(list)
+    for value in values:
+        groups[by(value)].append(value)
+    return dict(groups)
 
 
 @contextmanager
@@ -71,17 +80,17 @@ def labels_of(records: Records) -> np.ndarray | None:
 def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -> list:
     """``ask`` of every record, by several threads, in order; a ``title`` is that of its progress."""
     # The reader silences PIL too, but of several threads that do so the last may not restore the first one's filters.
-    with warnings.catch_warnings(), thread_pool(_THREADS) as pool:
-        warnings.simplefilter("ignore")
-        parts = (records[start : start + _AT_ONCE] for start in range(0, len(records), _AT_ONCE))
-        answers = chain.from_iterable(_asked(ask, part, pool) for part in parts)
+    with warnings.catch_warnings(action="ignore"), thread_pool(_THREADS) as pool:
+        answers = _asked(ask, records, pool)
         return list(progress(title, "image", answers, total=len(records)) if title else answers)
 
 
 def _asked(ask: Callable[[dict], object], records: Records, pool: Executor) -> Iterator[object]:
     """Answers in order; each task has several questions, because a task takes longer than a question of the disk."""
-    together = [records[start : start + _IN_TASK] for start in range(0, len(records), _IN_TASK)]
-    return chain.from_iterable(pool.map(lambda some: [ask(record) for record in some], together))
+    tasks = (records[start : start + _IN_TASK] for start in range(0, len(records), _IN_TASK))
+    while part := list(islice(tasks, _AT_ONCE // _IN_TASK)):
+        for answers in pool.map(lambda some: [ask(record) for record in some], part):
+            yield from answers
 
 
 # Parts of a fingerprint besides the number of records, and their names in messages.
@@ -118,9 +127,8 @@ def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str
         facts["labels"] = [annotated, ask_each(lambda of_record: [*map(contents, of_record)], files)]
     if classes:
         facts["classes"] = list(classes)
-    texts: dict[str, Iterable[str]] = {"names": _names_as_text(records)}
-    texts |= {part: [json.dumps(values, default=str)] for part, values in facts.items()}
-    return {part: _sha256(pieces) for part, pieces in texts.items()}
+    digests = {part: _sha256([json.dumps(values, default=str)]) for part, values in facts.items()}
+    return {"names": _sha256(_names_as_text(records)), **digests}
 
 
 def _known_before(labels: object) -> object:
@@ -154,28 +162,24 @@ def _sha256(pieces: Iterable[str]) -> str:
 
 
 def _names_as_text(records: Records) -> Iterator[str]:
-    """Pieces of a list in JSON of names and offsets; of very many Rows, what their table says of them."""
+    """Pieces of a list in JSON of every image's files, each with its offset or window, "" where it is whole; of very
+    many Rows, what their table says of them."""
     if isinstance(records, Rows) and len(records) > MOST_NAMED:
         yield records.content
         return
-    files, locations = _files_and_locations(records)
-    start = os.path.commonprefix([min(files), max(files)])
-    shared = start.rfind("/") + 1
+    if isinstance(records, Rows):
+        files, locations = records.file_names(), records.locations()
+    else:
+        files = [file_name for record in records for file_name in files_of_record(record)]
+        parts = (record.get("offset", record.get(WINDOW, "")) for record in records for _ in files_of_record(record))
+        locations = zip(files, parts, strict=True)
+    shared = os.path.commonprefix(files).rfind("/") + 1
     # Names of files need not be text that UTF-8 can hold: JSON escapes them.
     between = "["
     while part := [f"{name[shared:]} {offset}" for name, offset in islice(locations, _AT_ONCE)]:
         yield between + json.dumps(part)[1:-1]
         between = ", "
     yield "]"
-
-
-def _files_and_locations(records: Records) -> tuple[list[str], Iterator[tuple[str, object]]]:
-    """Names of files; and of every image each file and its offset or window, "" where it is the whole file."""
-    if isinstance(records, Rows):
-        return records.file_names(), records.locations()
-    names = [file_name for record in records for file_name in files_of_record(record)]
-    parts = (record.get("offset", record.get(WINDOW, "")) for record in records for _ in files_of_record(record))
-    return names, zip(names, parts, strict=True)
 
 
 def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[str]:
@@ -202,11 +206,6 @@ def others_than(some: Records, records: Records) -> list[dict]:
     return [record for record in records if _location(record) not in files]
 
 
-def shared_images(one: Records, other: Records) -> int:
-    """How many ``shared_pairs`` there are."""
-    return len(shared_pairs(one, other))
-
-
 def shared_pairs(one: Records, other: Records) -> list[tuple[dict, dict]]:
     """The images of ``other`` that are in ``one`` too, each with what it is there: the same file, or a file with the
     same bytes.
@@ -215,9 +214,7 @@ def shared_pairs(one: Records, other: Records) -> list[tuple[dict, dict]]:
     """
     files = _locations(one)
     pairs = [(record, record) for record in other if _location(record) in files]
-    by_size: dict[int, Records] = defaultdict(list)
-    for record in sample(one, COMPARED):
-        by_size[_size(record)].append(record)
+    by_size = grouped(sample(one, COMPARED), _size)
 
     @cache
     def contents(size: int) -> dict[bytes, dict]:
@@ -241,14 +238,9 @@ def such_as(pairs: Iterable[tuple[dict, dict]]) -> str:
 
 def equal_images(records: Records) -> list[list[dict]]:
     """Groups of two or more images with the same bytes, which are read only where their number is equal."""
-    by_size: dict[int, list[dict]] = defaultdict(list)
-    for record in records:
-        by_size[_size(record)].append(record)
     groups = []
-    for size, alike in by_size.items():
-        by_content: dict[bytes, list[dict]] = defaultdict(list)
-        for record in alike if size and len(alike) > 1 else ():
-            by_content[_content(record)].append(record)
+    for size, alike in grouped(records, _size).items():
+        by_content = grouped(alike, _content) if size and len(alike) > 1 else {}
         groups += [same for content, same in by_content.items() if content and len(same) > 1]
     return groups
 

@@ -64,7 +64,8 @@ def classes_shown(record: dict) -> list[int]:
     """The class of each object that is to be found, or those of the image."""
     boxes = [box["category_id"] for box in objects_of(record)]
     of_image = [label for label, presence in enumerate(record.get("labels", ())) if presence == PRESENT]
-    return boxes + of_image + [label for label in (record.get("label", -1),) if label >= 0]
+    label = record.get("label", -1)
+    return boxes + of_image + [label] * (label >= 0)
 
 
 def are_numbers(*texts: str) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from revisit.data.images.image_bytes import first_bytes
 from revisit.data.images.reader import size_if_known
 from revisit.data.sources.image_folders import require_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, TWO_FOLDERS, LabelLayout
@@ -63,8 +64,7 @@ def year_of_voc(path: Path, split: str) -> int | None:
     """The year of a tree by <folder> of some annotations of the split, else by its path; None where neither has one."""
     split_file = path / "ImageSets" / "Main" / f"{split}.txt"
     names = sample(read_split(split_file), 20) if split_file.is_file() else []
-    files = [path / "Annotations" / f"{name}.xml" for name in names]
-    heads = [file.read_bytes()[:1000] for file in files if file.is_file()]
+    heads = [first_bytes(path / "Annotations" / f"{name}.xml", 1000) for name in names]
     years = {int(year) for head in heads for year in YEAR_OF_FILE.findall(head)}
     if not years:
         in_path = YEAR_OF_PATH.findall(str(path.resolve()))

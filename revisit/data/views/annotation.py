@@ -11,6 +11,8 @@ from revisit.keys import network_of
 
 from detectron2.config import CfgNode
 
+Arrays = dict[str, np.ndarray]  # by name
+
 
 class DrawnImage(NamedTuple):
     """An image, and what has been drawn of its 2 + N views: the anchor, the positive and the small positives."""
@@ -31,7 +33,7 @@ class ViewAnnotator:
         """The records of all images of the training, with whatever the annotator reads of a record."""
         return records
 
-    def __call__(self, image: DrawnImage) -> dict[str, np.ndarray]:
+    def __call__(self, image: DrawnImage) -> Arrays:
         """Arrays by name, of the same shapes for every image; a batch stacks them to tensors (B, ...).
 
         Raises:

@@ -10,9 +10,10 @@ import numpy as np
 RATIO = (3 / 4, 4 / 3)  # width / height, as torchvision's RandomResizedCrop
 LOG_RATIO = tuple(map(math.log, RATIO))
 MAX_DRAWS = 10
+Scale = tuple[float, float]  # lowest and highest share of the image's area
 
 
-def random_resized_crop(height: int, width: int, scale: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+def random_resized_crop(height: int, width: int, scale: Scale, rng: np.random.Generator) -> np.ndarray:
     """One (4,) int64 box of random area, a share of the image's in ``scale``, and ratio, as torchvision's.
 
     RandomResizedCrop is its distribution. When ten draws do not fit, it is the largest centred box of a valid ratio.
@@ -22,9 +23,7 @@ def random_resized_crop(height: int, width: int, scale: tuple[float, float], rng
         ratio = math.exp(rng.uniform(*LOG_RATIO))
         w = round(math.sqrt(area * ratio))
         h = round(math.sqrt(area / ratio))
-        fits_across = 0 < w <= width
-        fits_down = 0 < h <= height
-        if fits_across and fits_down:
+        if 0 < w <= width and 0 < h <= height:
             y0 = rng.integers(0, height - h + 1)
             x0 = rng.integers(0, width - w + 1)
             return _box(x0, y0, w, h)

@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from revisit.data.views.boxes import MAX_DRAWS, overlap_share, random_resized_crop
+from revisit.data.views.boxes import MAX_DRAWS, Scale, overlap_share, random_resized_crop
 from revisit.data.views.distant_pairs import draw_distant_pair
 from revisit.keys import PIXELS, SHARE, declare, integer, list_of, number
 
@@ -60,8 +60,8 @@ class ConstrainedMultiCrop:
     counts as a fallback.
     """
 
-    large_scale: tuple[float, float] = (0.2, 1.0)
-    small_scale: tuple[float, float] = (0.05, 0.14)
+    large_scale: Scale = (0.2, 1.0)
+    small_scale: Scale = (0.05, 0.14)
     num_small: int = 4
     min_overlap: float = 0.2
     max_iou: float = 1.0

@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 
-from revisit.data.views.boxes import LOG_RATIO, intersection_over_union, random_resized_crop
+from revisit.data.views.boxes import LOG_RATIO, Scale, intersection_over_union, random_resized_crop
 
 PAIR_BLOCK = 512
 MAX_PAIR_BLOCKS = 16
 
 
 def draw_distant_pair(
-    height: int, width: int, scale: tuple[float, float], max_iou: float, rng: np.random.Generator
+    height: int, width: int, scale: Scale, max_iou: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, bool]:
     """Two random resized crops, drawn again together while their IoU is above ``max_iou`` (paper, Section 3.1).
 
@@ -30,25 +30,23 @@ def draw_distant_pair(
         iou = intersection_over_union(pairs[:, 0], pairs[:, 1])
         if iou.min() <= max_iou:
             first = np.argmax(iou <= max_iou)
-            return pairs[first, 0], pairs[first, 1], True
+            return *pairs[first], True
         if iou.min() < least:
             best = pairs[iou.argmin()]
             least = iou.min()
     if best is None:  # an image too elongated for any crop of this ratio
         best = [random_resized_crop(height, width, scale, rng) for _ in range(2)]
-    return best[0], best[1], False
+    return *best, False
 
 
-def _fitting_pairs(height: int, width: int, scale: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+def _fitting_pairs(height: int, width: int, scale: Scale, rng: np.random.Generator) -> np.ndarray:
     """Pairs of crops of PAIR_BLOCK pairs of draws that fit the image, (n, 2, 4) int64."""
     crops = _fitting_crops(height, width, scale, 2 * PAIR_BLOCK, rng)
     whole = len(crops) // 2 * 2
     return crops[:whole].reshape(-1, 2, 4)
 
 
-def _fitting_crops(
-    height: int, width: int, scale: tuple[float, float], count: int, rng: np.random.Generator
-) -> np.ndarray:
+def _fitting_crops(height: int, width: int, scale: Scale, count: int, rng: np.random.Generator) -> np.ndarray:
     """Those of ``count`` draws of random_resized_crop that fit the image, (n, 4) int64."""
     area = height * width * rng.uniform(*scale, size=count)
     ratio = np.exp(rng.uniform(*LOG_RATIO, size=count))

@@ -11,7 +11,7 @@ from revisit.compat.moved import warn_of_moved
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.reader import Picture
 from revisit.data.randomness import Stream, counter_rng
-from revisit.data.views.annotation import DrawnImage, ViewAnnotator, annotator_of
+from revisit.data.views.annotation import Arrays, DrawnImage, ViewAnnotator, annotator_of
 from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.data.views.looks import DrawLook, Look, anchor_look, positive_look
 from revisit.data.views.resampling import RESAMPLERS
@@ -29,7 +29,7 @@ class Views(TypedDict, total=False):
     small: np.ndarray  # (N, h, w, C)
     boxes: CropBoxes  # in px of the whole image
     looks: list[Look]  # of the anchor, the positive and the small positives
-    annotations: dict[str, np.ndarray]  # what the method's ViewAnnotator adds
+    annotations: Arrays  # what the method's ViewAnnotator adds
 
 
 class ViewPlan(NamedTuple):
@@ -37,7 +37,7 @@ class ViewPlan(NamedTuple):
 
     boxes: CropBoxes  # in px of the whole image
     looks: list[Look]  # of the anchor, the positive and the small positives
-    annotations: dict[str, np.ndarray]  # as Views has them
+    annotations: Arrays  # as Views has them
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class ViewMapper:
             shapes["small"] = (self.crops.num_small, self.small_size, self.small_size, self.channels)
         return shapes
 
-    def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
-        """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given."""
-        return self.of_picture(Picture(image), epoch, index, room)
+    def __call__(self, image: np.ndarray, epoch: int, index: int) -> Views:
+        """Draw the views of image ``index`` in ``epoch``."""
+        return self.of_picture(Picture(image), epoch, index)
 
-    def of_picture(self, picture: Picture, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
-        """As calling the mapper with the decoded image.
+    def of_picture(self, picture: Picture, epoch: int, index: int, room: Arrays | None = None) -> Views:
+        """As calling the mapper with the decoded image; into ``room``, uint8 of ``shapes``, if that is given.
 
         Raises:
             UnreadableImageError: see Picture.decode; or the annotator cannot use the image.
@@ -101,7 +101,7 @@ class ViewMapper:
         views = [arrays["anchor"], arrays["positive"], *arrays.get("small", ())]
         for view, box, look in zip(views, plan.boxes.stacked(), plan.looks, strict=True):
             self.fill(view, image, box, look)
-        return Views(**arrays, boxes=plan.boxes, looks=plan.looks, annotations=plan.annotations)
+        return Views(**arrays, **plan._asdict())
 
     def plan(self, height: int, width: int, epoch: int, index: int, record: Mapping | None = None) -> ViewPlan:
         """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.

@@ -148,16 +148,11 @@ def _solarize(image: np.ndarray, magnitude: float) -> np.ndarray:
 
 def _by_histogram(image: np.ndarray, tables_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Every channel by its table: (256, 3) int64, made from as many counts of values."""
-    counts = np.stack([_counts(image, channel) for channel in range(3)], axis=1)
+    histograms = [cv2.calcHist([image], [channel], None, [256], [0, 256]).ravel() for channel in range(3)]
+    counts = np.stack(histograms, axis=1).astype(np.int64)
     tables = tables_of(counts)
     tables = tables.clip(0, 255).astype(np.uint8)
     return cv2.LUT(image, tables[None])
-
-
-def _counts(image: np.ndarray, channel: int) -> np.ndarray:
-    """(256,) int64, how often a channel has each value."""
-    histogram = cv2.calcHist([image], [channel], None, [256], [0, 256])
-    return histogram.ravel().astype(np.int64)
 
 
 def _brightest(counts: np.ndarray) -> np.ndarray:

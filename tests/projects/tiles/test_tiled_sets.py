@@ -20,7 +20,7 @@ from revisit.data.images.reader import read_record
 from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.file_names import expect_file_names
-from revisit.data.sources.records import changes, equal_images, fingerprint, shared_images
+from revisit.data.sources.records import changes, equal_images, fingerprint, shared_pairs
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError
 
@@ -213,7 +213,7 @@ def test_windows_of_one_file_are_different_images_of_one_group(folder):
     assert changes(fingerprint(records), fingerprint(records)) == []
     moved = [record | {"window": tuple(place + 1 for place in record["window"])} for record in records]
     assert changes(fingerprint(records), fingerprint(moved)) == ["names"]
-    assert shared_images(records, records) == len(records) and shared_images(records, others) == 0
+    assert len(shared_pairs(records, records)) == len(records) and len(shared_pairs(records, others)) == 0
     assert equal_images(records) == []
     groups, unused = groups_of("file", records)
     assert groups == [record["file_name"] for record in records] and len(set(groups)) == 2 and unused == []
