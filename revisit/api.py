@@ -179,15 +179,20 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
     >>> embed(load_backbone("own/pretrain/backbone.pth"), "photos", size=64).shape
     (128, 256)
     """
-    not_loaded = f"embed takes a backbone, and got a {type(backbone).__name__}: expected load_backbone(weights)"
-    expect(not isinstance(backbone, str | Path), not_loaded)
+    expect(
+        not isinstance(backbone, str | Path),
+        f"embed takes a backbone, and got a {type(backbone).__name__}: expected load_backbone(weights)",
+    )
     records = _records_of(data)
     expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
     rows = []
     pixels = format_of(backbone.flags, records)
     fits = pixels.count == len(backbone.mean)
-    channels = f"images of {pixels.count} channels, and the backbone sees {len(backbone.mean)}"
-    expect(fits, f"{channels}: expected load_backbone(weights, data), which fits it to them")
+    expect(
+        fits,
+        f"images of {pixels.count} channels, and the backbone sees {len(backbone.mean)}: expected "
+        "load_backbone(weights, data), which fits it to them",
+    )
     for start in range(0, len(records), BATCH):
         images = [require_record(record, pixels) for record in records[start : start + BATCH]]
         batch = np.stack([center_crop(image, size) for image in images])

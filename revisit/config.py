@@ -65,10 +65,10 @@ def add_revisit_config(cfg: CfgNode) -> None:
 def _on_the_scale_of_pixels(low: float) -> Rule:
     """A statistic of each channel on the scale of 0 to 255, never on that of 0 to 1."""
     levels = list_of(number(low, 255))
-    words = (
-        f"auto, or a number for each channel on the scale of grey levels, {low:g} to 255, in the order of INPUT.FORMAT"
+    return Rule(
+        f"auto, or a number for each channel on the scale of grey levels, {low:g} to 255, in the order of INPUT.FORMAT",
+        lambda values: levels.holds(values) and not (values and all(0 < value < 1 for value in values)),
     )
-    return Rule(words, lambda values: levels.holds(values) and not (values and all(0 < value < 1 for value in values)))
 
 
 _TWO_STAGE, _NOTHING = "GeneralizedRCNN", "no network"

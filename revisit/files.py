@@ -159,8 +159,10 @@ def expect_uncorrected(path: Path) -> None:
     record = path.with_name(f"{path.name}{DIGEST}")
     if path.is_file() and record.is_file():
         is_same = record.read_text(errors="replace").split()[:1] == [file_digest(path)]
-        changed = f"{path} has been changed since it was written, such as by corrections"
-        expect(is_same, f"{changed}: move it, or give another --output")
+        expect(
+            is_same,
+            f"{path} has been changed since it was written, such as by corrections: move it, or give another --output",
+        )
 
 
 def strict_json(content: object) -> str:
@@ -185,8 +187,11 @@ def plain_name(name: object, source: str) -> str:
     """
     is_plain = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= _MOST_BYTES_OF_NAME
     is_plain = is_plain and not {"/", "\\"} & {*name} and name not in (".", "..")
-    what = f"{source} names a file {repr(name)[:200]}"
-    expect(is_plain, f"{what}: expected a plain name, without folders or line ends, such as model_final.pth")
+    expect(
+        is_plain,
+        f"{source} names a file {repr(name)[:200]}: expected a plain name, without folders or line ends, such as "
+        "model_final.pth",
+    )
     return str(name)
 
 
@@ -212,8 +217,11 @@ def output_path(place: str | Path, name: str = "the output") -> Path:
     """A place to write to, as a user has named it; a type of argparse. Raises UserError, with ``name``, for a URL."""
     text = str(place)
     expect(text != "", f"{name} has an empty name: expected a folder or a file")
-    what = f"{name} {text} is not on this machine, and nothing here writes elsewhere"
-    expect(not _ELSEWHERE.search(text), f"{what}: expected a folder or a file, which you can copy there afterwards")
+    expect(
+        not _ELSEWHERE.search(text),
+        f"{name} {text} is not on this machine, and nothing here writes elsewhere: expected a folder or a file, "
+        "which you can copy there afterwards",
+    )
     return Path(text).expanduser()
 
 
@@ -275,8 +283,9 @@ def local_copy(name: str, what: str = "file") -> Path:
     except Exception as error:  # whatever a handler's library raises
         reason, cause = first_line(error), error
     if not Path(copy).is_file():
-        way_out = "fetch it where there is a network, and name the file"
-        raise UserError(f"{what} {name} cannot be fetched ({reason}): {way_out}") from cause
+        raise UserError(
+            f"{what} {name} cannot be fetched ({reason}): fetch it where there is a network, and name the file"
+        ) from cause
     return Path(copy)
 
 
@@ -375,8 +384,10 @@ class _Limits(yaml.composer.Composer):
 
     def compose_scalar_node(self, anchor: str | None) -> yaml.Node:
         node = super().compose_scalar_node(anchor)
-        limit = f"line {node.start_mark.line + 1}: a value of more than {MOST_CHARACTERS:,} characters"
-        expect(len(node.value) <= MOST_CHARACTERS, limit)
+        expect(
+            len(node.value) <= MOST_CHARACTERS,
+            f"line {node.start_mark.line + 1}: a value of more than {MOST_CHARACTERS:,} characters",
+        )
         return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.Node:

@@ -58,9 +58,11 @@ def _load(entry: "EntryPoint") -> None:
         if DEBUG in os.environ:
             traceback.print_exc()
         package, found = (entry.dist.name, entry.dist.version) if entry.dist else ("a package", "of unknown name")
-        why = f"{type(error).__name__}, {first_line(error)}"
-        way_out = f"expected another version of it, or none: pip uninstall {package}; --debug prints the traceback"
-        raise UserError(f"{package} {found} has a plug-in, {entry.value}, that fails ({why}): {way_out}") from error
+        raise UserError(
+            f"{package} {found} has a plug-in, {entry.value}, that fails ({type(error).__name__}, "
+            f"{first_line(error)}): expected another version of it, or none: pip uninstall {package}; --debug "
+            "prints the traceback"
+        ) from error
 
 
 def import_modules(names: Iterable[str]) -> None:

@@ -42,8 +42,9 @@ def check_place_next_to(output: Path, place: Path, suffixes: tuple[str, ...], is
         return
     others = [file.name for file in map(output.with_suffix, suffixes) if file != output and file.is_file()]
     expect(not others, f"output {output}: {place.name} says what {first_few(others)} is: expected another name")
-    replaced = f"output {output}: {place.name} would be replaced, and is no description of weights: rename one"
-    expect(is_ours(place), replaced)
+    expect(
+        is_ours(place), f"output {output}: {place.name} would be replaced, and is no description of weights: rename one"
+    )
 
 
 def _are_flags(file: Path) -> bool:
@@ -77,8 +78,11 @@ def _converted(name: str | Path, path: Path, tensors: Tensors) -> BackboneWeight
     if description is None or not all(key.startswith(description.PREFIXES) for key in tensors):
         return None
     flags, origin, licence = read_flags(name if is_url(str(name)) else path)
-    missing = f"{name} has no {flags_path(name).name} next to it, which says under which pixel statistics and strides"
-    expect(flags is not None, f"{missing} it is valid: put it there")
+    expect(
+        flags is not None,
+        f"{name} has no {flags_path(name).name} next to it, which says under which pixel statistics and strides it "
+        "is valid: put it there",
+    )
     check_backbone(tensors, flags, description)
     return BackboneWeights(tensors, flags, description, origin, licence=licence or licence_of(origin))
 

@@ -141,8 +141,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         with raised_by_all():
             paths = checkpoints_of_run(Path(self.save_dir)) if comm.is_main_process() else []
             newest = next((str(path) for path in paths if _is_whole(path)), "")
-            lost = f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one, or start elsewhere"
-            expect(not paths or newest != "", lost)
+            expect(
+                not paths or newest != "",
+                f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one, or start elsewhere",
+            )
         return comm.all_gather(newest)[0]
 
     def _load_file(self, filename: str) -> dict:
@@ -155,8 +157,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
             return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
         if "model" not in content:
             theirs = [name for name in TOP_LEVEL if isinstance(content.get(name), dict)]
-            problem = f"{filename} has its tensors under {first_few(theirs)}, as other programs save them"
-            expect(not theirs, f"{problem}: convert it first, tools/convert_to_d2.py {filename} backbone.pth")
+            expect(
+                not theirs,
+                f"{filename} has its tensors under {first_few(theirs)}, as other programs save them: convert it "
+                f"first, tools/convert_to_d2.py {filename} backbone.pth",
+            )
             content = {"model": content}
         require_tensors(content["model"], "model")
         content = {**content, "model": unwrapped(content["model"])}
@@ -199,8 +204,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
         """Those of a network for photographs whose images have channels: with its first convolution for these."""
         if not flags or not is_for_photographs_alone(flags, self._cfg):
             return tensors
-        of_channels = f"{self._path} sees photographs, and the images have channels"
-        expect(self.trains, f"{of_channels}: expected weights that were trained on such images")
+        expect(
+            self.trains,
+            f"{self._path} sees photographs, and the images have channels: expected weights that were trained on "
+            "such images",
+        )
         stated = {key: flags[key] for key in flag_keys(description) if key in flags}
         weights = BackboneWeights(tensors, {**IMAGENET, **stated}, description, "")
         return for_channels(weights, self._cfg).tensors

@@ -148,8 +148,10 @@ def for_images(weights: BackboneWeights, images: Sequence[dict] | Flags) -> Back
     stated = {key: meaning[key] for key in pixel_keys() if meaning.get(key) is not None}
     cfg = flags_to_config({**weights.flags, **stated})
     pixels, sizes = pixel_format(cfg), {len(cfg.MODEL.PIXEL_MEAN), len(cfg.MODEL.PIXEL_STD)}
-    problem = f"flags with MODEL.PIXEL_MEAN or PIXEL_STD of {max(sizes)} values for {pixels.count} channels"
-    expect(sizes == {pixels.count}, f"{problem}: make them again")
+    expect(
+        sizes == {pixels.count},
+        f"flags with MODEL.PIXEL_MEAN or PIXEL_STD of {max(sizes)} values for {pixels.count} channels: make them again",
+    )
     check_channels(weights.flags, cfg, f"a {weights.title}")
     weights = for_channels(weights, cfg)
     return weights._replace(flags={**weights.flags, **format_flags(pixels)})
@@ -166,8 +168,11 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
     except Exception as error:  # flags come from a file, and its author may have written anything
         reason = first_line(error)
         raise UserError(f"the checkpoint's flags describe no {description.NAME} ({reason}): {flags}") from error
-    unnamed = f"the weights' MODEL.PIXEL_MEAN has {count} values, for {pixels.count} channels"
-    expect(count == pixels.count, f"{unnamed}: state INPUT.CHANNELS, in a file that --config-file names")
+    expect(
+        count == pixels.count,
+        f"the weights' MODEL.PIXEL_MEAN has {count} values, for {pixels.count} channels: state INPUT.CHANNELS, in a "
+        "file that --config-file names",
+    )
     network = f"a {description.title(flags_of(cfg, description))}"
     expected = model.state_dict()
     for key, value in tensors.items():

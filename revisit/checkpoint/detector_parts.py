@@ -68,8 +68,9 @@ def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weigh
         if ours and not wrong:
             logger.info(f"{len(ours)} of {len(ours)} {part.title} tensors loaded from {weights}")
             continue
-        another = f"{weights} has another pyramid: {'; '.join(wrong[:2])}. Change the config"
-        expect(not ours or part is not PYRAMID, another)
+        expect(
+            not ours or part is not PYRAMID, f"{weights} has another pyramid: {'; '.join(wrong[:2])}. Change the config"
+        )
         logger.info(f"the {part.title} of {weights} is left out: this network has none, or another one")
         tensors = {key: value for key, value in tensors.items() if key.removeprefix(part.prefix) not in theirs}
     return tensors

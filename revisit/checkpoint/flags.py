@@ -122,8 +122,11 @@ def check_pair(weights: Path) -> None:
 
 def _check_checksum(path: Path, checksum: object, weights: str | Path) -> None:
     of_these = checksum is None or checksum == file_digest(local_copy(str(weights)))
-    way_out = "convert them again, or remove its line sha256 if you have changed them yourself"
-    expect(of_these, f"{path} is of other weights than {weights}, whose sha256 differs: {way_out}")
+    expect(
+        of_these,
+        f"{path} is of other weights than {weights}, whose sha256 differs: convert them again, or remove its line "
+        "sha256 if you have changed them yourself",
+    )
 
 
 def expect_flags(flags: object, where: str) -> None:
@@ -131,8 +134,11 @@ def expect_flags(flags: object, where: str) -> None:
     place, and nothing of a run."""
     expect(isinstance(flags, dict), f"{where}: its flags are a {type(flags).__name__}: expected keys and values")
     other = [str(key) for key in flags if not _is_flag(key)]
-    way_out = "remove it, or name the modules that know it (--imports, IMPORTS)"
-    expect(not other, f"{where}: no weights depend on {first_few(other)}: {way_out}")
+    expect(
+        not other,
+        f"{where}: no weights depend on {first_few(other)}: remove it, or name the modules that know it (--imports, "
+        "IMPORTS)",
+    )
     expect(not is_url(str(flags)), f"{where}: a URL is no fact of a network: remove it")
 
 
@@ -216,8 +222,11 @@ def check_channels(flags: Flags, cfg: CfgNode, weights: str) -> None:
     """Raise UserError for weights of channels where the images of a config have others, another order, or none."""
     theirs, ours = format_of(flags, ()).channels, pixel_format(cfg).channels
     images = f"the images have {' '.join(ours)}" if ours else "the images are photographs, seen as RGB"
-    way_out = f'set INPUT.CHANNELS "{" ".join(theirs)}" for such images, or start from other weights'
-    expect(theirs in ((), ours), f"{weights} sees the channels {' '.join(theirs)}, and {images}: {way_out}")
+    expect(
+        theirs in ((), ours),
+        f"{weights} sees the channels {' '.join(theirs)}, and {images}: set INPUT.CHANNELS "
+        f'"{" ".join(theirs)}" for such images, or start from other weights',
+    )
 
 
 def check_stated_flags(
@@ -247,8 +256,10 @@ def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription |
     if needed := theirs.keys_to_build(flags, cfg):
         raise UserError(f"{differ}: add {_typed(needed | own)}")
     frozen = f"; where its features stay frozen add {_typed({'MODEL.BACKBONE.NAME': theirs.BUILDER} | own)}"
-    way_out = "expected a recipe that can, such as own_images/detection_fpn.yaml for a detector"
-    raise UserError(f"{differ}: {way_out}{frozen if theirs.BUILDER else ''}")
+    raise UserError(
+        f"{differ}: expected a recipe that can, such as own_images/detection_fpn.yaml for a "
+        f"detector{frozen if theirs.BUILDER else ''}"
+    )
 
 
 def _typed(values: Flags) -> str:

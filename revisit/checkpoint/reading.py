@@ -52,8 +52,10 @@ def read_checkpoint(path: Path) -> dict:
         UnreadableCheckpointError: missing, damaged, not a dict, or of other than plain values.
     """
     if not path.exists():
-        expected = "a checkpoint, such as model_final.pth, or a name such as imagenet:efficientnet_lite0"
-        raise UnreadableCheckpointError(f"{path} is not there: expected {expected} (docs/weights.md)")
+        raise UnreadableCheckpointError(
+            f"{path} is not there: expected a checkpoint, such as model_final.pth, or a name such as "
+            "imagenet:efficientnet_lite0 (docs/weights.md)"
+        )
     if path.is_dir():
         raise UnreadableCheckpointError(f"{path} is a folder: expected a checkpoint, such as model_final.pth in it")
     try:
@@ -136,10 +138,11 @@ def require_numbers(key: str, value: torch.Tensor | np.ndarray) -> torch.Tensor:
     is_plain = value.layout == torch.strided and not value.is_meta and value.dtype in _NUMBERS
     expect(is_plain, f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
     claimed = value.numel() * value.element_size()
-    claims = f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them"
-    expect(claimed <= value.untyped_storage().nbytes(), claims)
-    finite = f"{key} has values that are not finite: the weights of a run that diverged"
-    expect(bool(value.isfinite().all()), finite)
+    expect(
+        claimed <= value.untyped_storage().nbytes(),
+        f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them",
+    )
+    expect(bool(value.isfinite().all()), f"{key} has values that are not finite: the weights of a run that diverged")
     return value
 
 
@@ -207,8 +210,9 @@ def _require_plain(value: object, sizes: dict[int, int]) -> None:
 def safetensors_package() -> ModuleType:
     """The module ``safetensors.torch``, which a ready environment (PYTHON=...) may lack. Its files hold nothing but
     tensors, and reading them runs nothing."""
-    message = "the package safetensors is not installed: run pip install safetensors, or use a .pth file"
-    return require_package("safetensors.torch", message)
+    return require_package(
+        "safetensors.torch", "the package safetensors is not installed: run pip install safetensors, or use a .pth file"
+    )
 
 
 _READERS: dict[str, Callable[[Path], object]] = {

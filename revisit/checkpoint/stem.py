@@ -37,8 +37,11 @@ def stem_words(channels: Sequence[str], stated: str = "") -> tuple[str, ...]:
         by_name = dict(zip((*COLOURS, *RGB), RGB * 2, strict=True))
         return tuple(by_name.get(name.lower(), MEAN) for name in channels)
     words = tuple(stated.split())
-    problem = f"MODEL.STEM_FROM {stated} has {len(words)} words"
-    expect(len(words) == len(channels), f"{problem}: expected one for each of INPUT.CHANNELS {' '.join(channels)}")
+    expect(
+        len(words) == len(channels),
+        f"MODEL.STEM_FROM {stated} has {len(words)} words: expected one for each of INPUT.CHANNELS "
+        f"{' '.join(channels)}",
+    )
     return words
 
 
@@ -74,8 +77,10 @@ def change_stem(
     if not stems:
         raise UserError(f"{title} is not among the tensors: convert them with tools/convert_to_d2.py")
     for key, value in stems.items():
-        problem = f"{title}, {key}, is {tuple(value.shape)}"
-        expect(value.dim() == 4 and value.shape[1] == len(RGB), f"{problem}: expected (out, 3, height, width)")
+        expect(
+            value.dim() == 4 and value.shape[1] == len(RGB),
+            f"{title}, {key}, is {tuple(value.shape)}: expected (out, 3, height, width)",
+        )
     return {**tensors, **{key: change(value) for key, value in stems.items()}}
 
 

@@ -100,8 +100,7 @@ def length_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
 @DRY_RUN_LINE_REGISTRY.register()
 def step_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
     count, device = recipe["processes"], recipe["device"]
-    processes = f"{count} process{'es' * (count > 1)} on {device}"
-    return "step", f"{recipe['batch']} images in {recipe['precision']}, {processes}"
+    return "step", f"{recipe['batch']} images in {recipe['precision']}, {count} process{'es' * (count > 1)} on {device}"
 
 
 @DRY_RUN_LINE_REGISTRY.register()

@@ -63,9 +63,12 @@ def find_processes(args: argparse.Namespace) -> Processes:
     """The processes of a command line with Detectron2's options, or those of torchrun where it started this process."""
     timeout = timedelta(minutes=args.timeout)
     if not dist.is_torchelastic_launched():
-        ranks = f"--machine-rank {args.machine_rank} of --num-machines {args.num_machines}"
         is_one = 0 <= args.machine_rank < args.num_machines
-        expect(is_one, f"{ranks}: expected 0 to {args.num_machines - 1}, counted from 0")
+        expect(
+            is_one,
+            f"--machine-rank {args.machine_rank} of --num-machines {args.num_machines}: expected 0 to "
+            f"{args.num_machines - 1}, counted from 0",
+        )
         if args.num_machines == 1:
             _check_alone()
         return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)
@@ -128,8 +131,9 @@ def _index_of_gpu(processes: Processes, device: str) -> int | None:
     has = f"this machine has {gpus} GPU{'s' * (gpus != 1)}"
     expect(processes.num_processes <= gpus, f"--num-gpus {processes.num_processes}, but {has}")
     if index is not None:
-        one = f"MODEL.DEVICE {device}, but each process has a GPU of its own: expected cuda"
-        expect(processes.world_size == 1, one)
+        expect(
+            processes.world_size == 1, f"MODEL.DEVICE {device}, but each process has a GPU of its own: expected cuda"
+        )
         expect(index < gpus, f"MODEL.DEVICE {device}, but {has}, counted from 0: expected cuda")
     return index
 

@@ -104,8 +104,10 @@ def _merge_checkpoint(cfg: CfgNode, trained: Trained, stated: Collection[str]) -
     shared = dotted_keys(cfg).keys() & trained.config.keys()
     taken = {key: trained.config[key] for key in shared if declaration(key).scope != RUN}
     for key in [key for key, value in taken.items() if is_url(str(value)) and key not in stated]:
-        left = f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint"
-        logger.warning(f"{left}; give the key to use it")
+        logger.warning(
+            f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint; give "
+            "the key to use it"
+        )
     _merge(cfg, taken, trained.weights)
 
 

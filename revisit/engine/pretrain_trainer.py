@@ -68,10 +68,12 @@ class PretrainTrainer(RevisitTrainer):
             return
         values = dotted_keys(self.cfg).items()
         waits = [f"{key} {value}" for key, value in values if "EPOCH" in key and not may_change(self.cfg, key)]
-        counted = f"the {done} iterations that are done count as {now} epochs of {iterations}, no longer as {before}"
         affected = ", ".join(["the order of images", "their views", *waits])
         change = "; a wait that was over may begin again: change its key too, with --accept" if waits else ""
-        logger.warning(f"{counted} of {iterations_before}: so do {affected}{change}")
+        logger.warning(
+            f"the {done} iterations that are done count as {now} epochs of {iterations}, no longer as {before} of "
+            f"{iterations_before}: so do {affected}{change}"
+        )
 
     def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)

@@ -43,8 +43,11 @@ def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
 def iterations_per_epoch(cfg: CfgNode, images: int) -> float:
     """Batches in which so many images are seen once. Raises UserError where they fill none."""
     batch = cfg.SOLVER.IMS_PER_BATCH
-    few = f"{', '.join(cfg.DATASETS.TRAIN)} has {images} images, fewer than one batch of {batch}"
-    expect(images >= batch, f"{few}: lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)")
+    expect(
+        images >= batch,
+        f"{', '.join(cfg.DATASETS.TRAIN)} has {images} images, fewer than one batch of {batch}: lower "
+        "SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)",
+    )
     return _batches(cfg, images, batch)
 
 
@@ -82,8 +85,10 @@ def _rest_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     if before == 0 or (before == now and length == round(epochs * now)):
         return None
     rest = max(0.0, (length - facts.done) / before + cfg.SOLVER.EPOCHS - epochs)
-    why = f"{facts.done} iterations are done, {rest:.4g} of {cfg.SOLVER.EPOCHS} epochs follow, of {round(now, 3)} each"
-    return Decision(facts.done + round(rest * now), why)
+    return Decision(
+        facts.done + round(rest * now),
+        f"{facts.done} iterations are done, {rest:.4g} of {cfg.SOLVER.EPOCHS} epochs follow, of {round(now, 3)} each",
+    )
 
 
 def checkpoint_period(cfg: CfgNode, facts: Facts) -> Decision | None:

@@ -72,8 +72,10 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     Raises:
         UserError: whatever is wrong with it.
     """
-    no_recipe = "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)"
-    expect(bool(args.config_file) or args.eval_only, no_recipe)
+    expect(
+        bool(args.config_file) or args.eval_only,
+        "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)",
+    )
     with LogBeforeTheLog() as log:
         stated = read_stated(args.config_file, args.opts)
         cfg, network = _merged(stated, resume=args.resume, trained=args.eval_only)

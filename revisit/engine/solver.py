@@ -33,8 +33,11 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
         bias_lr_factor=solver.BIAS_LR_FACTOR,
         weight_decay_bias=solver.WEIGHT_DECAY_BIAS,
     )
-    frozen = f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT}"
-    expect(groups, f"{frozen} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to train: expected a smaller number")
+    expect(
+        groups,
+        f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to "
+        "train: expected a smaller number",
+    )
     name_of = {parameter: name for name, parameter in model.named_parameters()}
     for group in groups:
         group["names"] = [name_of[parameter] for parameter in group["params"]]

@@ -169,8 +169,10 @@ class RevisitTrainer(DefaultTrainer):
         """The state is the checkpoint's; rates and decays are the config's."""
         before, processes = state_dict["world_size"], comm.get_world_size()
         if before != processes:
-            changed = f"resuming on {processes} processes what {before} began"
-            logger.warning(f"{changed}: what that changes is in docs/training.md, Resuming")
+            logger.warning(
+                f"resuming on {processes} processes what {before} began: what that changes is in docs/training.md, "
+                "Resuming"
+            )
         base_lrs = self.scheduler.base_lrs
         TrainerBase.load_state_dict(self, state_dict)
         self.scheduler.base_lrs = base_lrs
@@ -189,10 +191,10 @@ class RevisitTrainer(DefaultTrainer):
             return
         was, now = schedule(min(done, length - 1) / length), schedule(done / self.max_iter)
         if now > 2 * was:
-            jump = (
-                f"the learning rate jumps from {was:.2g} to {now:.2g} times SOLVER.BASE_LR: a schedule that had fallen"
+            logger.warning(
+                f"the learning rate jumps from {was:.2g} to {now:.2g} times SOLVER.BASE_LR: a schedule that had "
+                "fallen is longer now; a new run from these weights, with a lower rate, loses less"
             )
-            logger.warning(f"{jump} is longer now; a new run from these weights, with a lower rate, loses less")
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
@@ -235,8 +237,10 @@ class RevisitTrainer(DefaultTrainer):
             why = self.ending or f"the run has finished its {self.max_iter} iterations"
             logger.info(f"nothing to do: {why} (--eval-only evaluates it again)")
             if not (self.folder / f"{FINAL}.pth").is_file():
-                lacking = f"{self.folder} has no {FINAL}.pth, as the run was to be longer"
-                logger.warning(f"{lacking}: its last checkpoint is the result, which --eval-only --resume scores")
+                logger.warning(
+                    f"{self.folder} has no {FINAL}.pth, as the run was to be longer: its last checkpoint is the "
+                    "result, which --eval-only --resume scores"
+                )
             if comm.is_main_process():
                 check_expected(self.cfg.TEST.EXPECTED_RESULTS, results_of_run(self.folder))
             return
@@ -272,8 +276,9 @@ class RevisitTrainer(DefaultTrainer):
             if "Inf/NaN" not in str(error):
                 raise
             # Of a detector's boxes, before there is a loss.
-            what = f"iteration {self.iter}: {first_line(error)}"
-            raise UserError(f"{what} Lower SOLVER.BASE_LR, or warm it up (SOLVER.WARMUP_ITERS)") from error
+            raise UserError(
+                f"iteration {self.iter}: {first_line(error)} Lower SOLVER.BASE_LR, or warm it up (SOLVER.WARMUP_ITERS)"
+            ) from error
 
     def inputs_of(self, iteration: int) -> tuple[dict | list[dict], list[str]]:
         """This process's batch of an iteration since the last gathering of metrics, and its images' file names."""

@@ -160,8 +160,10 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
         if not results or len(shown) == len(names):
             return results
         of_shown = results["bbox"]
-        lacking = f"{self._dataset_name} shows {len(names) - len(shown)} of {len(names)} classes nowhere"
-        logger.warning(f"{lacking}, and each counts as AP 0: AP of the others is {of_shown['AP']:.2f}")
+        logger.warning(
+            f"{self._dataset_name} shows {len(names) - len(shown)} of {len(names)} classes nowhere, and each counts "
+            f"as AP 0: AP of the others is {of_shown['AP']:.2f}"
+        )
         return {"bbox": {name: score * len(shown) / len(names) for name, score in of_shown.items()}}
 
     def _shown(self) -> list[int]:

@@ -129,9 +129,11 @@ class NearestNeighbors(BankEvaluation):
             expect(-1 not in labels, f"KNN_EVAL.BANK {bank}: some of its images have no class to vote for: {hint}")
         for name in cfg.DATASETS.TEST:
             tested = records.get(name, [])
-            unlabelled = f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK"
             hint = "expected a labelled data set; MONITOR.IMAGES takes one without labels"
-            expect(-1 not in _labels(tested), f"{unlabelled}: {hint}")
+            expect(
+                -1 not in _labels(tested),
+                f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: {hint}",
+            )
             effect = "each finds itself there; expected other images"
             warn_of_shared(records.get(bank, []), f"KNN_EVAL.BANK {bank}", tested, name, effect)
 

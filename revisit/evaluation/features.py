@@ -102,8 +102,11 @@ def check_not_enlarged(name: str, size: int, key: str, transform: str = "center_
     """
     short = MetadataCatalog.get(name).get("short_side")
     least = size if transform == "square" else -(-size * 256 // 224)
-    smaller = f"data set {name!r} has images made smaller, to a short side of {short} px"
-    expect(not short or short >= least, f"{smaller}: {key} {size} would enlarge them, expected at least {least} px")
+    expect(
+        not short or short >= least,
+        f"data set {name!r} has images made smaller, to a short side of {short} px: {key} {size} would enlarge "
+        f"them, expected at least {least} px",
+    )
 
 
 class _FeatureCollector(DatasetEvaluator):

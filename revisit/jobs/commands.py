@@ -297,8 +297,9 @@ class _Progress:
     def report(self, run: _RunningJob, at_work: int) -> None:
         """Enter one that has ended; print how it went and how long the others will take, so many of them at work."""
         self._ended.append(run.job)
-        place = f"[{len(self._ended)}/{self.total}]"
-        print(f"{place} {run.job.name}: {self._outcome(run)}{self._rest(at_work)}", flush=True)
+        print(
+            f"[{len(self._ended)}/{self.total}] {run.job.name}: {self._outcome(run)}{self._rest(at_work)}", flush=True
+        )
 
     def _outcome(self, run: _RunningJob) -> str:
         if not run.job.done:
@@ -353,8 +354,10 @@ class _RunningJob:
         self._log = open(job.log, "ab", buffering=0)  # noqa: SIM115  (its lock is the folder's)
         self._take_folder()
         if self._process is None:
-            held = f"another process works in {job.result.parent}"
-            print(f"{job.name}: {held}, waiting {LOCK_PATIENCE:.0f} s for its end", flush=True)
+            print(
+                f"{job.name}: another process works in {job.result.parent}, waiting {LOCK_PATIENCE:.0f} s for its end",
+                flush=True,
+            )
 
     def _take_folder(self) -> None:
         """Begin once the folder is free. Raises UserError if it is not after LOCK_PATIENCE."""

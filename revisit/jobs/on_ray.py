@@ -44,8 +44,11 @@ class OnRay(NamedTuple):
             for count in self._made(ray, parts, todo):
                 bar.update(count)
         left = missing(parts)
-        unseen = f"{len(left)} parts were made that this machine does not see in {parts.place}"
-        expect(not left, f"{unseen}: expected a folder that all machines of the cluster share")
+        expect(
+            not left,
+            f"{len(left)} parts were made that this machine does not see in {parts.place}: expected a folder that "
+            "all machines of the cluster share",
+        )
 
     def in_charge(self, lock: Path) -> AbstractContextManager:
         return one_command(lock)
@@ -74,8 +77,9 @@ class OnRay(NamedTuple):
             min(int(machine.get(name, 0) / amount) for name, amount in asked.items() if amount) for machine in machines
         )
         offered = "; ".join(", ".join(f"{machine.get(name, 0):g} {name}" for name in asked) for machine in machines)
-        fewer = "expected fewer by --cpus, --num-gpus"
-        expect(fitting > 0, f"no part fits on a machine of the cluster ({offered}): {fewer}")
+        expect(
+            fitting > 0, f"no part fits on a machine of the cluster ({offered}): expected fewer by --cpus, --num-gpus"
+        )
         if self.workers and self.workers > fitting:
             print(f"--processes {self.workers}: {fitting} parts fit on the cluster at a time ({offered})", flush=True)
         return min(self.workers or fitting, fitting)
@@ -97,11 +101,14 @@ def _result(ray: ModuleType, task: Any, parts: Parts) -> int:
     except ray.exceptions.RayTaskError as error:
         if not isinstance(error.cause, ray.exceptions.RayError):
             raise error.cause from error
-        same = "expected the same packages and folders on all machines"
-        raise UserError(f"{parts.title}: a worker cannot begin ({first_line(error.cause)}): {same}") from error
+        raise UserError(
+            f"{parts.title}: a worker cannot begin ({first_line(error.cause)}): expected the same packages and "
+            "folders on all machines"
+        ) from error
     except ray.exceptions.RayError as error:
-        lost = f"{parts.title}: a part's worker was lost {RETRIES + 1} times ({first_line(error)})"
-        raise UserError(f"{lost}: {CONTINUES}") from error
+        raise UserError(
+            f"{parts.title}: a part's worker was lost {RETRIES + 1} times ({first_line(error)}): {CONTINUES}"
+        ) from error
 
 
 @contextmanager
@@ -115,8 +122,10 @@ def _cluster(ray: ModuleType, address: str) -> Iterator[None]:
         with chdir(place):
             _connect(ray, os.environ.get("RAY_ADDRESS", LOCAL) if address == RAY else address)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        expected = "expected one, as of ray start; where it wants a token, RAY_AUTH_MODE=token"
-        raise UserError(f"no Ray cluster at {address} ({first_line(error)}): {expected}") from error
+        raise UserError(
+            f"no Ray cluster at {address} ({first_line(error)}): expected one, as of ray start; where it wants a "
+            "token, RAY_AUTH_MODE=token"
+        ) from error
     try:
         yield
     finally:
@@ -144,5 +153,7 @@ def _check_answer(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), _ANSWER).close()
     except (OSError, OverflowError) as error:
-        way_out = "expected the head of a cluster, whose port for clients is 10001"
-        raise UserError(f"no Ray cluster at {address} ({first_line(error)}): {way_out}") from error
+        raise UserError(
+            f"no Ray cluster at {address} ({first_line(error)}): expected the head of a cluster, whose port for "
+            "clients is 10001"
+        ) from error

@@ -63,8 +63,11 @@ def own_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     names = sorted(path.name for path in folder.iterdir())
     is_own = not names or any(map(_OWN.fullmatch, names))
-    problem = f"{folder} is for parts of the work, and has {first_few(names)}"
-    expect(is_own, f"{problem}: give another --output, or another name to that folder")
+    expect(
+        is_own,
+        f"{folder} is for parts of the work, and has {first_few(names)}: give another --output, or another name to "
+        "that folder",
+    )
 
 
 def _files_in(folder: Path) -> dict[Path, tuple[int, int]]:

@@ -48,8 +48,10 @@ class Processes(NamedTuple):
                 for future in as_completed(futures):
                     bar.update(future.result())
             except BrokenProcessPool as error:
-                killed = f"{parts.title}: a worker was killed, perhaps for lack of memory"
-                raise UserError(f"{killed}: {CONTINUES}, also with fewer --processes") from error
+                raise UserError(
+                    f"{parts.title}: a worker was killed, perhaps for lack of memory: {CONTINUES}, also with fewer "
+                    "--processes"
+                ) from error
             except BaseException:  # Ctrl-C too: what is left is not waited for
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in multiprocessing.active_children():

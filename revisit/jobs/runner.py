@@ -63,8 +63,9 @@ class PerProcess:
 
 def one_command(lock: Path) -> AbstractContextManager:
     """What ``in_charge`` is where no other command shares the parts."""
-    busy = f"another command works in {lock.parent}: wait for its end, stop it, or give another --output"
-    return one_at_a_time(lock, busy)
+    return one_at_a_time(
+        lock, f"another command works in {lock.parent}: wait for its end, stop it, or give another --output"
+    )
 
 
 def missing(parts: Parts) -> list[int]:

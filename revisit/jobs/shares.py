@@ -34,8 +34,11 @@ class Share(NamedTuple):
         with _error_of_each():
             make_here(parts, todo)
         if missing(parts) or not _is_first(parts):
-            one = f"{parts.title}: process {self.number} of {self.count} has made its parts"
-            print(f"{one}; the process that finds all of them continues, or this command once more", flush=True)
+            print(
+                f"{parts.title}: process {self.number} of {self.count} has made its parts; the process that finds "
+                "all of them continues, or this command once more",
+                flush=True,
+            )
             raise SystemExit(0)
 
     def in_charge(self, lock: Path) -> AbstractContextManager:
@@ -100,8 +103,11 @@ def share_of_array() -> Share:
     last = first + step * (count - 1) if last is None else last
     number, rest = divmod(task - first, max(1, step))
     fits = last == first + step * (count - 1) and rest == 0 and 0 <= number < count
-    found = f"task {task} of {count} tasks from {first} to {last} in steps of {step}"
-    expect(fits, f"SLURM_ARRAY_TASK_* say {found}: expected tasks without a gap, as of sbatch --array=0-7")
+    expect(
+        fits,
+        f"SLURM_ARRAY_TASK_* say task {task} of {count} tasks from {first} to {last} in steps of {step}: expected "
+        "tasks without a gap, as of sbatch --array=0-7",
+    )
     return Share(number, count)
 
 

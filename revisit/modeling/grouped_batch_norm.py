@@ -26,9 +26,8 @@ def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
         # Torch's, and timm's with an activation in it.
         if not (type(layer) is nn.BatchNorm2d or hasattr(layer, "act")):
             kind = type(layer).__name__
-            wrong = f"the network has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d"
             if groups.count > 1:
-                raise UserError(wrong)
+                raise UserError(f"the network has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d")
         elif groups.splits > 1:
             layer.__class__ = _with_class_of(layer, SplitBatchNorm2d)
             layer.splits = groups.splits

@@ -58,10 +58,14 @@ def warn_of_queue_size(cfg: CfgNode, num_images: int) -> None:
         UserError: MOCO.FILL_QUEUE_FIRST, and the run does not fill the queue.
     """
     wait, length = iterations_to_fill(cfg), cfg.SOLVER.MAX_ITER
-    never = f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}"
-    expect(wait < length, f"{never}: expected a longer run, or a smaller MOCO.QUEUE_SIZE")
+    expect(
+        wait < length,
+        f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}: expected "
+        "a longer run, or a smaller MOCO.QUEUE_SIZE",
+    )
     size, keys = cfg.MOCO.QUEUE_SIZE, num_images * network_of(cfg).keys_of_image(cfg)
     if size >= keys:
-        long = f"MOCO.QUEUE_SIZE {size} is {size / keys:.1f} times the {num_images} images"
-        better = f"take about {default_queue_size(cfg, num_images)}"
-        logger.warning(f"{long}, so an image's own older keys are among its negatives: {better}")
+        logger.warning(
+            f"MOCO.QUEUE_SIZE {size} is {size / keys:.1f} times the {num_images} images, so an image's own older "
+            f"keys are among its negatives: take about {default_queue_size(cfg, num_images)}"
+        )

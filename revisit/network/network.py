@@ -67,8 +67,11 @@ class Network(nn.Module):
         model = nn.ModuleDict({"backbone": build_backbone(cfg)})  # as checkpoints of runs call it
         network = cls(model["backbone"], flags_of(cfg, None))
         maps = network.output_shape()
-        name = f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME}"
-        expect(len(maps) == 1, f"{name} gives {', '.join(maps)}: expected one map (MODEL.RESNETS.OUT_FEATURES)")
+        expect(
+            len(maps) == 1,
+            f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} gives {', '.join(maps)}: expected one map "
+            "(MODEL.RESNETS.OUT_FEATURES)",
+        )
         if cfg.MODEL.WEIGHTS:
             with translated(f"loading MODEL.WEIGHTS {cfg.MODEL.WEIGHTS}"):
                 RevisitCheckpointer(model, cfg).load(cfg.MODEL.WEIGHTS)

@@ -95,8 +95,7 @@ def _pyramid_of(weights: str | Path) -> Callable[[BackboneWeights, list[int]], B
     content = read_checkpoint(path)
     learned = PYRAMID.of(tensors_of(content))
     laterals = sorted(key for key in learned if LATERAL.fullmatch(key))
-    none = f"{weights} has no pyramid (FPN): leave --features pyramid out, for maps of its backbone"
-    expect(laterals, none)
+    expect(laterals, f"{weights} has no pyramid (FPN): leave --features pyramid out, for maps of its backbone")
     flags = content.get("flags") or read_flags(weights if is_url(str(weights)) else path)[0]
     fuse = flags.get("MODEL.FPN.FUSE_TYPE", "sum") if isinstance(flags, dict) else "sum"
     return partial(_pyramid, weights, learned, laterals, fuse)
