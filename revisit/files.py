@@ -96,15 +96,6 @@ def _new_file(path: Path) -> tuple[Path, int]:
         os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool:
-    """Whether a file is this process's now; False where another one is writing it, or its file system has no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 @contextmanager
 def one_at_a_time(lock: str | Path, busy: str = "") -> Iterator[None]:
     """A block that one process at a time enters. Who waits for a lock that is deleted takes the next one.
@@ -129,11 +120,10 @@ def remove_unfinished(folder: Path) -> None:
     for entry in filter(os.DirEntry.is_file, os.scandir(folder)):
         if not _OF_OURS.search(entry.name):
             continue
-        with suppress(OSError):  # of another process, which has finished it, or of another user
-            descriptor = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-            if _locked(descriptor):
-                os.unlink(entry.path)
-            os.close(descriptor)
+        # It may be of a process that writes it, or has finished it, or of another user; some disks have no locks.
+        with suppress(OSError), open(os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(entry.path)
 
 
 def write_whole(path: Path, text: str) -> None:

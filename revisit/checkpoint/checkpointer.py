@@ -194,10 +194,14 @@ class RevisitCheckpointer(DetectionCheckpointer):
         taken = self._named_plainly({**checkpoint, "model": self._taken(checkpoint, flags or {})})
         incompatible = super()._load_model(taken)
         self._check_backbone_is_whole(incompatible.missing_keys, checkpoint)
-        if not self.trains:
-            self._check_model_is_whole(incompatible.missing_keys)
-        elif not method_of(self._cfg):
-            report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
+        missing = incompatible.missing_keys
+        if missing and not self.trains:
+            raise UserError(
+                f"MODEL.WEIGHTS {self._path} lacks {len(missing)} tensors of this model, the first {missing[0]}: "
+                "expected a finetuned model of this config, such as model_final.pth"
+            )
+        if self.trains and not method_of(self._cfg):
+            report_parts(self.model.state_dict().keys(), missing, self._path)
         return incompatible
 
     def _for_channels(self, tensors: dict, flags: Flags, description: BackboneDescription) -> dict:
@@ -267,13 +271,6 @@ class RevisitCheckpointer(DetectionCheckpointer):
             "with tools/convert_to_d2.py, correct the backbone's keys, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
         )
 
-    def _check_model_is_whole(self, missing_keys: list[str]) -> None:
-        if missing_keys:
-            raise UserError(
-                f"MODEL.WEIGHTS {self._path} lacks {len(missing_keys)} tensors of this model, the first "
-                f"{missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth"
-            )
-
 
 class WholeModelCheckpointer(RevisitCheckpointer):
     """Refuses to load less than the whole model: what is scored or drawn must have been trained."""
@@ -281,8 +278,7 @@ class WholeModelCheckpointer(RevisitCheckpointer):
     trains = False
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
-        if not path:
-            raise UserError("no weights to predict with: give MODEL.WEIGHTS, such as output/x/model_final.pth")
+        expect(path != "", "no weights to predict with: give MODEL.WEIGHTS, such as output/x/model_final.pth")
         return super().load(path, *args, **kwargs)
 
 

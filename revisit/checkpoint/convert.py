@@ -176,18 +176,14 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
     network = f"a {description.title(flags_of(cfg, description))}"
     expected = model.state_dict()
     for key, value in tensors.items():
-        if key not in expected:
-            raise UserError(f"cannot place {key}: {network} has no such tensor")
+        expect(key in expected, f"cannot place {key}: {network} has no such tensor")
         _check_value(key, value, expected[key])
     for key in expected:
-        if key not in tensors and not key.endswith(_COUNTER):
-            raise UserError(f"no value for {key} of {network} in the checkpoint")
+        expect(key in tensors or key.endswith(_COUNTER), f"no value for {key} of {network} in the checkpoint")
 
 
 def _check_value(key: str, value: Tensor, expected: Tensor) -> None:
     dtypes = FLOATS if expected.is_floating_point() else (expected.dtype,)
-    if value.dtype not in dtypes:
-        raise UserError(f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
-    if value.shape != expected.shape:
-        raise UserError(f"{key} is {tuple(value.shape)}, expected {tuple(expected.shape)}")
+    expect(value.dtype in dtypes, f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
+    expect(value.shape == expected.shape, f"{key} is {tuple(value.shape)}, expected {tuple(expected.shape)}")
     require_numbers(key, value)

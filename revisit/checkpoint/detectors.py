@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from revisit.checkpoint.reading import clipped
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of, undescribed
 
 DETECTOR_MARKS = ("backbone.bottom_up.", "proposal_generator.", "roi_heads.", "head.", "sem_seg_head.")
@@ -53,8 +53,7 @@ def _backbone_after(prefix: str, tensors: Tensors) -> tuple[Tensors, BackboneDes
 
 def refuse_group_norm(is_there: bool) -> None:
     """Raise UserError where it is there."""
-    if is_there:
-        raise UserError("the backbone has group norm, or batch norm without statistics: expected batch norm with them")
+    expect(not is_there, "the backbone has group norm, or batch norm without statistics: expected batch norm with them")
 
 
 def with_family(tensors: Tensors) -> tuple[Tensors, BackboneDescription] | None:

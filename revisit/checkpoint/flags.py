@@ -143,13 +143,9 @@ def expect_flags(flags: object, where: str) -> None:
 
 
 def _is_flag(key: object) -> bool:
-    return isinstance(key, str) and (key in _all_flag_keys() or declaration(key).scope == NETWORK)
-
-
-def _all_flag_keys() -> set[str]:
-    """Of every family that is known."""
-    every = [{*flag_keys(family), *family.FOLDED} for family in families()]
-    return {*pixel_keys()}.union(*every)
+    of_families = [{*flag_keys(family), *family.FOLDED} for family in families()]
+    every = {*pixel_keys()}.union(*of_families)
+    return isinstance(key, str) and (key in every or declaration(key).scope == NETWORK)
 
 
 def network_flags(flags: Flags) -> Flags:

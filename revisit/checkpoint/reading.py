@@ -59,8 +59,7 @@ def read_checkpoint(path: Path) -> dict:
     if path.is_dir():
         raise UnreadableCheckpointError(f"{path} is a folder: expected a checkpoint, such as model_final.pth in it")
     try:
-        if not path.is_file():
-            raise UserError("no file")
+        expect(path.is_file(), "no file")
         content = _READERS.get(path.suffix, _load_tensors)(path)
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         reason = _reason(error)
@@ -158,13 +157,13 @@ def for_prediction(checkpoint: dict) -> dict:
 def _load_tensors(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as records:
-            if any(name.endswith("/constants.pkl") for name in records.namelist()):
-                raise UserError(f"it is a TorchScript archive, which holds code: {_SAVE_TENSORS}")
+            has_code = any(name.endswith("/constants.pkl") for name in records.namelist())
+            expect(not has_code, f"it is a TorchScript archive, which holds code: {_SAVE_TENSORS}")
             for record in records.infolist():  # torch packs nothing, and would leave a folder's bytes unread
-                if record.compress_type != zipfile.ZIP_STORED or record.external_attr & _IS_FOLDER:
-                    raise UserError(f"its record {record.filename} is compressed or a folder")
-            if damaged := records.testzip():
-                raise UserError(f"its record {damaged} is damaged: the checksum differs")
+                is_plain = record.compress_type == zipfile.ZIP_STORED and not record.external_attr & _IS_FOLDER
+                expect(is_plain, f"its record {record.filename} is compressed or a folder")
+            damaged = records.testzip()
+            expect(damaged is None, f"its record {damaged} is damaged: the checksum differs")
     with torch.serialization.safe_globals([Namespace]):  # the arguments of a run, plain values by name
         return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -173,14 +172,12 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if (module, name) == ("_codecs", "encode"):  # how old pickles hold bytes
             return _encode_latin1
-        if (module, name) not in _ARRAYS:
-            raise UserError(f"it refers to {module}.{name}, which is no array")
+        expect((module, name) in _ARRAYS, f"it refers to {module}.{name}, which is no array")
         return super().find_class(module, name)
 
 
 def _encode_latin1(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":  # others could make much of little
-        raise UserError(f"it has text in {encoding}")
+    expect(encoding == "latin1", f"it has text in {encoding}")  # others could make much of little
     return text.encode("latin1")
 
 
@@ -200,8 +197,7 @@ def _require_plain(value: object, sizes: dict[int, int]) -> None:
         for item in value.values():
             _require_plain(item, sizes)
     elif isinstance(value, np.ndarray | np.generic):
-        if value.dtype.kind not in "biuf":
-            raise UserError(f"it has an array of {value.dtype}")
+        expect(value.dtype.kind in "biuf", f"it has an array of {value.dtype}")
         sizes[id(value)] = value.nbytes
     elif not isinstance(value, str | bytes | int | float | None):
         raise UserError(f"it has a {type(value).__name__} among its arrays")

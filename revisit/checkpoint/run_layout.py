@@ -4,7 +4,7 @@ from revisit.checkpoint.detectors import DETECTOR_MARKS, backbone_of_detector
 from revisit.checkpoint.flags import is_folded
 from revisit.checkpoint.reading import clipped, tensors_of
 from revisit.checkpoint.source_layout import SOURCE_LAYOUT_REGISTRY, FoundBackbone, SourceLayout
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.modeling.backbone.description import Flags, description_of, undescribed
 
 _BACKBONE = "backbone."
@@ -23,8 +23,7 @@ class RunLayout(SourceLayout):
 
     def find_backbone(self, checkpoint: dict, stated: Flags) -> FoundBackbone:
         flags = checkpoint.get("flags")
-        if not isinstance(flags, dict):
-            raise UserError("the checkpoint carries no flags: not a checkpoint of a Revisit run")
+        expect(isinstance(flags, dict), "the checkpoint carries no flags: not a checkpoint of a Revisit run")
         tensors = tensors_of(checkpoint)
         if any(key.startswith(DETECTOR_MARKS) for key in tensors):
             backbone, description = backbone_of_detector(tensors)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from revisit.data.images.pixel_format import COLOURS
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.keys import TRAINING, Rule, declare, with_values
 from revisit.modeling.backbone.description import BackboneDescription, Tensors
 
@@ -74,8 +74,7 @@ def change_stem(
     names = _names_of_stem(description, cfg)
     ends = tuple(f".{name}" for name in names)
     stems = {key: torch.as_tensor(value) for key, value in tensors.items() if f".{key}".endswith(ends)}
-    if not stems:
-        raise UserError(f"{title} is not among the tensors: convert them with tools/convert_to_d2.py")
+    expect(stems, f"{title} is not among the tensors: convert them with tools/convert_to_d2.py")
     for key, value in stems.items():
         expect(
             value.dim() == 4 and value.shape[1] == len(RGB),

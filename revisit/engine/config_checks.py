@@ -63,8 +63,7 @@ def check_evaluation(cfg: CfgNode, *, eval_only: bool) -> None:
         UserError: an evaluation is all that is asked for.
     """
     lacking = nothing_to_evaluate(cfg)
-    if lacking and eval_only:
-        raise UserError(f"--eval-only, but {lacking}: expected data to evaluate")
+    expect(not (lacking and eval_only), f"--eval-only, but {lacking}: expected data to evaluate")
     if lacking and cfg.DATASETS.TEST:
         logger.warning(f"nothing is evaluated: {lacking}")
     if cfg.DATASETS.TEST and architecture_of(cfg) in DETECTORS:

@@ -44,23 +44,21 @@ class FinetuneTrainer(RevisitTrainer):
         return model
 
     def build_hooks(self) -> list[HookBase | None]:
+        taken = self.statistics_of(self.cfg, self.model)
         return [
             hooks.IterationTimer(),  # first: it takes the time of a step alone
             hooks.LRScheduler(),
             *self.added_hooks(),
             *self.step_hooks(),
             TrainedStatistics(unwrap(self.model)),
-            self._precise_bn(),  # after all that changes parameters, and before evaluation and checkpoint
+            # After all that changes parameters, and before evaluation and checkpoint.
+            FreshPreciseBN(*taken, self.cfg.TEST.PRECISE_BN.NUM_ITER) if taken else None,
             LossNormalizers(unwrap(self.model)),
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             *self.evaluation_hooks(),
             self.checkpoints(),
         ]
-
-    def _precise_bn(self) -> FreshPreciseBN | None:
-        taken = self.statistics_of(self.cfg, self.model)
-        return FreshPreciseBN(*taken, self.cfg.TEST.PRECISE_BN.NUM_ITER) if taken else None
 
     @classmethod
     def statistics_of(cls, cfg: CfgNode, model: nn.Module) -> tuple[nn.Module, FinetuneLoader] | None:

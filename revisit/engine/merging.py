@@ -57,11 +57,10 @@ class Stated(NamedTuple):
     def keys(self) -> list[list[str]]:
         """The keys of each place, those of the command line last. A length of 0 leaves it to others."""
         places = (*self.levels, self.typed)
-        return [[key for key, value in place.items() if not _is_no_length(key, value)] for place in places]
-
-
-def _is_no_length(key: str, value: object) -> bool:
-    return declaration(key).decides == "length" and not is_on(value)
+        return [
+            [key for key, value in place.items() if is_on(value) or declaration(key).decides != "length"]
+            for place in places
+        ]
 
 
 def read_stated(config_file: str, opts: Sequence[object] = ()) -> Stated:

@@ -5,7 +5,7 @@
 
 import argparse
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -123,8 +123,8 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
             if owns_folder:
                 _prepare_folder(cfg, folder, args.resume)
         _open_log(cfg, args)
-        if comm.is_main_process():
-            _log_again(planned.log)
+        for record in planned.log if comm.is_main_process() else ():  # which was logged before there was a log
+            logging.getLogger(record.name).handle(record)
         _resolve_together(cfg, planned.facts)
         cfg.freeze()
         if comm.is_main_process():
@@ -138,12 +138,6 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         if owns_folder:
             held.enter_context(copies_kept(cfg, resume=args.resume))
         yield cfg
-
-
-def _log_again(records: Iterable[logging.LogRecord]) -> None:
-    """What was logged before there was a log."""
-    for record in records:
-        logging.getLogger(record.name).handle(record)
 
 
 def make_config(
@@ -260,11 +254,11 @@ def _prepare_folder(cfg: CfgNode, folder: Path, resume: bool) -> None:
     starts_there = bool(cfg.MODEL.WEIGHTS) and Path(cfg.MODEL.WEIGHTS).resolve().parent == folder.resolve()
     if resume and (starts_there or checkpoints_of_run(folder)):
         return
-    if starts_there and holds_run(folder):
-        raise UserError(
-            f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one by "
-            "--resume, or start a new one in another OUTPUT_DIR"
-        )
+    expect(
+        not (starts_there and holds_run(folder)),
+        f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one by "
+        "--resume, or start a new one in another OUTPUT_DIR",
+    )
     if aside := set_aside_earlier_run(folder):
         print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)
     elif resume and (aside := last_set_aside(folder)):

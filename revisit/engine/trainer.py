@@ -44,10 +44,16 @@ logger = logging.getLogger(__name__)
 
 
 switch = partial(declare, default=False, rule=SWITCH, may_change=True)
-layout = "Weights and maps in NHWC memory, faster on some hardware."
-switch("MODEL.CHANNELS_LAST", meaning=layout, decides="precision")
-compiled = "torch.compile of the encoders: minutes at the start, a faster step on a GPU."
-switch("MODEL.COMPILE", meaning=compiled, scope=RUN)
+switch(
+    "MODEL.CHANNELS_LAST",
+    meaning="Weights and maps in NHWC memory, faster on some hardware.",
+    decides="precision",
+)
+switch(
+    "MODEL.COMPILE",
+    meaning="torch.compile of the encoders: minutes at the start, a faster step on a GPU.",
+    scope=RUN,
+)
 
 
 class RevisitTrainer(DefaultTrainer):

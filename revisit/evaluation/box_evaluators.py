@@ -186,7 +186,10 @@ def tasks_of(cfg: CfgNode) -> list[str]:
 
 def _truth_of_records(name: str) -> dict:
     """In COCO's format, by the metadata's ids of classes: Detectron2 would make whole numbers of texts and floats."""
-    records, metadata = list(map(_as_scored, get_records(name))), MetadataCatalog.get(name)
+    metadata = MetadataCatalog.get(name)
+    records = [
+        {**record, "annotations": list(map(as_scored, record.get("annotations", ())))} for record in get_records(name)
+    ]
     without_ids = SimpleNamespace(thing_classes=metadata.thing_classes)
     with patch.multiple(coco_format, DatasetCatalog={name: records}, MetadataCatalog={name: without_ids}):
         truth = coco_format.convert_to_coco_dict(name)
@@ -197,10 +200,6 @@ def _truth_of_records(name: str) -> dict:
     for annotation in truth.setdefault("annotations", []):  # without the list nothing would be evaluated
         annotation["category_id"] = id_of[annotation["category_id"]]
     return truth
-
-
-def _as_scored(record: dict) -> dict:
-    return {**record, "annotations": list(map(as_scored, record.get("annotations", ())))}
 
 
 @contextlib.contextmanager

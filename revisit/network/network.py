@@ -21,8 +21,6 @@ from detectron2.layers import ShapeSpec
 from detectron2.modeling import build_backbone
 from detectron2.structures import ImageList
 
-_WAY_OUT = "expected weights that were trained on such images, such as those of a pretraining"
-
 
 class Network(nn.Module):
     """A backbone in evaluation mode: (N, n, H, W) uint8, RGB or channels -> maps by name,
@@ -95,7 +93,11 @@ class Network(nn.Module):
     def normalized(self, images: Tensor) -> Tensor:
         """Images (..., n, H, W), 0 to 255, less the mean and over the deviation, on the network's device."""
         ours, theirs = len(self.mean), images.shape[-3]
-        expect(ours == theirs, f"the network sees {ours} channels, and images have {theirs}: {_WAY_OUT}")
+        expect(
+            ours == theirs,
+            f"the network sees {ours} channels, and images have {theirs}: expected weights that were trained on such "
+            "images, such as those of a pretraining",
+        )
         return (images.to(self.mean.device).type_as(self.mean) - self.mean) / self.std
 
     def padded(self, image: Tensor) -> Tensor:
