@@ -267,7 +267,9 @@ def local_copy(name: str, what: str = "file") -> Path:
     """
     if not is_url(name):
         return Path(name).expanduser()
-    copy, reason, cause = "", "no file is there, or nothing here fetches such a URL", None
+    copy = ""
+    reason = "no file is there, or nothing here fetches such a URL"
+    cause = None
     try:
         copy = _fetch(name)
     except Exception as error:  # whatever a handler's library raises
@@ -344,7 +346,8 @@ def read_json(path: str | Path) -> Any:
 
 def _place_in_yaml(error: Exception) -> str:
     """What is wrong, and in which line."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
     return f"line {mark.line + 1}: {problem}" if mark and problem else first_line(error)
 
 
@@ -358,7 +361,8 @@ class _Limits(yaml.composer.Composer):
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         line = self.peek_event().start_mark.line + 1
-        before, is_alias = self._values, self.check_event(yaml.AliasEvent)
+        before = self._values
+        is_alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
         expect(self._depth <= DEEPEST, f"line {line}: more than {DEEPEST} levels")
         node = super().compose_node(parent, index)

@@ -89,9 +89,13 @@ def _converted(name: str | Path, path: Path, tensors: Tensors) -> BackboneWeight
 
 def write_backbone(weights: BackboneWeights, path: Path) -> None:
     """Write a backbone, found by name in any model, and with it its flags. Both are whole, or refused when read."""
-    beside = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}
-    write_beside = partial(write_flags, path, weights.flags, weights.origin, weights.licence)
-    write_tensors(weights.tensors | weights.parts, path, write_beside, **beside)
+    write_tensors(
+        weights.tensors | weights.parts,
+        path,
+        partial(write_flags, path, weights.flags, weights.origin, weights.licence),
+        __author__=f"Revisit ({weights.source})",
+        matching_heuristics=True,
+    )
 
 
 def write_tensors(

@@ -181,7 +181,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return super()._load_model(checkpoint)
 
     def _start_from(self, checkpoint: dict) -> object:
-        tensors, description = checkpoint["model"], describe(self.model)
+        tensors = checkpoint["model"]
+        description = describe(self.model)
         if description is None:
             raise undescribed(f"the backbone, a {type(getattr(self.model, 'backbone', self.model)).__name__},")
         stated = checkpoint.get("flags")
@@ -223,7 +224,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         if method_of(self._cfg):
             return for_both_encoders(tensors, self.model, self._path)
         tensors = parts_that_fit(tensors, flags, self.model.state_dict(), self._cfg, self._path)
-        theirs, ours = checkpoint.get("classes"), self._class_names()
+        theirs = checkpoint.get("classes")
+        ours = self._class_names()
         return predictors_for(tensors, ours, theirs, self._path) if self.trains and theirs and ours else tensors
 
     def _named_plainly(self, checkpoint: dict) -> dict:

@@ -117,7 +117,8 @@ def for_channels(weights: BackboneWeights, cfg: CfgNode) -> BackboneWeights:
     """
     if not is_for_photographs_alone(weights.flags, cfg):
         return weights
-    channels, ours = pixel_format(cfg).channels, cfg.MODEL.PIXEL_STD
+    channels = pixel_format(cfg).channels
+    ours = cfg.MODEL.PIXEL_STD
     words = stem_words(channels, cfg.MODEL.STEM_FROM)
     weights = as_rgb(weights)
     theirs = weights.flags["MODEL.PIXEL_STD"]
@@ -147,7 +148,8 @@ def for_images(weights: BackboneWeights, images: Sequence[dict] | Flags) -> Back
     meaning = flags_of_images(images, ()) if isinstance(images, Mapping) else flags_of_images(weights.flags, images)
     stated = {key: meaning[key] for key in pixel_keys() if meaning.get(key) is not None}
     cfg = flags_to_config({**weights.flags, **stated})
-    pixels, sizes = pixel_format(cfg), {len(cfg.MODEL.PIXEL_MEAN), len(cfg.MODEL.PIXEL_STD)}
+    pixels = pixel_format(cfg)
+    sizes = {len(cfg.MODEL.PIXEL_MEAN), len(cfg.MODEL.PIXEL_STD)}
     expect(
         sizes == {pixels.count},
         f"flags with MODEL.PIXEL_MEAN or PIXEL_STD of {max(sizes)} values for {pixels.count} channels: make them again",
@@ -164,7 +166,8 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
         cfg = flags_to_config(flags)
         with torch.device("meta"):
             model = description.build(cfg)
-        count, pixels = len(cfg.MODEL.PIXEL_MEAN), pixel_format(cfg)
+        count = len(cfg.MODEL.PIXEL_MEAN)
+        pixels = pixel_format(cfg)
     except Exception as error:  # flags come from a file, and its author may have written anything
         reason = first_line(error)
         raise UserError(f"the checkpoint's flags describe no {description.NAME} ({reason}): {flags}") from error

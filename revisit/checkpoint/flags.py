@@ -216,7 +216,8 @@ def without_pixels_of_photographs(flags: Flags, cfg: CfgNode) -> Flags:
 
 def check_channels(flags: Flags, cfg: CfgNode, weights: str) -> None:
     """Raise UserError for weights of channels where the images of a config have others, another order, or none."""
-    theirs, ours = format_of(flags, ()).channels, pixel_format(cfg).channels
+    theirs = format_of(flags, ()).channels
+    ours = pixel_format(cfg).channels
     images = f"the images have {' '.join(ours)}" if ours else "the images are photographs, seen as RGB"
     expect(
         theirs in ((), ours),

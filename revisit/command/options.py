@@ -113,7 +113,8 @@ def count(text: str) -> int:
 
 def count_or_all(text: str) -> str:
     """A type of argparse."""
-    count, ending = text.removesuffix("/class"), "/class" * text.endswith("/class")
+    count = text.removesuffix("/class")
+    ending = "/class" * text.endswith("/class")
     return text if text == "all" else str(natural(count)) + ending
 
 

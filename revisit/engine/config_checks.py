@@ -32,7 +32,9 @@ def check_config(cfg: CfgNode, num_processes: int, *, begins: bool = True) -> No
         UserError: what would run and be wrong without a word.
     """
     check_values(cfg)
-    method, batch, parts = method_of(cfg), cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
+    method = method_of(cfg)
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    parts = cfg.SOLVER.ACCUMULATION_STEPS
     if begins or (method and method.continues):  # else nothing reads them
         _check_weights(cfg.MODEL.WEIGHTS)
     expect(
@@ -74,7 +76,8 @@ def _check_scores(cfg: CfgNode) -> None:
     """Warn of a detector that is tested as it has not learned, or whose boxes are mostly left out."""
     # What INPUT.CROP.ENABLED enlarges are parts of images, tested are whole ones: their sizes are not alike.
     for side in () if cfg.INPUT.CROP.ENABLED else ("MIN_SIZE", "MAX_SIZE"):
-        learned, tested = np.atleast_1d(cfg.INPUT[f"{side}_TRAIN"]), cfg.INPUT[f"{side}_TEST"]
+        learned = np.atleast_1d(cfg.INPUT[f"{side}_TRAIN"])
+        tested = cfg.INPUT[f"{side}_TEST"]
         if tested and not learned.min() / OTHER_SIZE <= tested <= learned.max() * OTHER_SIZE:
             logger.warning(
                 f"INPUT.{side}_TEST is {tested} px and INPUT.{side}_TRAIN {learned.tolist()}: objects of another "
@@ -139,7 +142,8 @@ def _check_steps(cfg: CfgNode, length: int) -> None:
 
 
 def _check_warmup(cfg: CfgNode, length: int) -> None:
-    warmup, rate = cfg.SOLVER.WARMUP_ITERS, share_of_rate(cfg, length)
+    warmup = cfg.SOLVER.WARMUP_ITERS
+    rate = share_of_rate(cfg, length)
     if warmup >= length:
         first, last = rate(0), rate(length - 1)
         course = f"{'rises' if last > first else 'falls'} from {first:.2g} to {last:.2g} times SOLVER.BASE_LR"

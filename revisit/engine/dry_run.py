@@ -86,7 +86,8 @@ def network_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
 @DRY_RUN_LINE_REGISTRY.register()
 def data_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
     found = recipe["data"]
-    names, images = ", ".join(found["train"]), f"{found['images']:,} images"
+    names = ", ".join(found["train"])
+    images = f"{found['images']:,} images"
     return "data", f"{names}: {images}" if found["found"] else f"MISSING, {images} are assumed: {found['problem']}"
 
 

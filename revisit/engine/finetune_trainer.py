@@ -76,14 +76,19 @@ class FinetuneTrainer(RevisitTrainer):
 
     @classmethod
     def build_test_loader(cls, cfg: CfgNode, dataset_name: str) -> DataLoader:
-        mapper, records_of = build_mapper(cfg, is_train=False), getattr(evaluator_for(dataset_name), "records", None)
+        mapper = build_mapper(cfg, is_train=False)
+        records_of = getattr(evaluator_for(dataset_name), "records", None)
         if records_of:
             workers = cfg.DATALOADER.NUM_WORKERS
             plain = build_detection_test_loader(records_of(dataset_name), mapper=mapper, num_workers=workers)
         else:
             plain = build_detection_test_loader(cfg, dataset_name, mapper=mapper)
-        how = {"batch_sampler": plain.batch_sampler, "collate_fn": plain.collate_fn, "num_workers": plain.num_workers}
-        return SignalSafeLoader(plain.dataset, **how)
+        return SignalSafeLoader(
+            plain.dataset,
+            batch_sampler=plain.batch_sampler,
+            collate_fn=plain.collate_fn,
+            num_workers=plain.num_workers,
+        )
 
     @classmethod
     def build_evaluator(cls, cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:

@@ -240,7 +240,8 @@ class FreshPreciseBN(HookBase):
     """
 
     def __init__(self, model: nn.Module, loader: Iterable, num_iter: int):
-        self._model, self._options = model, (model, loader, num_iter)
+        self._model = model
+        self._options = (model, loader, num_iter)
 
     def after_step(self) -> None:
         if self.trainer.is_evaluated:

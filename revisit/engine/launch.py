@@ -274,8 +274,15 @@ def _meet(processes: Processes, rank: int) -> dist.Store:
     is_host, listening = rank == 0, None
     if is_host and url.hostname == LOOPBACK:
         listening = socket.create_server((LOOPBACK, url.port)).detach()
-    how = {"wait_for_workers": False, "master_listen_fd": listening}
-    return dist.TCPStore(url.hostname, url.port, None, is_host, processes.timeout, **how)
+    return dist.TCPStore(
+        url.hostname,
+        url.port,
+        None,
+        is_host,
+        processes.timeout,
+        wait_for_workers=False,
+        master_listen_fd=listening,
+    )
 
 
 @contextmanager

@@ -76,5 +76,10 @@ def LARS(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
     """
     solver = cfg.SOLVER
     lars = require_package("timm.optim", "SOLVER.OPTIMIZER LARS is timm's: run pip install timm, or choose SGD").Lars
-    momentum = {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
-    return lars(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, **momentum)
+    return lars(
+        groups,
+        lr=solver.BASE_LR,
+        weight_decay=solver.WEIGHT_DECAY,
+        momentum=solver.MOMENTUM,
+        nesterov=solver.NESTEROV,
+    )

@@ -62,8 +62,10 @@ class PretrainTrainer(RevisitTrainer):
 
     def _warn_of_epochs(self, iterations_before: int) -> None:
         """Where an epoch had so many iterations and has others by now, as with another batch that was accepted."""
-        done, iterations = self.iter + 1, self.data_loader.iterations_per_epoch
-        before, now = done // iterations_before, done // iterations
+        done = self.iter + 1
+        iterations = self.data_loader.iterations_per_epoch
+        before = done // iterations_before
+        now = done // iterations
         if before == now:
             return
         values = dotted_keys(self.cfg).items()

@@ -111,7 +111,8 @@ def evaluation_epochs(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
     """TEST.EVAL_EPOCHS, or TEST.EVAL_PERIOD -1, in iterations; 0 where there is nothing to evaluate."""
-    period, length = cfg.TEST.EVAL_PERIOD, cfg.SOLVER.MAX_ITER
+    period = cfg.TEST.EVAL_PERIOD
+    length = cfg.SOLVER.MAX_ITER
     if facts.images is None:
         return None
     if period != 0 and (lacking := nothing_to_evaluate(cfg)):

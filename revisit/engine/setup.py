@@ -81,7 +81,8 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         cfg, network = _merged(stated, resume=args.resume, trained=args.eval_only)
         if not (args.eval_only or args.dry_run):
             prepare_copies(cfg, resume=args.resume, accepted=args.accept)
-        facts, seed = Facts(processes=num_processes, stated=stated.keys, for_here=not args.dry_run), cfg.SEED
+        facts = Facts(processes=num_processes, stated=stated.keys, for_here=not args.dry_run)
+        seed = cfg.SEED
         facts = _resolve(cfg, facts, resume=args.resume)
         with translated("looking at the data sets"):
             unused_overrides(cfg, stated.typed)
@@ -108,7 +109,9 @@ def _share_classes(cfg: CfgNode, network: Trained) -> None:
 def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
     """In every process of a run: open the log, resolve what all processes decide together, freeze the config, write
     config.yaml and environment.json, seed the random generators. A training locks its folder until it ends."""
-    cfg, folder, trains = planned.cfg, Path(planned.cfg.OUTPUT_DIR), not args.eval_only
+    cfg = planned.cfg
+    folder = Path(planned.cfg.OUTPUT_DIR)
+    trains = not args.eval_only
     owns_folder = trains and comm.is_main_process()
     with ExitStack() as held, enough_memory():
         with raised_by_all():

@@ -108,9 +108,16 @@ class RevisitTrainer(DefaultTrainer):
         # Without device_ids, by which it would copy the batch and wait: the model sends what it needs.
         model = create_ddp_model(model, broadcast_buffers=False, device_ids=None)
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
-        options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cls.metrics_period(cfg)}
-        prepare = partial(cls.prepare, device=cfg.MODEL.DEVICE)
-        return TrainStep(model, batches, optimizer, prepare=prepare, precision=precision, seed=cfg.SEED, **options)
+        return TrainStep(
+            model,
+            batches,
+            optimizer,
+            prepare=partial(cls.prepare, device=cfg.MODEL.DEVICE),
+            precision=precision,
+            seed=cfg.SEED,
+            accumulation_steps=cfg.SOLVER.ACCUMULATION_STEPS,
+            metrics_period=cls.metrics_period(cfg),
+        )
 
     def build_hooks(self) -> list[HookBase | None]:
         """All that happens around a step, in this order; subclasses list it, and None stands for nothing."""
@@ -173,7 +180,8 @@ class RevisitTrainer(DefaultTrainer):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state is the checkpoint's; rates and decays are the config's."""
-        before, processes = state_dict["world_size"], comm.get_world_size()
+        before = state_dict["world_size"]
+        processes = comm.get_world_size()
         if before != processes:
             logger.warning(
                 f"resuming on {processes} processes what {before} began: what that changes is in docs/training.md, "
@@ -192,10 +200,12 @@ class RevisitTrainer(DefaultTrainer):
 
     def _warn_of_jump(self, length: int) -> None:
         """Where a run of so many iterations is made longer after its rate had fallen."""
-        done, schedule = self.iter + 1, schedule_of(self.scheduler)
+        done = self.iter + 1
+        schedule = schedule_of(self.scheduler)
         if not 0 < length < self.max_iter:
             return
-        was, now = schedule(min(done, length - 1) / length), schedule(done / self.max_iter)
+        was = schedule(min(done, length - 1) / length)
+        now = schedule(done / self.max_iter)
         if now > 2 * was:
             logger.warning(
                 f"the learning rate jumps from {was:.2g} to {now:.2g} times SOLVER.BASE_LR: a schedule that had "

@@ -73,7 +73,8 @@ class BoxEvaluator(COCOEvaluator):
         counted = max(STANDARD_DETECTIONS, cfg.TEST.DETECTIONS_PER_IMAGE)
         first = Path(cfg.OUTPUT_DIR) / OF_PREDICTIONS
         others = {name: first.parent / str(n) / first.name for n, name in enumerate(cfg.DATASETS.TEST[1:], start=2)}
-        self._name, self._about = dataset_name, others.get(dataset_name, first)
+        self._name = dataset_name
+        self._about = others.get(dataset_name, first)
         with _file_of_truth(dataset_name):
             super().__init__(
                 dataset_name,

@@ -438,5 +438,15 @@ def _batch_job(job: Job, hours: int, gpus: int, partition: str | None, after: tu
     at_work = shlex.quote(str(job.at_work))
     # Each in a step of its own: the shell of a step would not hand on SLURM's signal to one of several commands.
     commands = [f"touch {at_work}", *commands, f"rm -f {at_work}"]
-    size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
-    return BatchJob(job.name, tuple(commands), job.log, **size, partition=partition, resumes=trains, after=after)
+    gpus = gpus if trains else 1
+    return BatchJob(
+        job.name,
+        tuple(commands),
+        job.log,
+        hours,
+        gpus,
+        cpus=8 * gpus,
+        partition=partition,
+        resumes=trains,
+        after=after,
+    )

@@ -44,7 +44,8 @@ def in_parts(work: Work, folder: Path, runner: Runner = HERE) -> Iterator[Arrays
         UserError: another command makes these parts, or something removes them.
     """
     starts = range(0, work.count, work.size)
-    present, make = partial(_starts_in, work, folder), partial(_make, work, folder)
+    present = partial(_starts_in, work, folder)
+    make = partial(_make, work, folder)
     lock = folder.with_suffix(".lock")
     with runner.in_charge(folder.with_suffix(".in_charge")):
         own_folder(folder)
@@ -124,7 +125,8 @@ def _read(files: Iterable[Path]) -> dict[int, Arrays]:
 
 def _parts_of(arrays: Arrays) -> dict[int, Arrays]:
     """What ``_write`` was given."""
-    starts, lengths = arrays.pop(FIRST_ROWS), arrays.pop(LENGTHS)
+    starts = arrays.pop(FIRST_ROWS)
+    lengths = arrays.pop(LENGTHS)
     ends = lengths.cumsum(axis=0)[:-1]
     pieces = map(np.split, arrays.values(), ends.T)
     of_parts = zip(*pieces, strict=True)

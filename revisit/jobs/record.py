@@ -55,7 +55,8 @@ class Record(NamedTuple):
 
     def differences(self, before: dict[str, Any] | None = None) -> list[str]:
         """Which facts are others in the folder, or in ``before``, in words. One that is None may be lacking."""
-        before, now = before or self.before(), _comparable(self.facts)
+        before = before or self.before()
+        now = _comparable(self.facts)
         pairs = {name: (before.get(name), now.get(name)) for name in (*now, *before)}
         return [_change(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
 

@@ -88,8 +88,19 @@ class _NormOfParts(torch.autograd.Function):
         batch_means, inverses = means.new_empty(2, *means.shape)
         outputs = zip(out.chunk(count), batch_means, inverses, strict=True)
         for part, mean, var, (y, batch_mean, inverse) in zip(x.chunk(count), means, variances, outputs, strict=True):
-            results = {"out": y, "save_mean": batch_mean, "save_invstd": inverse}
-            aten.native_batch_norm.out(part, weight, bias, mean, var, True, layer.momentum, layer.eps, **results)
+            aten.native_batch_norm.out(
+                part,
+                weight,
+                bias,
+                mean,
+                var,
+                True,
+                layer.momentum,
+                layer.eps,
+                out=y,
+                save_mean=batch_mean,
+                save_invstd=inverse,
+            )
         ctx.save_for_backward(x, weight, batch_means, inverses)
         ctx.eps = layer.eps
         return out

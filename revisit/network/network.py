@@ -39,7 +39,10 @@ class Network(nn.Module):
 
     def __init__(self, network: nn.Module, flags: Flags, title: str = "", maps: Sequence[str] = ()):
         super().__init__()
-        self.network, self.flags, self.title, self._maps = network, flags, title, maps
+        self.network = network
+        self.flags = flags
+        self.title = title
+        self._maps = maps
         for name in ("mean", "std"):
             values = torch.tensor(flags[f"MODEL.PIXEL_{name.upper()}"])
             self.register_buffer(name, values.view(-1, 1, 1), persistent=False)

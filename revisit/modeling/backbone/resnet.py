@@ -94,8 +94,12 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
     block_class, block = DilatedBasicBlock, {}
     if options.DEPTH not in BASIC_DEPTHS:
         width = options.NUM_GROUPS * options.WIDTH_PER_GROUP * 2**index
-        form = {"num_groups": options.NUM_GROUPS, "stride_in_1x1": options.STRIDE_IN_1X1}
-        block_class, block = BottleneckBlock, {"bottleneck_channels": width, **form}
+        block_class = BottleneckBlock
+        block = {
+            "bottleneck_channels": width,
+            "num_groups": options.NUM_GROUPS,
+            "stride_in_1x1": options.STRIDE_IN_1X1,
+        }
     stage = ResNet.make_stage(
         block_class,
         num_blocks,

@@ -68,8 +68,7 @@ def nearest_rows(
     """
     best = indices = None
     start = 0
-    options = {"may_round": True, "change": change}
-    for part, scores in scores_in_parts(at_least_float32(rows), queue, max_scores, **options):
+    for part, scores in scores_in_parts(at_least_float32(rows), queue, max_scores, may_round=True, change=change):
         values, columns = scores.topk(min(k, len(part)), dim=1, sorted=False)
         columns += start
         start += len(part)

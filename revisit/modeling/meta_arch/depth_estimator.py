@@ -57,7 +57,8 @@ class DepthEstimator(nn.Module):
             return {"loss_depth": self.head.loss_weight * depth_loss(predicted, depths, self.loss)}
         answers = []
         for depth, size, x in zip(predicted, images.image_sizes, batched_inputs, strict=True):
-            height, width = x.get("height", size[0]), x.get("width", size[1])
+            height = x.get("height", size[0])
+            width = x.get("width", size[1])
             answers.append({"depth": sem_seg_postprocess(depth[None], size, height, width)[0]})
         return answers
 

@@ -109,8 +109,9 @@ class RevisitDeepLabV3Head(PixelHead):
 
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
         channels, norm = options.CONVS_DIM, options.NORM
-        form = {"norm": norm, "activation": F.relu, "dropout": DROPOUT[options.VARIANT]}
-        layers = [ASPP(in_channels, channels, list(options.ASPP_DILATIONS), **form)]
+        dilations = list(options.ASPP_DILATIONS)
+        dropout = DROPOUT[options.VARIANT]
+        layers = [ASPP(in_channels, channels, dilations, norm=norm, activation=F.relu, dropout=dropout)]
         if options.VARIANT == MULTI_TASK:
             layers[0].convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
             layers.append(_conv_norm_relu(channels, channels, 3, norm))
@@ -124,13 +125,22 @@ class RevisitDeepLabV3Head(PixelHead):
 
 def _conv_norm_relu(in_channels: int, channels: int, size: int, norm: str, dilation: int = 1) -> Conv2d:
     """A convolution of ``size`` x ``size`` that keeps the map's size, without bias."""
-    form = {"kernel_size": size, "padding": dilation * (size // 2), "dilation": dilation, "bias": False}
-    return Conv2d(in_channels, channels, norm=get_norm(norm, channels), activation=F.relu, **form)
+    return Conv2d(
+        in_channels,
+        channels,
+        size,
+        padding=dilation * (size // 2),
+        dilation=dilation,
+        bias=False,
+        norm=get_norm(norm, channels),
+        activation=F.relu,
+    )
 
 
 def check_head(cfg: CfgNode, num_processes: int) -> None:
     """Raise UserError where BN would have a single value of each channel to normalise: image pooling of one image."""
-    options, batch = cfg.MODEL.SEM_SEG_HEAD, cfg.SOLVER.IMS_PER_BATCH // cfg.SOLVER.ACCUMULATION_STEPS
+    options = cfg.MODEL.SEM_SEG_HEAD
+    batch = cfg.SOLVER.IMS_PER_BATCH // cfg.SOLVER.ACCUMULATION_STEPS
     if options.NAME != RevisitDeepLabV3Head.__name__ or options.VARIANT != MULTI_TASK:
         return
     images = batch if "Sync" in options.NORM else batch // num_processes
