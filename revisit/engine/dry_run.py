@@ -44,8 +44,8 @@ What a dry run says of images on disk: functions of the resolved config and of r
 
 DRY_RUN_LINE_REGISTRY = Registry("DRY_RUN_LINE")
 DRY_RUN_LINE_REGISTRY.__doc__ = """
-Lines of the table that a dry run prints, in this order: functions of the resolved config and of the entries of all
-sections. Each returns what the line is about and words, or None where there is nothing to say.
+Lines that follow those of every training in the table of a dry run, in this order: functions of the resolved config and
+of the entries of all sections. Each returns what the line is about and words, or None where there is nothing to say.
 """
 
 DRY_RUN_PICTURE_REGISTRY = Registry("DRY_RUN_PICTURE")
@@ -67,7 +67,8 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     for _, section in DRY_RUN_REGISTRY:
         recipe |= section(cfg, facts, model)
     write_whole(output / "dry_run.json", without_secrets(json.dumps(recipe, indent=2)))
-    lines = [line for _, of_recipe in DRY_RUN_LINE_REGISTRY if (line := of_recipe(cfg, recipe))]
+    added = [line for _, of_recipe in DRY_RUN_LINE_REGISTRY if (line := of_recipe(cfg, recipe))]
+    lines = [*_lines_of_all(cfg, recipe), *added]
     print(without_secrets(tabulate(lines, tablefmt="plain", disable_numparse=True)))
     print(f"wrote {output / 'dry_run.json'}, which has all of it")
     for record in log:
@@ -78,35 +79,24 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     return recipe
 
 
-@DRY_RUN_LINE_REGISTRY.register()
-def network_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    return "network", f"{recipe['architecture']}, {recipe['backbone']}, from {cfg.MODEL.WEIGHTS or 'random weights'}"
-
-
-@DRY_RUN_LINE_REGISTRY.register()
-def data_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    found = recipe["data"]
-    names = ", ".join(found["train"])
-    images = f"{found['images']:,} images"
-    return "data", f"{names}: {images}" if found["found"] else f"MISSING, {images} are assumed: {found['problem']}"
-
-
-@DRY_RUN_LINE_REGISTRY.register()
-def length_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    if "iterations" not in recipe:
-        return "length", "decided as the run begins"
-    return "length", f"{recipe['iterations']:,} iterations, {recipe['epochs']:.4g} epochs"
-
-
-@DRY_RUN_LINE_REGISTRY.register()
-def step_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    count, device = recipe["processes"], recipe["device"]
-    return "step", f"{recipe['batch']} images in {recipe['precision']}, {count} process{'es' * (count > 1)} on {device}"
-
-
-@DRY_RUN_LINE_REGISTRY.register()
-def rate_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    return "learning rate", f"{recipe['lr']:g}, {recipe['schedule']}, {recipe['optimizer']}"
+def _lines_of_all(cfg: CfgNode, recipe: dict) -> list[tuple[str, str]]:
+    """Of any training: network, data, length, step and learning rate."""
+    network = f"{recipe['architecture']}, {recipe['backbone']}, from {cfg.MODEL.WEIGHTS or 'random weights'}"
+    images = recipe["data"]
+    data = f"{', '.join(images['train'])}: {images['images']:,} images"
+    if not images["found"]:
+        data = f"MISSING, {images['images']:,} images are assumed: {images['problem']}"
+    length = "decided as the run begins"
+    if "iterations" in recipe:
+        length = f"{recipe['iterations']:,} iterations, {recipe['epochs']:.4g} epochs"
+    processes = f"{recipe['processes']} process{'es' * (recipe['processes'] > 1)} on {recipe['device']}"
+    return [
+        ("network", network),
+        ("data", data),
+        ("length", length),
+        ("step", f"{recipe['batch']} images in {recipe['precision']}, {processes}"),
+        ("learning rate", f"{recipe['lr']:g}, {recipe['schedule']}, {recipe['optimizer']}"),
+    ]
 
 
 def build_meta_model(cfg: CfgNode) -> nn.Module:
@@ -125,20 +115,18 @@ def check_weights(cfg: CfgNode, model: nn.Module) -> None:
 
 
 @DRY_RUN_REGISTRY.register()
-def network(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+def training(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """Network, learning rates and steps."""
+    solver = cfg.SOLVER
     backbone = cfg.MODEL.BACKBONE.NAME
     description = describe(model)
     if description:
         backbone += f", {description.title(flags_of(cfg, description))}"
-    return {"architecture": cfg.MODEL.META_ARCHITECTURE, "backbone": backbone}
-
-
-@DRY_RUN_REGISTRY.register()
-def schedule(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
-    solver = cfg.SOLVER
     warms_up = schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.WARMUP_ITERS")
     has_steps = schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.STEPS")
     return {
+        "architecture": cfg.MODEL.META_ARCHITECTURE,
+        "backbone": backbone,
         "lr": solver.BASE_LR,
         "schedule": solver.LR_SCHEDULER_NAME,
         "lr_steps": list(solver.STEPS) if has_steps else [],
@@ -146,13 +134,6 @@ def schedule(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
         "optimizer": solver.OPTIMIZER,
         "sgd_momentum": solver.MOMENTUM,
         "weight_decays": _weight_decays(cfg, model),
-    }
-
-
-@DRY_RUN_REGISTRY.register()
-def step(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
-    solver = cfg.SOLVER
-    return {
         "batch": solver.IMS_PER_BATCH,
         "batch_per_process": solver.IMS_PER_BATCH // facts.processes,
         "accumulation_steps": solver.ACCUMULATION_STEPS,
