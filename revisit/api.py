@@ -184,7 +184,7 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
         f"embed takes a backbone, and got a {type(backbone).__name__}: expected load_backbone(weights)",
     )
     records = _records_of(data)
-    expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
+    expect(records, "no images to embed: expected a folder, or a list of at least one file")
     rows = []
     pixels = format_of(backbone.flags, records)
     fits = pixels.count == len(backbone.mean)
@@ -202,14 +202,12 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
 
 
 def _records_of(images: Images) -> Sequence[dict]:
-    if isinstance(images, str | Path) and not _is_image(Path(images)):
-        return get_records(_name_of(images, Path()))
-    files = [images] if isinstance(images, str | Path) else images
-    return [{"file_name": str(file)} for file in files]
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.is_file()
+    if isinstance(images, str | Path):
+        path = Path(images)
+        if path.suffix.lower() not in SUFFIXES or not path.is_file():
+            return get_records(_name_of(images, Path()))
+        images = [images]
+    return [{"file_name": str(file)} for file in images]
 
 
 def _train(images: Images, output: str | Path, recipe: str, resume: bool, keys: dict[str, Any]) -> Path:

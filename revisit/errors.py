@@ -37,7 +37,7 @@ class MissingImportError(UserError, ImportError):
     """A package that the work needs, and that does not import here."""
 
 
-def expect(condition: bool, message: str) -> None:
+def expect(condition: object, message: str) -> None:
     """Raise UserError with the message unless the condition holds."""
     if not condition:
         raise UserError(message)

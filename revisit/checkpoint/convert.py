@@ -94,7 +94,7 @@ def stated_flags(path: Path, checkpoint: dict, network: str = "") -> Flags:
     by other files in the folder, and by the file's own name. Raises UserError where they disagree."""
     names = tensors_of(checkpoint).keys()
     flags = {key: value for family in families() for key, value in family.stated(path, names, network).items()}
-    expect(bool(flags) or not network, f"no family of backbones that is known has a {network}")
+    expect(flags or not network, f"no family of backbones that is known has a {network}")
     return flags
 
 

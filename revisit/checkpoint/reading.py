@@ -141,7 +141,7 @@ def require_numbers(key: str, value: torch.Tensor | np.ndarray) -> torch.Tensor:
         claimed <= value.untyped_storage().nbytes(),
         f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them",
     )
-    expect(bool(value.isfinite().all()), f"{key} has values that are not finite: the weights of a run that diverged")
+    expect(value.isfinite().all(), f"{key} has values that are not finite: the weights of a run that diverged")
     return value
 
 

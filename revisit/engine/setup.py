@@ -73,7 +73,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         UserError: whatever is wrong with it.
     """
     expect(
-        bool(args.config_file) or args.eval_only,
+        args.config_file or args.eval_only,
         "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)",
     )
     with LogBeforeTheLog() as log:

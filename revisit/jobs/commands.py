@@ -162,10 +162,11 @@ def missing_inputs(job: Job) -> str:
 
 def recipes_of(commands: Iterable[tuple[str, ...]]) -> dict[str, str]:
     """The recipes that commands name, each with the SHA-256 of the keys that it and its bases state."""
-    files = [_recipe_in(command) for command in commands if CONFIG_FILE in command]
-    stated = {file: read_keys(find_config(file)) for file in files}
-    texts = {file: json.dumps(keys, sort_keys=True, default=str) for file, keys in stated.items()}
-    return {file: hashlib.sha256(text.encode()).hexdigest() for file, text in texts.items()}
+    digests = {}
+    for file in [_recipe_in(command) for command in commands if CONFIG_FILE in command]:
+        text = json.dumps(read_keys(find_config(file)), sort_keys=True, default=str)
+        digests[file] = hashlib.sha256(text.encode()).hexdigest()
+    return digests
 
 
 def data_facts(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -256,7 +257,8 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
     try:
         with _stop_signals() as received:
             while waiting or running:
-                for job in _ready(waiting)[: parallel - len(running)]:
+                ready = [job for job in waiting if all(needed.done for needed in job.needs)]
+                for job in ready[: parallel - len(running)]:
                     waiting.remove(job)
                     running.append(_RunningJob(job))
                 if not running:
@@ -268,21 +270,11 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
                     running.remove(run)
                     progress.report(run, len(running))
     finally:
-        _stop(running)
+        for run in running:  # all are asked to end before one is waited for
+            run.terminate()
+        for run in running:
+            run.wait()
     progress.check(waiting)
-
-
-def _ready(waiting: Iterable[Job]) -> list[Job]:
-    """Those whose needs are done."""
-    return [job for job in waiting if all(needed.done for needed in job.needs)]
-
-
-def _stop(running: Iterable[_RunningJob]) -> None:
-    """Ask all to end, and wait for them."""
-    for run in running:
-        run.terminate()
-    for run in running:
-        run.wait()
 
 
 class _Progress:

@@ -134,8 +134,12 @@ def _parts_of(arrays: Arrays) -> dict[int, Arrays]:
 
 
 def _joined(parts: Sequence[Arrays]) -> Arrays:
-    """The arrays of all parts, one after the other."""
-    return {name: _concatenated([part[name] for part in parts]) for name in parts[0]}
+    """The arrays of all parts, one after the other; those without rows need not know a width."""
+    joined = {}
+    for name, first in parts[0].items():
+        with_rows = [part[name] for part in parts if len(part[name])]
+        joined[name] = np.concatenate(with_rows or [first])
+    return joined
 
 
 def as_lines(values: list[Any]) -> np.ndarray:
@@ -147,9 +151,3 @@ def as_lines(values: list[Any]) -> np.ndarray:
 def of_lines(lines: np.ndarray) -> list[Any]:
     """What ``as_lines`` was given, of one part or of several."""
     return [json.loads(line) for line in lines.tobytes().splitlines()]
-
-
-def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
-    """One after the other; those without rows need not know a width."""
-    with_rows = [array for array in arrays if len(array)]
-    return np.concatenate(with_rows or arrays[:1])

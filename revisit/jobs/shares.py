@@ -6,8 +6,7 @@ Of n processes number i makes every n-th batch of parts from the i-th on: a batc
 import atexit
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -31,8 +30,13 @@ class Share(NamedTuple):
     def run(self, parts: Parts) -> None:
         own = in_batches(range(len(parts.names)), self.count)[self.number :: self.count]
         todo = sorted({*chain(*own)}.intersection(missing(parts)))
-        with _error_of_each():
+        try:
             make_here(parts, todo)
+        except UserError as error:
+            # Every process says what is wrong with its own parts; of torchrun's, a command's end lets the first one.
+            if os.environ.get("LOCAL_RANK", "0") != "0":
+                print(f"error: {error}", file=sys.stderr, flush=True)
+            raise
         if missing(parts) or not _is_first(parts):
             print(
                 f"{parts.title}: process {self.number} of {self.count} has made its parts; the process that finds "
@@ -63,17 +67,6 @@ def _is_first(parts: Parts) -> bool:
     if done := bool(missing(parts)):  # and deleted since
         parts.lock.unlink(missing_ok=True)
     return not done
-
-
-@contextmanager
-def _error_of_each() -> Iterator[None]:
-    """Let every process say what is wrong with its own parts; of torchrun's, a command's end lets the first one."""
-    try:
-        yield
-    except UserError as error:
-        if os.environ.get("LOCAL_RANK", "0") != "0":
-            print(f"error: {error}", file=sys.stderr, flush=True)
-        raise
 
 
 def share_of_torchrun() -> Share:
