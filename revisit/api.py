@@ -187,9 +187,8 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
     expect(records, "no images to embed: expected a folder, or a list of at least one file")
     rows = []
     pixels = format_of(backbone.flags, records)
-    fits = pixels.count == len(backbone.mean)
     expect(
-        fits,
+        pixels.count == len(backbone.mean),
         f"images of {pixels.count} channels, and the backbone sees {len(backbone.mean)}: expected "
         "load_backbone(weights, data), which fits it to them",
     )

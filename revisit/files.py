@@ -148,9 +148,8 @@ def expect_uncorrected(path: Path) -> None:
     """Raises UserError where a file is not what ``write_correctable`` has written; one without a record may be."""
     record = path.with_name(f"{path.name}{DIGEST}")
     if path.is_file() and record.is_file():
-        is_same = record.read_text(errors="replace").split()[:1] == [file_digest(path)]
         expect(
-            is_same,
+            record.read_text(errors="replace").split()[:1] == [file_digest(path)],
             f"{path} has been changed since it was written, such as by corrections: move it, or give another --output",
         )
 
@@ -198,8 +197,10 @@ def input_file(place: str | Path) -> Path:
     """The path of a file to read, which need not be there; a type of argparse. Raises UserError for a pipe or a device,
     which its reader would wait for, perhaps for ever."""
     path = Path(place)
-    is_other = path.exists() and not path.is_file() and not path.is_dir()
-    expect(not is_other, f"{path} is a pipe or a device: expected a file, such as one that its content was written to")
+    expect(
+        not path.exists() or path.is_file() or path.is_dir(),
+        f"{path} is a pipe or a device: expected a file, such as one that its content was written to",
+    )
     return path
 
 

@@ -121,9 +121,8 @@ def check_pair(weights: Path) -> None:
 
 
 def _check_checksum(path: Path, checksum: object, weights: str | Path) -> None:
-    of_these = checksum is None or checksum == file_digest(local_copy(str(weights)))
     expect(
-        of_these,
+        checksum is None or checksum == file_digest(local_copy(str(weights))),
         f"{path} is of other weights than {weights}, whose sha256 differs: convert them again, or remove its line "
         "sha256 if you have changed them yourself",
     )

@@ -134,8 +134,10 @@ def require_numbers(key: str, value: torch.Tensor | np.ndarray) -> torch.Tensor:
     """The value as a tensor. Raises UserError where it, which the checkpoint has as ``key``, is not made of plain
     numbers, has fewer than it claims, or holds NaN or an infinity."""
     value = as_tensor(value)
-    is_plain = value.layout == torch.strided and not value.is_meta and value.dtype in _NUMBERS
-    expect(is_plain, f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
+    expect(
+        value.layout == torch.strided and not value.is_meta and value.dtype in _NUMBERS,
+        f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers",
+    )
     claimed = value.numel() * value.element_size()
     expect(
         claimed <= value.untyped_storage().nbytes(),
@@ -157,11 +159,15 @@ def for_prediction(checkpoint: dict) -> dict:
 def _load_tensors(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as records:
-            has_code = any(name.endswith("/constants.pkl") for name in records.namelist())
-            expect(not has_code, f"it is a TorchScript archive, which holds code: {_SAVE_TENSORS}")
+            expect(
+                not any(name.endswith("/constants.pkl") for name in records.namelist()),
+                f"it is a TorchScript archive, which holds code: {_SAVE_TENSORS}",
+            )
             for record in records.infolist():  # torch packs nothing, and would leave a folder's bytes unread
-                is_plain = record.compress_type == zipfile.ZIP_STORED and not record.external_attr & _IS_FOLDER
-                expect(is_plain, f"its record {record.filename} is compressed or a folder")
+                expect(
+                    record.compress_type == zipfile.ZIP_STORED and not record.external_attr & _IS_FOLDER,
+                    f"its record {record.filename} is compressed or a folder",
+                )
             damaged = records.testzip()
             expect(damaged is None, f"its record {damaged} is damaged: the checksum differs")
     with torch.serialization.safe_globals([Namespace]):  # the arguments of a run, plain values by name

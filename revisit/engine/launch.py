@@ -63,9 +63,8 @@ def find_processes(args: argparse.Namespace) -> Processes:
     """The processes of a command line with Detectron2's options, or those of torchrun where it started this process."""
     timeout = timedelta(minutes=args.timeout)
     if not dist.is_torchelastic_launched():
-        is_one = 0 <= args.machine_rank < args.num_machines
         expect(
-            is_one,
+            0 <= args.machine_rank < args.num_machines,
             f"--machine-rank {args.machine_rank} of --num-machines {args.num_machines}: expected 0 to "
             f"{args.num_machines - 1}, counted from 0",
         )
@@ -107,8 +106,10 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
     """
     mp.set_start_method(workers.START_METHOD, force=True)  # also of a plug-in's own loader, whatever Python's is
     on_gpu = device != "cpu" and not device.startswith("mps")
-    alone = on_gpu or device == "cpu" or processes.world_size == 1
-    expect(alone, f"MODEL.DEVICE {device}, which one process alone can use: expected one, or MODEL.DEVICE cpu")
+    expect(
+        on_gpu or device == "cpu" or processes.world_size == 1,
+        f"MODEL.DEVICE {device}, which one process alone can use: expected one, or MODEL.DEVICE cpu",
+    )
     index = _index_of_gpu(processes, device) if on_gpu else None
     if processes.world_size > 1:
         if dist.is_torchelastic_launched():

@@ -67,9 +67,8 @@ def _compare(facts: Mapping[str, object]) -> None:
     first, *others = comm.all_gather(facts)[:: comm.get_local_size()]
     for machine, theirs in enumerate(others, 1):
         for name, value in first.items():
-            same = theirs.get(name, value) == value
             expect(
-                same,
+                theirs.get(name, value) == value,
                 f"the machines of this run differ: {name} is {short_repr(value)} on machine 0, "
                 f"{short_repr(theirs.get(name))} on machine {machine}; expected one command, state of the code, "
                 "data and weights, and an OUTPUT_DIR on a disk that all see",

@@ -172,8 +172,9 @@ def _levels(path: str, read: list[str]) -> Iterator[dict[str, object]]:
 
 def _base_file(base: object, path: str) -> str:
     """Where the file lies that another is based on: seen from that one's folder, else as --config-file takes it."""
-    is_name = isinstance(base, str) and not is_url(base)
-    expect(is_name, f"{path}: {BASE_KEY} is {short_repr(base)}: expected a file's name")
+    expect(
+        isinstance(base, str) and not is_url(base), f"{path}: {BASE_KEY} is {short_repr(base)}: expected a file's name"
+    )
     file = Path(path).parent / Path(base).expanduser()
     if file.is_file():
         return str(file)

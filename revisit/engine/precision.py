@@ -85,8 +85,10 @@ def check_precision(cfg: CfgNode) -> None:
     amp, is_cpu = cfg.SOLVER.AMP, cfg.MODEL.DEVICE == "cpu"
     if not amp.ENABLED:
         return
-    known = is_cpu or cfg.MODEL.DEVICE.startswith("cuda")
-    expect(known, f"MODEL.DEVICE {cfg.MODEL.DEVICE} computes in float32 here: expected SOLVER.AMP.ENABLED False")
+    expect(
+        is_cpu or cfg.MODEL.DEVICE.startswith("cuda"),
+        f"MODEL.DEVICE {cfg.MODEL.DEVICE} computes in float32 here: expected SOLVER.AMP.ENABLED False",
+    )
     if amp.DTYPE == "bfloat16" and not is_cpu and not computes_bfloat16(cfg.MODEL.DEVICE):
         logger.warning("this GPU computes no bfloat16 itself, which is slow: take SOLVER.AMP.DTYPE float16")
     expect(

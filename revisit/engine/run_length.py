@@ -69,8 +69,10 @@ def length(cfg: CfgNode, facts: Facts) -> Decision | None:
     iterations_per_epoch(cfg, facts.images)
     if cfg.SOLVER.MAX_ITER <= 0 and cfg.SOLVER.EPOCHS > 0:
         return _rest_of_run(cfg, facts) or in_iterations(cfg, facts, cfg.SOLVER.EPOCHS)
-    is_said = any(value_of(cfg, key.name) for key in alternatives()["length"])
-    expect(is_said, "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
+    expect(
+        any(value_of(cfg, key.name) for key in alternatives()["length"]),
+        "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER",
+    )
     return None
 
 

@@ -63,9 +63,8 @@ def own_folder(folder: Path) -> None:
     none is of parts or of their settings: the folder is somebody's."""
     folder.mkdir(exist_ok=True)
     names = sorted(path.name for path in folder.iterdir())
-    is_own = not names or any(map(_OWN.fullmatch, names))
     expect(
-        is_own,
+        not names or any(map(_OWN.fullmatch, names)),
         f"{folder} is for parts of the work, and has {first_few(names)}: give another --output, or another name to "
         "that folder",
     )

@@ -95,9 +95,8 @@ def share_of_array() -> Share:
     )
     last = first + step * (count - 1) if last is None else last
     number, rest = divmod(task - first, max(1, step))
-    fits = last == first + step * (count - 1) and rest == 0 and 0 <= number < count
     expect(
-        fits,
+        last == first + step * (count - 1) and rest == 0 and 0 <= number < count,
         f"SLURM_ARRAY_TASK_* say task {task} of {count} tasks from {first} to {last} in steps of {step}: expected "
         "tasks without a gap, as of sbatch --array=0-7",
     )
