@@ -197,8 +197,8 @@ class LossNormalizers(HookBase):
     def after_step(self) -> None:
         if not self._detectors:
             return
-        own = {name: part.loss_normalizer for name, part in self._detectors.items() if hasattr(part, "loss_normalizer")}
-        self._of_processes = comm.all_gather(own)
+        trained = {name: part for name, part in self._detectors.items() if hasattr(part, "loss_normalizer")}
+        self._of_processes = comm.all_gather({name: part.loss_normalizer for name, part in trained.items()})
 
 
 class TrainedStatistics(HookBase):

@@ -40,7 +40,7 @@ from revisit.engine.merging import Stated, merged_config, read_stated
 from revisit.engine.precision import check_precision
 from revisit.engine.run_copies import copies_kept, prepare_copies
 from revisit.engine.run_lock import has_owner, run_lock
-from revisit.engine.run_log import LogBeforeTheLog, open_log
+from revisit.engine.run_log import log_before_the_log, open_log
 from revisit.engine.same_experiment import check_same_network, config_text, may_be_the_same, unused_overrides
 from revisit.errors import UserError, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
@@ -76,7 +76,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         args.config_file or args.eval_only,
         "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)",
     )
-    with LogBeforeTheLog() as log:
+    with log_before_the_log() as log:
         stated = read_stated(args.config_file, args.opts)
         cfg, network = _merged(stated, resume=args.resume, trained=args.eval_only)
         if not (args.eval_only or args.dry_run):
@@ -96,7 +96,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
             check_evaluation(cfg, eval_only=args.eval_only)
             inspect_evaluation(cfg, facts, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
-    return Plan(cfg, seed, facts, network, log.records())
+    return Plan(cfg, seed, facts, network, log)
 
 
 def _share_classes(cfg: CfgNode, network: Trained) -> None:
