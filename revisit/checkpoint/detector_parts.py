@@ -81,12 +81,8 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _differences(here: Mapping[str, object], there: Mapping[str, object]) -> list[str]:
-    differences = []
-    for key, ours in here.items():
-        theirs = there.get(key)
-        if ours != theirs:
-            differences.append(f"{key} is {ours} here and {theirs} there")
-    return differences
+    other = [key for key, value in here.items() if there.get(key) != value]
+    return [f"{key} is {here[key]} here and {there.get(key)} there" for key in other]
 
 
 def predictors_for(tensors: dict, classes: Sequence[str], theirs: Sequence[str], weights: str) -> dict:
@@ -132,10 +128,7 @@ def report_parts(model: Collection[str], missing: Collection[str], weights: str)
     new = [part for part, count in total.items() if absent[part] == count]
     if {*new, "backbone"} >= total.keys():
         return
-    counts = []
-    for part, count in total.items():
-        loaded = count - absent[part]
-        counts.append(f"{part} {loaded} of {count}")
+    counts = [f"{part} {count - absent[part]} of {count}" for part, count in total.items()]
     added = f"; new: {', '.join(new)}" if new else ""
     logger.info(f"tensors from {weights}: {', '.join(counts)}{added}")
 

@@ -196,8 +196,10 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         listed = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
         advice = ""
         if wrong.keys() & set(folded):
-            advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
-            advice += "--data IMAGES"
+            advice = (
+                " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
+                "--data IMAGES"
+            )
         raise UserError(f"{weights} was made under another configuration: {listed}. Change the config.{advice}")
 
 

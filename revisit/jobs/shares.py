@@ -87,23 +87,23 @@ def share_of_array() -> Share:
 
     Raises UserError where they are not set, or contradict each other.
     """
-    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "COUNT", "MIN", "MAX", "STEP")]
-    task, count = (_number(name, "SLURM sets it in a job array: sbatch --array=0-7") for name in names[:2])
-    assumed = {names[2]: 0, names[3]: None, names[4]: 1}
-    first, last, step = (
-        _number(name, "SLURM sets it") if name in os.environ else value for name, value in assumed.items()
-    )
-    last = first + step * (count - 1) if last is None else last
+    in_array = "SLURM sets it in a job array: sbatch --array=0-7"
+    task = _number("SLURM_ARRAY_TASK_ID", in_array)
+    count = _number("SLURM_ARRAY_TASK_COUNT", in_array)
+    first = _number("SLURM_ARRAY_TASK_MIN", "SLURM sets it", "0")
+    step = _number("SLURM_ARRAY_TASK_STEP", "SLURM sets it", "1")
+    expected = first + step * (count - 1)
+    last = _number("SLURM_ARRAY_TASK_MAX", "SLURM sets it", str(expected))
     number, rest = divmod(task - first, max(1, step))
     expect(
-        last == first + step * (count - 1) and rest == 0 and 0 <= number < count,
+        last == expected and rest == 0 and 0 <= number < count,
         f"SLURM_ARRAY_TASK_* say task {task} of {count} tasks from {first} to {last} in steps of {step}: expected "
         "tasks without a gap, as of sbatch --array=0-7",
     )
     return Share(number, count)
 
 
-def _number(name: str, who: str) -> int:
-    text = os.environ.get(name, "")
+def _number(name: str, who: str, by_default: str = "") -> int:
+    text = os.environ.get(name, by_default)
     expect(text.isdecimal(), f"{name} is {text!r}: expected a whole number; {who}")
     return int(text)

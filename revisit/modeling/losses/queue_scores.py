@@ -71,15 +71,12 @@ def nearest_rows(
         columns += start
         start += len(part)
         if best is not None:
-            values, columns = _highest(torch.cat([best, values], dim=1), torch.cat([indices, columns], dim=1), k)
+            values = torch.cat([best, values], dim=1)
+            columns = torch.cat([indices, columns], dim=1)
+            values, chosen = values.topk(min(k, values.shape[1]), dim=1, sorted=False)
+            columns = columns.gather(1, chosen)
         best, indices = values, columns
     return indices
-
-
-def _highest(values: Tensor, indices: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest values of each row (M, n), or all n, and their indices."""
-    values, chosen = values.topk(min(k, values.shape[1]), dim=1, sorted=False)
-    return values, indices.gather(1, chosen)
 
 
 def scores_in_parts(
