@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from revisit.checkpoint.reading import below_prefix
 from revisit.errors import expect
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import Flags, description_of
@@ -30,7 +31,7 @@ class Part(NamedTuple):
         return {key: value for key, value in named.items() if key.startswith(self.names) and "num_batches" not in key}
 
 
-_BOX_HEAD = tuple(f"MODEL.ROI_BOX_HEAD.{key}" for key in ("NAME", "POOLER_TYPE", "POOLER_RESOLUTION"))
+_BOX_HEAD = ("MODEL.ROI_BOX_HEAD.NAME", "MODEL.ROI_BOX_HEAD.POOLER_TYPE", "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION")
 PYRAMID = Part("pyramid", "backbone.", ("fpn_", "scales."), ("MODEL.FPN.OUT_CHANNELS", "MODEL.FPN.FUSE_TYPE"))
 PARTS = (PYRAMID, Part("box head", "roi_heads.", ("box_head.",), _BOX_HEAD))
 # What a network has a row or a channel of for each class, in Detectron2's architectures and ours.
@@ -163,6 +164,6 @@ def for_both_encoders(tensors: dict, model: nn.Module, path: str) -> dict:
 def of_backbone(tensors: dict) -> dict:
     """Of a model's tensors those of the network below its FPN, or of its backbone, without prefix; else all."""
     for prefix in ("backbone.bottom_up.", "backbone."):
-        if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
-            return found
+        if backbone := below_prefix(tensors, prefix):
+            return backbone
     return tensors

@@ -125,6 +125,11 @@ def as_tensor(value: torch.Tensor | np.ndarray) -> torch.Tensor:
         raise UserError(f"the checkpoint has an array of {value.dtype}: expected 16 to 64 bits") from error
 
 
+def below_prefix(tensors: dict, prefix: str) -> dict:
+    """The tensors whose names begin with a prefix, by the rest of their names."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
 def clipped(key: object) -> str:
     """A name in a checkpoint, for a message."""
     return str(key).replace("\n", " ")[:100]
