@@ -152,12 +152,10 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
         if not shown:  # Detectron2 fails where it knows no class
             logger.warning(f"{self._dataset_name} shows no object that counts, so each class counts as AP 0")
             return {"bbox": dict.fromkeys(("AP", "AP50", "AP75"), 0.0)} if comm.is_main_process() else None
-        self._class_names = [names[number] for number in shown]
-        self._predictions = {place: predictions[number] for place, number in enumerate(shown) if number in predictions}
-        try:
+        names_shown = [names[number] for number in shown]
+        predicted = {place: predictions[number] for place, number in enumerate(shown) if number in predictions}
+        with patch.multiple(self, _class_names=names_shown, _predictions=predicted):
             results = super().evaluate()
-        finally:
-            self._class_names, self._predictions = names, predictions
         if not results or len(shown) == len(names):
             return results
         of_shown = results["bbox"]
@@ -210,9 +208,8 @@ def _file_of_truth(name: str) -> Iterator[None]:
     Detectron2 would read the data set's own file unchecked, or reuse one that an earlier run has made.
     """
     metadata = vars(MetadataCatalog.get(name))  # its set() refuses changes
-    own = {key: metadata[key] for key in ("json_file",) if key in metadata}
-    if own:
-        file = PathManager.get_local_path(own["json_file"])
+    if "json_file" in metadata:
+        file = PathManager.get_local_path(metadata["json_file"])
         truth = scored_coco(read_coco(Path(file)), Path(metadata.get("image_root", "")), file)
         truth.setdefault("annotations", [])  # without the list nothing would be evaluated
     else:
@@ -220,9 +217,5 @@ def _file_of_truth(name: str) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "truth.json"
         file.write_text(json.dumps(truth))
-        metadata["json_file"] = str(file)
-        try:
+        with patch.dict(metadata, json_file=str(file)):
             yield
-        finally:
-            del metadata["json_file"]
-            metadata.update(own)
