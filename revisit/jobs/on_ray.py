@@ -9,16 +9,16 @@ import socket
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from revisit.compat.private_names import ray_on_this_machine_alone
 from revisit.errors import UserError, expect, first_line
 from revisit.jobs.options import RAY
-from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, missing, one_command, progress_of
+from revisit.jobs.runner import CONTINUES, Parts, Runner, in_batches, make_batch, missing, progress_of
 from revisit.plugins import PACKAGES, require_package
 
 RETRIES = 5  # of a task whose worker or machine is lost
@@ -27,7 +27,8 @@ _ANSWER = 5.0  # seconds that a cluster's head has
 _parts: dict[str, Parts] = {}  # of a worker, by their keys: a network is read once
 
 
-class OnRay(NamedTuple):
+@dataclass(frozen=True)
+class OnRay(Runner):
     """A cluster, and what of it a part takes."""
 
     address: str  # ``ray`` finds the cluster of this machine or of RAY_ADDRESS, or starts one
@@ -49,12 +50,6 @@ class OnRay(NamedTuple):
             f"{len(left)} parts were made that this machine does not see in {parts.place}: expected a folder that "
             "all machines of the cluster share",
         )
-
-    def in_charge(self, lock: Path) -> AbstractContextManager:
-        return one_command(lock)
-
-    def alone(self, folder: Path | None) -> AbstractContextManager:
-        return nullcontext()
 
     def _made(self, ray: ModuleType, parts: Parts, todo: list[int]) -> Iterator[int]:
         """Numbers of parts, as they are made."""

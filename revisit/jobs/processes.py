@@ -5,24 +5,24 @@ import os
 import signal
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import torch
 
 from revisit.compat.private_names import kill_with_parent
 from revisit.errors import UserError
-from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, make_here, missing, one_command, progress_of
+from revisit.jobs.runner import CONTINUES, Parts, Runner, in_batches, make_batch, make_here, missing, progress_of
 from revisit.progress import share_terminal
 from revisit.threads import cores, thread_pool
 
 _parts: list[Parts] = []  # of a worker: the one that it was started for
 
 
-class Processes(NamedTuple):
+@dataclass(frozen=True)
+class Processes(Runner):
     """One worker is this process itself."""
 
     workers: int = 1
@@ -33,12 +33,6 @@ class Processes(NamedTuple):
             make_here(parts, todo)
         elif todo:
             self._make_in_pool(parts, todo)
-
-    def in_charge(self, lock: Path) -> AbstractContextManager:
-        return one_command(lock)
-
-    def alone(self, folder: Path | None) -> AbstractContextManager:
-        return nullcontext()
 
     def _make_in_pool(self, parts: Parts, todo: list[int]) -> None:
         with progress_of(parts, len(todo)) as bar, self._pool(parts) as pool:

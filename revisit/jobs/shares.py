@@ -7,21 +7,22 @@ import atexit
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
 
 from revisit.errors import UserError, expect
 from revisit.files import one_at_a_time
-from revisit.jobs.runner import Parts, in_batches, make_here, missing
+from revisit.jobs.runner import Parts, Runner, in_batches, make_here, missing
 
 _held: list[FileLock] = []  # until this process ends
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share(Runner):
     """One of ``count`` processes. They need not run at the same time, but see the same folder."""
 
     number: int
