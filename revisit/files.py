@@ -387,7 +387,7 @@ class _Limits(yaml.composer.Composer):
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.Node:
         node = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
+        lines = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 line = key.start_mark.line + 1

@@ -77,7 +77,7 @@ def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "
     With ``file``, where the weights lie until they get their name, it has their checksum: a process that is killed
     between the two leaves a pair that ``read_flags`` refuses.
     """
-    content: dict[str, object] = {"source": source}
+    content = {"source": source}
     if licence:
         content["licence"] = licence
     if file:
@@ -237,8 +237,7 @@ def check_stated_flags(
             "next to it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
         )
         flags = description.FOLDED if description and is_folded else {}
-    if not isinstance(flags, dict):
-        raise UserError(f"{weights} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
+    expect(isinstance(flags, dict), f"{weights} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
     check_flags(flags, cfg, description, weights)
 
 

@@ -63,7 +63,7 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     output = Path(cfg.OUTPUT_DIR)
     model = build_meta_model(cfg)
     check_weights(cfg, model)
-    recipe: dict = {}
+    recipe = {}
     for _, section in DRY_RUN_REGISTRY:
         recipe |= section(cfg, facts, model)
     write_whole(output / "dry_run.json", without_secrets(json.dumps(recipe, indent=2)))
@@ -232,7 +232,7 @@ def _dilations(module: nn.Module) -> list[int]:
 def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
     """Weight decay of each kind of parameter, as the optimiser really has it."""
     decay = {p: group["weight_decay"] for group in build_optimizer(cfg, model).param_groups for p in group["params"]}
-    kinds: dict[str, float] = {}
+    kinds = {}
     for module in model.modules():
         kind = "norm" if isinstance(module, BatchNorm | nn.GroupNorm | nn.LayerNorm) else "other"
         for name, parameter in module.named_parameters(recurse=False):
@@ -246,7 +246,7 @@ def _data_on_disk(cfg: CfgNode) -> dict:
         records = joined([get_records(name) for name in cfg.DATASETS.TRAIN])
     except UserError as error:
         return {"found": False, "problem": str(error)}
-    entries: dict = {"found": True}
+    entries = {"found": True}
     for _, look in DRY_RUN_DATA_REGISTRY:
         entries |= look(cfg, records)
     return entries

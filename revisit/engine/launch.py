@@ -73,12 +73,13 @@ def find_processes(args: argparse.Namespace) -> Processes:
         return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     world = int(os.environ["WORLD_SIZE"])
-    if args.num_gpus not in (1, local) or args.num_machines not in (1, world // local):
-        raise UserError(
-            f"torchrun started {world // local} x {local} processes, but the options ask for {args.num_machines} x "
-            f"{args.num_gpus}: leave out --num-gpus and --num-machines"
-        )
-    return Processes(local, world // local, int(os.environ["GROUP_RANK"]), "env://", timeout)
+    machines = world // local
+    expect(
+        args.num_gpus in (1, local) and args.num_machines in (1, machines),
+        f"torchrun started {machines} x {local} processes, but the options ask for {args.num_machines} x "
+        f"{args.num_gpus}: leave out --num-gpus and --num-machines",
+    )
+    return Processes(local, machines, int(os.environ["GROUP_RANK"]), "env://", timeout)
 
 
 def _check_alone() -> None:

@@ -136,7 +136,7 @@ def read_keys(path: str) -> dict[str, object]:
 
 
 def _over_each_other(levels: Iterable[Mapping[str, object]]) -> dict[str, object]:
-    values: dict[str, object] = {}
+    values = {}
     for level in levels:
         values |= decisive(level)
     return values

@@ -136,7 +136,7 @@ class Job:
 
 def with_needs(jobs: Iterable[Job]) -> list[Job]:
     """The jobs and those that they need, each once and after those that it needs itself."""
-    by_result: dict[Path, Job] = {}
+    by_result = {}
     for job in jobs:
         for needed in (*with_needs(job.needs), job):
             by_result.setdefault(needed.result, needed)
@@ -253,7 +253,7 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
     waiting = [job for job in jobs if not job.done]
     progress = _Progress(len(waiting), result_of)
     print(f"{len(jobs)} jobs, {len(jobs) - progress.total} done before, {parallel} at a time", flush=True)
-    running: list[_RunningJob] = []
+    running = []
     try:
         with _stop_signals() as received:
             while waiting or running:
@@ -321,7 +321,7 @@ class _Progress:
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[list[int]]:
     """Collects the signals that ask this process to end, so that none comes between a job's start and its entry."""
-    received: list[int] = []
+    received = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers}
     try:
@@ -410,7 +410,7 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
     A training whose ``hours`` are up, and a job that is preempted, are queued again and resume from their checkpoints.
     ``jobs`` are each after those that it needs; ``gpus`` are a training's, others take one.
     """
-    numbers: dict[Path, str] = {}
+    numbers = {}
     for job in (job for job in jobs if not job.done):
         submitted = job.result.parent / SUBMITTED
         number = submitted.read_text() if submitted.is_file() else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 FIRST_PORT, NUM_PORTS = 20000, 20000  # a job takes the port of its number
 WARNING = 120  # seconds between SLURM's signal and the end of a job
@@ -76,8 +76,7 @@ class BatchJob:
         """Hand the script to sbatch; returns the job's number. Raises UserError where there is none, or it refuses."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         done = _slurm("sbatch", "--parsable", stdin=self.script)
-        if done.returncode:
-            raise UserError(f"sbatch refused the job: {done.stderr.strip()}")
+        expect(not done.returncode, f"sbatch refused the job: {done.stderr.strip()}")
         return done.stdout.strip().partition(";")[0]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from revisit.compat.private_names import BatchNorm
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.keys import SWITCH, declare, integer
 
 from detectron2.config import CfgNode
@@ -72,11 +72,11 @@ def bn_groups(cfg: CfgNode, share: int, backbone: nn.Module | None = None) -> BN
     processes = cfg.SOLVER.IMS_PER_BATCH // share
     size = cfg.MOCO.BN_GROUP or part
     groups = _layout(size, part, processes)
-    if groups is None:
-        raise UserError(
-            f"MOCO.BN_GROUP {size}, but each process (of {processes}) runs {part} images at a time: expected a size "
-            "that divides them, or whole passes of neighbouring processes; 0 is the whole pass of a process"
-        )
+    expect(
+        groups,
+        f"MOCO.BN_GROUP {size}, but each process (of {processes}) runs {part} images at a time: expected a size "
+        "that divides them, or whole passes of neighbouring processes; 0 is the whole pass of a process",
+    )
     return groups
 
 
@@ -157,7 +157,7 @@ def values_of_group(cfg: CfgNode, images: int, backbone: nn.Module) -> int:
 
 def _smallest_map(backbone: nn.Module, channels: int, size: int) -> int:
     """Values of a channel in the smallest map that batch norm normalises, for an image of ``size`` px."""
-    areas: list[int] = []
+    areas = []
 
     def note(values: torch.Tensor) -> torch.Tensor:
         areas.append(values[0, 0].numel())

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.keys import PIXELWISE, SWITCH, declare, of_detectron2, one_of, with_values
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
@@ -182,6 +182,8 @@ def _depth_of(tensors: Tensors, is_bottleneck: bool) -> int:
 def _shape_of(tensors: Tensors, name: str) -> tuple[int, ...]:
     """The shape of a convolution's weight."""
     tensor = tensors.get(f"{name}.weight")
-    if tensor is None or tensor.dim() != 4 or not all(tensor.shape):
-        raise UserError(f"the checkpoint has no convolution {name}.weight")
+    expect(
+        tensor is not None and tensor.dim() == 4 and all(tensor.shape),
+        f"the checkpoint has no convolution {name}.weight",
+    )
     return tuple(tensor.shape)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from revisit.compat.private_names import BatchNorm
 from revisit.data.to_device import to_device
 from revisit.data.views.annotation import ViewAnnotator
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.keys import Architecture, declare, integer
 from revisit.modeling.losses.queue_scores import at_least_float32
 
@@ -56,8 +56,10 @@ class Pretraining(nn.Module, Architecture):
         super().__init__()
         self.backbone = build_backbone(cfg)
         kinds = {type(module) for module in self.backbone.modules()}
-        if FrozenBatchNorm2d in kinds and not any(issubclass(kind, BatchNorm) for kind in kinds):
-            raise UserError("MODEL.RESNETS.NORM is FrozenBN, whose statistics stay as they are: expected BN or SyncBN")
+        expect(
+            FrozenBatchNorm2d not in kinds or any(issubclass(kind, BatchNorm) for kind in kinds),
+            "MODEL.RESNETS.NORM is FrozenBN, whose statistics stay as they are: expected BN or SyncBN",
+        )
         *_, (self.feature, shape) = self.backbone.output_shape().items()  # the last map
         self.feature_dim = shape.channels
         self.metrics_period = metrics_period(cfg)
