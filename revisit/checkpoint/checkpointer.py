@@ -81,7 +81,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def __init__(self, model: nn.Module, cfg: CfgNode, trainer: Any = None):
         super().__init__(model, cfg.OUTPUT_DIR, **({"trainer": trainer} if trainer else {}))
         self._cfg = cfg
-        self._trainer, self._resuming = trainer, False
+        self._trainer = trainer
+        self._resuming = False
         self._path = self._named = ""
         self._start: dict[str, str] = {}  # where the weights come from that the run started from
 

@@ -100,7 +100,8 @@ def check_start(cfg: CfgNode, typed: Collection[str], *, begins: bool = True) ->
             f"SOLVER.BASE_LR stays {cfg.SOLVER.BASE_LR:g}, the recipe's for its own batch: with that as "
             f"SOLVER.REFERENCE_BATCH it follows SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH}"
         )
-    method, rate = method_of(cfg), cfg.SOLVER.BASE_LR
+    method = method_of(cfg)
+    rate = cfg.SOLVER.BASE_LR
     is_given = bool(cfg.MODEL.WEIGHTS) and "MODEL.WEIGHTS" in typed and "SOLVER.BASE_LR" not in typed
     if begins and method and is_given and not (method.continues or method.iterations_before_learning(cfg)):
         logger.warning(
@@ -128,7 +129,8 @@ def check_schedule(cfg: CfgNode, num_images: int, num_processes: int = 1) -> Non
 
 
 def _check_steps(cfg: CfgNode, length: int) -> None:
-    steps, warmup = cfg.SOLVER.STEPS, cfg.SOLVER.WARMUP_ITERS
+    steps = cfg.SOLVER.STEPS
+    warmup = cfg.SOLVER.WARMUP_ITERS
     inside = [step for step in steps if step <= min(warmup, length - 1)]
     if inside and cfg.SOLVER.GAMMA < 1:
         raise UserError(

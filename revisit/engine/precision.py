@@ -21,7 +21,8 @@ PARTS = ("SOLVER.AMP.ENABLED", "SOLVER.AMP.DTYPE", "MODEL.CHANNELS_LAST")  # wha
 
 def precision(cfg: CfgNode, facts: Facts) -> Decision | None:
     """The values of PARTS that SOLVER.PRECISION stands for."""
-    asked, amp = cfg.SOLVER.PRECISION, cfg.SOLVER.AMP
+    asked = cfg.SOLVER.PRECISION
+    amp = cfg.SOLVER.AMP
     if asked in TYPES:
         dtype = amp.DTYPE if asked == "float32" else asked
         parts = {"SOLVER.AMP.ENABLED": asked != "float32", "SOLVER.AMP.DTYPE": dtype}
@@ -82,7 +83,8 @@ def wrong_in_bfloat16(cfg: CfgNode) -> str:
 
 def check_precision(cfg: CfgNode) -> None:
     """Raise UserError for a precision that this machine cannot compute, and warn of one that it computes slowly."""
-    amp, is_cpu = cfg.SOLVER.AMP, cfg.MODEL.DEVICE == "cpu"
+    amp = cfg.SOLVER.AMP
+    is_cpu = cfg.MODEL.DEVICE == "cpu"
     if not amp.ENABLED:
         return
     expect(

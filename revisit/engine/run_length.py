@@ -24,7 +24,8 @@ from detectron2.config import CfgNode
 
 def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
     """All images of a pretraining, where they are fewer than a batch and its method can do with them."""
-    batch, method = cfg.SOLVER.IMS_PER_BATCH, method_of(cfg)
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    method = method_of(cfg)
     if method is None or facts.images is None:
         return None
     processes = facts.processes or 1

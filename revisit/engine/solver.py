@@ -63,7 +63,8 @@ def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier
 
     A method may let the rate be 0 for some iterations; the whole schedule, its warm-up included, comes after them.
     """
-    method, length = method_of(cfg), cfg.SOLVER.MAX_ITER
+    method = method_of(cfg)
+    length = cfg.SOLVER.MAX_ITER
     wait = method.iterations_before_learning(cfg) if method else 0
     schedule = build_schedule(cfg, length - wait)
     if wait:

@@ -147,7 +147,8 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
         super().__init__(dataset_name)
 
     def evaluate(self) -> dict | None:
-        names, predictions = self._class_names, self._predictions
+        names = self._class_names
+        predictions = self._predictions
         shown = self._shown()
         if not shown:  # Detectron2 fails where it knows no class
             logger.warning(f"{self._dataset_name} shows no object that counts, so each class counts as AP 0")

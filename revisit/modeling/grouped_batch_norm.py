@@ -144,7 +144,8 @@ class PooledBatchNorm2d(_GroupedBatchNorm2d):
         own = torch.stack(aten.batch_norm_update_stats(x, *unused, 0.0))
         everywhere = own.new_empty(2 * group.size(), x.shape[1])
         dist.all_gather_into_tensor(everywhere, own, group)
-        means, variances = everywhere[::2], everywhere[1::2]
+        means = everywhere[::2]
+        variances = everywhere[1::2]
         between, mean = torch.var_mean(means, 0, correction=0)
         return mean, variances.mean(0) + between
 

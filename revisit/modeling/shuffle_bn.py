@@ -63,14 +63,16 @@ def scatter_shuffled(rows: Tensor, permutation: np.ndarray) -> Tensor:
         rows: this process's part of the batch in order, (B/P, ...) of any dtype.
         permutation: (B,), the same on all P processes.
     """
-    world_size, rank = comm.get_world_size(), comm.get_rank()
+    world_size = comm.get_world_size()
+    rank = comm.get_rank()
     if world_size == 1:
         return rows[to_device(permutation, rows.device)]
     share = len(rows)
     source = permutation // share  # process that holds the image of each shuffled place
     destination = np.arange(len(permutation)) // share
     index = permutation % share
-    is_own, is_for_us = source == rank, destination == rank
+    is_own = source == rank
+    is_for_us = destination == rank
     sent, received = [], []  # by process: which of our rows go there, at which of our places its rows arrive
     for other in range(world_size):
         sent.append(index[is_own & (destination == other)])

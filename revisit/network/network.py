@@ -95,7 +95,8 @@ class Network(nn.Module):
 
     def normalized(self, images: Tensor) -> Tensor:
         """Images (..., n, H, W), 0 to 255, less the mean and over the deviation, on the network's device."""
-        ours, theirs = len(self.mean), images.shape[-3]
+        ours = len(self.mean)
+        theirs = images.shape[-3]
         expect(
             ours == theirs,
             f"the network sees {ours} channels, and images have {theirs}: expected weights that were trained on such "

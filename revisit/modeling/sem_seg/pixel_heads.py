@@ -108,7 +108,8 @@ class RevisitDeepLabV3Head(PixelHead):
     """
 
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
-        channels, norm = options.CONVS_DIM, options.NORM
+        channels = options.CONVS_DIM
+        norm = options.NORM
         dilations = list(options.ASPP_DILATIONS)
         dropout = DROPOUT[options.VARIANT]
         layers = [ASPP(in_channels, channels, dilations, norm=norm, activation=F.relu, dropout=dropout)]
