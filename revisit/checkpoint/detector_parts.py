@@ -47,9 +47,11 @@ BOX_SIDES = 4  # rows of a class in what predicts its box
 
 def part_flags(tensors: Mapping[str, object], cfg: CfgNode) -> Flags:
     """The flags of the parts that are among the tensors of a model of ``cfg``."""
-    present = [part for part in PARTS if part.of(tensors)]
-    keys = [key for part in present for key in part.flag_keys]
-    return {key: value_of(cfg, key) for key in keys}
+    flags = {}
+    for part in PARTS:
+        if part.of(tensors):
+            flags |= {key: value_of(cfg, key) for key in part.flag_keys}
+    return flags
 
 
 def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weights: str) -> dict:

@@ -185,9 +185,10 @@ def method(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     """The keys that this method reads and others do not, by declaration; and lambda, k, which are 0 without L_nn."""
     if not method_of(cfg):
         return {}
-    of_some = [name for name, key in KEYS.items() if key.read_by and PRETRAINING not in key.read_by]
-    own = [name for name in of_some if is_read(cfg, name)]
-    keys = {name: value_of(cfg, name) for name in own}
+    keys = {}
+    for name, key in KEYS.items():
+        if key.read_by and PRETRAINING not in key.read_by and is_read(cfg, name):
+            keys[name] = value_of(cfg, name)
     weight = keys.get("NEIGHBORS.WEIGHT", 0.0)
     if not weight:
         keys = {name: value for name, value in keys.items() if not name.startswith("NEIGHBORS.")}

@@ -200,8 +200,11 @@ def _as_list(key: str, text: str) -> str:
     inside = text.strip("()[]'\", ")  # a name alone may have commas, as those of channels' files
     names = re.split(r"""['"]?,\s*['"]?""", inside) if text.startswith(("(", "[")) else [inside]
     are_data = key.startswith("DATASETS.")
-    are_folders = [are_data and ":" not in name and ("/" in name or os.path.isdir(name)) for name in names]
-    return typed_list(["folder:" * is_folder + name for name, is_folder in zip(names, are_folders, strict=True)])
+    meant = []
+    for name in names:
+        is_folder = are_data and ":" not in name and ("/" in name or os.path.isdir(name))
+        meant.append(f"folder:{name}" if is_folder else name)
+    return typed_list(meant)
 
 
 def fitted(key: str, value: object, default: object, where: str) -> object:

@@ -172,7 +172,7 @@ class ResNetDescription(BackboneDescription):
 def _depth_of(tensors: Tensors, is_bottleneck: bool) -> int:
     """The depth whose stages have as many blocks as the tensors."""
     stages = [{key.split(".")[1] for key in tensors if key.startswith(f"res{n}.")} for n in range(2, 6)]
-    blocks = tuple(len(numbers) for numbers in stages)
+    blocks = tuple(map(len, stages))
     for depth, counts in BLOCKS_PER_STAGE.items():
         if counts == blocks and (depth not in BASIC_DEPTHS) == is_bottleneck:
             return depth

@@ -103,8 +103,11 @@ class Pretraining(nn.Module, Architecture):
 
     def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         if self.training:
-            tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-            return self.training_losses(batch | {name: to_device(x, self.device) for name, x in tensors.items()})
+            on_device = {
+                name: to_device(value, self.device) if isinstance(value, Tensor) else value
+                for name, value in batch.items()
+            }
+            return self.training_losses(on_device)
         images = torch.stack([to_device(record["image"], self.device) for record in batch])
         with torch.no_grad():
             return [{"feature": row} for row in unit_rows(self.pooled(self.backbone, images))]
@@ -169,6 +172,5 @@ def method_of(cfg: CfgNode) -> type[Pretraining] | None:
 
 def methods() -> list[type[Pretraining]]:
     """Every registered method, subclasses before what they extend."""
-    classes = [cls for _, cls in META_ARCH_REGISTRY if isinstance(cls, type)]
-    subclasses = [cls for cls in classes if issubclass(cls, Pretraining)]
+    subclasses = [cls for _, cls in META_ARCH_REGISTRY if isinstance(cls, type) and issubclass(cls, Pretraining)]
     return sorted(subclasses, key=lambda cls: -len(cls.__mro__))
