@@ -14,13 +14,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from revisit.compat.moved import now_at, warn_of_moved, warn_once
 from revisit.errors import DEBUG, UserError, first_line
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 GROUP = "revisit.plugins"  # of entry points, each of which names a module
 PACKAGES = Path(__file__).resolve().parents[1]  # the checkout, or where packages are installed
@@ -47,22 +43,17 @@ def load_plugins() -> None:
     for path in sorted(PROJECTS.glob("*/plugin.py")):
         importlib.import_module(f"{NAME}.{path.parent.name}.plugin")
     for entry in entry_points(group=GROUP):
-        _load(entry)
-
-
-def _load(entry: "EntryPoint") -> None:
-    """Import a plug-in of another package, whatever its code raises."""
-    try:
-        entry.load()
-    except (Exception, SystemExit) as error:
-        if DEBUG in os.environ:
-            traceback.print_exc()
-        package, found = (entry.dist.name, entry.dist.version) if entry.dist else ("a package", "of unknown name")
-        raise UserError(
-            f"{package} {found} has a plug-in, {entry.value}, that fails ({type(error).__name__}, "
-            f"{first_line(error)}): expected another version of it, or none: pip uninstall {package}; --debug "
-            "prints the traceback"
-        ) from error
+        try:
+            entry.load()
+        except (Exception, SystemExit) as error:  # whatever its code raises
+            if DEBUG in os.environ:
+                traceback.print_exc()
+            package, version = (entry.dist.name, entry.dist.version) if entry.dist else ("a package", "of unknown name")
+            raise UserError(
+                f"{package} {version} has a plug-in, {entry.value}, that fails ({type(error).__name__}, "
+                f"{first_line(error)}): expected another version of it, or none: pip uninstall {package}; --debug "
+                "prints the traceback"
+            ) from error
 
 
 def import_modules(names: Iterable[str]) -> None:

@@ -281,7 +281,7 @@ class WholeModelCheckpointer(RevisitCheckpointer):
     trains = False
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
-        expect(path != "", "no weights to predict with: give MODEL.WEIGHTS, such as output/x/model_final.pth")
+        expect(path, "no weights to predict with: give MODEL.WEIGHTS, such as output/x/model_final.pth")
         return super().load(path, *args, **kwargs)
 
 
