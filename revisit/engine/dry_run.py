@@ -208,10 +208,15 @@ def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     options = cfg.MODEL.SEM_SEG_HEAD
     depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
     head = model.head if depth else model.sem_seg_head
-    layers = {"name": type(head).__name__, "channels": options.CONVS_DIM, "dilations": _dilations(head)}
     stages = [stage for stage in ("res4", "res5") if hasattr(model.backbone, stage)]
     return {
-        "head": {**layers, "outputs": options.NUM_CLASSES, **depth},
+        "head": {
+            "name": type(head).__name__,
+            "channels": options.CONVS_DIM,
+            "dilations": _dilations(head),
+            "outputs": options.NUM_CLASSES,
+            **depth,
+        },
         "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in stages},
         **pixel_mapper_of(cfg).recipe(cfg),
     }
@@ -219,10 +224,18 @@ def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
 
 @DRY_RUN_REGISTRY.register()
 def data(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
-    names = {"train": list(cfg.DATASETS.TRAIN), "images": facts.images, "test": list(cfg.DATASETS.TEST)}
     pixels = pixel_format(cfg)
-    meaning = {"channels": list(pixels.channels), "ranges": [list(pair) for pair in pixels.ranges]}
-    return {"data": {**names, "bit_depth": pixels.bits or 8, **meaning, **_data_on_disk(cfg)}}
+    return {
+        "data": {
+            "train": list(cfg.DATASETS.TRAIN),
+            "images": facts.images,
+            "test": list(cfg.DATASETS.TEST),
+            "bit_depth": pixels.bits or 8,
+            "channels": list(pixels.channels),
+            "ranges": [list(pair) for pair in pixels.ranges],
+            **_data_on_disk(cfg),
+        }
+    }
 
 
 def _dilations(module: nn.Module) -> list[int]:

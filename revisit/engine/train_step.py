@@ -158,8 +158,11 @@ class TrainStep(SimpleTrainer):
         """The optimiser's state by name of the parameter: groups may be others where it is loaded."""
         names = self._names()
         optimizer = {names[parameter]: state for parameter, state in self.optimizer.state.items()}
-        scaler = {"grad_scaler": self.grad_scaler.state_dict(), "skipped_steps": self.skipped_steps}
-        return {"optimizer": optimizer, **scaler}
+        return {
+            "optimizer": optimizer,
+            "grad_scaler": self.grad_scaler.state_dict(),
+            "skipped_steps": self.skipped_steps,
+        }
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state of every parameter is the checkpoint's; hyper-parameters, and how a step is computed, stay ours."""

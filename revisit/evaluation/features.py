@@ -148,8 +148,9 @@ class _FeatureCollector(DatasetEvaluator):
 
 def extractor(cfg: CfgNode, model: nn.Module) -> Callable[[str], Features | None]:
     """``features_of`` a data set by name, whose centres are cut out as KNN_EVAL says; of each data set once."""
-    how = (cfg.KNN_EVAL.IMAGE_SIZE, pixel_format(cfg))
-    return cache(lambda name: features_of(cfg, model, CenterCropDataset(get_records(name), *how)))
+    size = cfg.KNN_EVAL.IMAGE_SIZE
+    pixels = pixel_format(cfg)
+    return cache(lambda name: features_of(cfg, model, CenterCropDataset(get_records(name), size, pixels)))
 
 
 def features_of(cfg: CfgNode, model: nn.Module, images: Dataset) -> Features | None:

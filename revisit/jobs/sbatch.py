@@ -68,9 +68,17 @@ class BatchJob:
         }
         asked = [f"#SBATCH --{name}={quote(str(value))}\n" for name, value in options.items() if value]
         steps = " && ".join(f"step {quote(command)}" for command in self.commands)
-        enter = f"cd {quote(os.getcwd())}\n"  # names of files may be relative
-        parts = ("#!/bin/bash\n", *asked, "#SBATCH --requeue\n", enter, _SETUP, _TIME_IS_UP if self.resumes else "")
-        return "".join((*parts, _STEP.format(cpus=self.cpus), f"{steps}\n"))
+        parts = (
+            "#!/bin/bash\n",
+            *asked,
+            "#SBATCH --requeue\n",
+            f"cd {quote(os.getcwd())}\n",  # names of files may be relative
+            _SETUP,
+            _TIME_IS_UP if self.resumes else "",
+            _STEP.format(cpus=self.cpus),
+            f"{steps}\n",
+        )
+        return "".join(parts)
 
     def submit(self) -> str:
         """Hand the script to sbatch; returns the job's number. Raises UserError where there is none, or it refuses."""

@@ -169,9 +169,10 @@ class _NormByGroup(torch.autograd.Function):
         x, weight, mean, var = ctx.saved_tensors
         group = ctx.group()
         inverse = torch.rsqrt(var + ctx.eps)
-        statistics = (mean, var, mean, inverse)  # a CPU takes var, a GPU inverse
-        # Sums over this process's images: of grad y, and of grad.
-        _, *sums = aten.native_batch_norm_backward(grad, x, weight, *statistics, False, ctx.eps, [False, True, True])
+        # Sums over this process's images: of grad y, and of grad. A CPU takes var, a GPU inverse.
+        _, *sums = aten.native_batch_norm_backward(
+            grad, x, weight, mean, var, mean, inverse, False, ctx.eps, [False, True, True]
+        )
         everywhere = torch.stack(sums)
         dist.all_reduce(everywhere, group=group)
         of_input = _by_one_kernel if x.is_cuda else _by_formula

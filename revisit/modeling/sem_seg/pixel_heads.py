@@ -87,8 +87,9 @@ class RevisitFCNHead(PixelHead):
 
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
         channels = options.CONVS_DIM
-        form = (channels, 3, options.NORM, options.DILATION)
-        convs = [_conv_norm_relu(width, *form) for width in (in_channels, channels)]
+        convs = [
+            _conv_norm_relu(width, channels, 3, options.NORM, options.DILATION) for width in (in_channels, channels)
+        ]
         for conv in convs:
             weight_init.c2_msra_fill(conv)
         predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1, bias=False)
