@@ -93,14 +93,11 @@ class Job:
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
         with contextlib.suppress(UserError, TypeError, AttributeError, KeyError):
-            return not self._differences()
+            record = self._record
+            before = {RECIPES: record.facts[RECIPES]} | record.before()  # that of earlier versions has none
+            commands = [current_words(Path(words[0]).stem, words, warns=False) for words in before["commands"]]
+            return not record.differences(before | {"commands": commands})
         return False
-
-    def _differences(self) -> list[str]:
-        record = self._record
-        before = {RECIPES: record.facts[RECIPES]} | record.before()  # that of earlier versions has none
-        commands = [current_words(Path(words[0]).stem, words, warns=False) for words in before["commands"]]
-        return record.differences(before | {"commands": commands})
 
     @property
     def _record(self) -> Record:
