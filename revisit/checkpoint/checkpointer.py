@@ -236,8 +236,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
         if not (prefixes and checkpoint.get("matching_heuristics")):
             return checkpoint
         plain = for_prediction({"model": self.model.state_dict(), "training_only": prefixes})["model"]
-        is_of_caffe2 = checkpoint.get("__author__") == "Caffe2"
-        tensors = align_and_update_state_dicts(plain, checkpoint["model"], c2_conversion=is_of_caffe2)
+        tensors = align_and_update_state_dicts(
+            plain,
+            checkpoint["model"],
+            c2_conversion=checkpoint.get("__author__") == "Caffe2",
+        )
         return {**checkpoint, "model": tensors, "matching_heuristics": False}
 
     def _check_numbers(self, tensors: dict) -> None:

@@ -72,9 +72,14 @@ def convert(
     check_backbone(backbone.tensors, backbone.flags, backbone.description)
     parts = _parts(checkpoint, backbone.flags)
     origin = ", ".join(filter(None, (f"{layout.NAME}: {name}", layout.training(checkpoint))))
-    licence = layout.licence(checkpoint, is_named=source != "auto")
     return BackboneWeights(
-        backbone.tensors, backbone.flags, backbone.description, origin, parts, licence, backbone.notes
+        backbone.tensors,
+        backbone.flags,
+        backbone.description,
+        origin,
+        parts,
+        layout.licence(checkpoint, is_named=source != "auto"),
+        backbone.notes,
     )
 
 

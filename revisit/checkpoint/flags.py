@@ -83,8 +83,11 @@ def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "
     if file:
         content["sha256"] = file_digest(file)
     text = yaml.safe_dump({**content, "config": flags}, sort_keys=False)
-    header = f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
-    write_whole(flags_path(weights), header + without_secrets(text))
+    write_whole(
+        flags_path(weights),
+        f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
+        f"{without_secrets(text)}",
+    )
 
 
 def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:

@@ -79,8 +79,11 @@ class FinetuneTrainer(RevisitTrainer):
         mapper = build_mapper(cfg, is_train=False)
         records_of = getattr(evaluator_for(dataset_name), "records", None)
         if records_of:
-            workers = cfg.DATALOADER.NUM_WORKERS
-            plain = build_detection_test_loader(records_of(dataset_name), mapper=mapper, num_workers=workers)
+            plain = build_detection_test_loader(
+                records_of(dataset_name),
+                mapper=mapper,
+                num_workers=cfg.DATALOADER.NUM_WORKERS,
+            )
         else:
             plain = build_detection_test_loader(cfg, dataset_name, mapper=mapper)
         return SignalSafeLoader(

@@ -68,6 +68,9 @@ def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier
     wait = method.iterations_before_learning(cfg) if method else 0
     schedule = build_schedule(cfg, length - wait)
     if wait:
-        parts = [ConstantParamScheduler(0.0), schedule]
-        schedule = CompositeParamScheduler(parts, [wait / length, 1 - wait / length], ["fixed", "rescaled"])
+        schedule = CompositeParamScheduler(
+            [ConstantParamScheduler(0.0), schedule],
+            [wait / length, 1 - wait / length],
+            ["fixed", "rescaled"],
+        )
     return LRMultiplier(optimizer, schedule, length)

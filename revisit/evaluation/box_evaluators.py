@@ -87,8 +87,11 @@ class BoxEvaluator(COCOEvaluator):
         logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
 
     def _eval_predictions(self, *predictions: object, **options: object) -> None:
-        images = fingerprint(get_records(self._name))
-        about = {"data_set": self._name, "classes": self._classes_by_id(), "images": images}
+        about = {
+            "data_set": self._name,
+            "classes": self._classes_by_id(),
+            "images": fingerprint(get_records(self._name)),
+        }
         write_whole(self._about, without_secrets(json.dumps(about)))
         ours = patch.multiple(coco_evaluation, COCOeval=_Evaluation, COCOevalMaxDets=_OfMany)
         with ours, contextlib.redirect_stdout(io.StringIO()):  # they print what the log has, and -1 for no score

@@ -101,8 +101,11 @@ class Job:
 
     @property
     def _record(self) -> Record:
-        facts = {"commands": self.commands, "facts": self.facts, RECIPES: recipes_of(self.commands)}
-        return Record(self.result.parent, facts, RECORD)
+        return Record(
+            self.result.parent,
+            {"commands": self.commands, "facts": self.facts, RECIPES: recipes_of(self.commands)},
+            RECORD,
+        )
 
     def claim(self) -> None:
         """Write the record. Raises UserError where it is there and says otherwise."""

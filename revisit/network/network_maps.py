@@ -103,13 +103,15 @@ def _pyramid(weights: str | Path, backbone: BackboneWeights, levels: list[int]) 
     norm = ""
     if f"fpn_output{has[0]}.norm.weight" in learned:
         norm = "BN" if f"fpn_output{has[0]}.norm.running_mean" in learned else "GN"
-    form = {
-        "MODEL.FPN.IN_FEATURES": maps,
-        "MODEL.FPN.OUT_CHANNELS": len(learned[laterals[0]]),
-        "MODEL.FPN.NORM": norm,
-        "MODEL.FPN.FUSE_TYPE": fuse,
-    }
-    cfg = with_values(_config(backbone, maps), form)
+    cfg = with_values(
+        _config(backbone, maps),
+        {
+            "MODEL.FPN.IN_FEATURES": maps,
+            "MODEL.FPN.OUT_CHANNELS": len(learned[laterals[0]]),
+            "MODEL.FPN.NORM": norm,
+            "MODEL.FPN.FUSE_TYPE": fuse,
+        },
+    )
     network = fpn_over(build_backbone(cfg), cfg)
     below = {f"bottom_up.{key}": value for key, value in backbone.tensors.items()}
     return network, learned | below, [f"p{level}" for level in levels if level in has]
@@ -117,10 +119,12 @@ def _pyramid(weights: str | Path, backbone: BackboneWeights, levels: list[int]) 
 
 def _config(backbone: BackboneWeights, maps: list[str]) -> CfgNode:
     """Of a backbone that has these maps."""
-    wanted = {
-        "MODEL.RESNETS.OUT_FEATURES": maps,
-        "MODEL.TIMM.OUT_FEATURES": maps,
-        "MODEL.BACKBONE.NAME": backbone.description.BUILDER,
-        "MODEL.BACKBONE.FREEZE_AT": 0,
-    }
-    return with_values(flags_to_config(backbone.flags), wanted)
+    return with_values(
+        flags_to_config(backbone.flags),
+        {
+            "MODEL.RESNETS.OUT_FEATURES": maps,
+            "MODEL.TIMM.OUT_FEATURES": maps,
+            "MODEL.BACKBONE.NAME": backbone.description.BUILDER,
+            "MODEL.BACKBONE.FREEZE_AT": 0,
+        },
+    )

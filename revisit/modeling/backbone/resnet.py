@@ -38,8 +38,14 @@ class CifarStem(CNNBlockBase):
 
     def __init__(self, in_channels: int, out_channels: int, norm: str):
         super().__init__(in_channels, out_channels, 1)
-        norm_layer = get_norm(norm, out_channels)
-        self.conv1 = Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=False, norm=norm_layer)
+        self.conv1 = Conv2d(
+            in_channels,
+            out_channels,
+            kernel_size=3,
+            padding=1,
+            bias=False,
+            norm=get_norm(norm, out_channels),
+        )
         weight_init.c2_msra_fill(self.conv1)
 
     def forward(self, x: Tensor) -> Tensor:

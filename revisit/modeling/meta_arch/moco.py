@@ -145,8 +145,12 @@ class MoCo(KeepsKeys, Pretraining):
         permutation = None
         if self.shuffle_bn:
             global_batch = len(anchors[0]) * comm.get_world_size()
-            part = len(self.pending_keys)
-            permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter, part)
+            permutation = shuffle_permutation(
+                global_batch,
+                self.seed,
+                get_event_storage().iter,
+                part=len(self.pending_keys),
+            )
         return start_keys(self.encode_anchors, anchors, self.queue_widths(), permutation)
 
     @torch.no_grad()

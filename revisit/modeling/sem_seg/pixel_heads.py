@@ -111,13 +111,19 @@ class RevisitDeepLabV3Head(PixelHead):
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
         channels = options.CONVS_DIM
         norm = options.NORM
-        dilations = list(options.ASPP_DILATIONS)
-        dropout = DROPOUT[options.VARIANT]
-        layers = [ASPP(in_channels, channels, dilations, norm=norm, activation=F.relu, dropout=dropout)]
+        aspp = ASPP(
+            in_channels,
+            channels,
+            list(options.ASPP_DILATIONS),
+            norm=norm,
+            activation=F.relu,
+            dropout=DROPOUT[options.VARIANT],
+        )
+        layers = [aspp]
         if options.VARIANT == MULTI_TASK:
-            layers[0].convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
+            aspp.convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
             layers.append(_conv_norm_relu(channels, channels, 3, norm))
-            for conv in (layers[0].convs[-1][1], layers[1]):
+            for conv in (aspp.convs[-1][1], layers[1]):
                 weight_init.c2_msra_fill(conv)
         predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1)
         nn.init.normal_(predictor.weight, std=0.01)
