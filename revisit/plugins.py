@@ -87,17 +87,14 @@ def _look_here(name: str) -> None:
     name in a folder from elsewhere.
     """
     here = os.getcwd()
-    if here not in sys.path and PathFinder.find_spec(name, [here]) and not _is_found(name):
-        sys.path.append(here)
-
-
-def _is_found(name: str) -> bool:
-    """Whether a module or package has this name, and not just folders, or a wheel's projects, which others may join."""
+    if here in sys.path or not PathFinder.find_spec(name, [here]):
+        return
     try:
         spec = find_spec(name)
     except ValueError:  # it was made, not read from a file
-        return True
-    return spec is not None and spec.origin is not None
+        return
+    if spec is None or spec.origin is None:  # folders alone, or a wheel's projects, which others may join
+        sys.path.append(here)
 
 
 def _import_module(name: str) -> None:

@@ -108,19 +108,17 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return names_of(self._cfg.DATASETS.TRAIN[0]) if self._cfg.DATASETS.TRAIN else []
 
     def _flags(self, tensors: dict) -> dict:
-        """Of the config; and that batch norm has to stay frozen, where it has no statistics."""
+        """Of the config; and that batch norm has to stay frozen, where it has no statistics and the config keeps it
+        so."""
         description = describe(self.model)
         flags = flags_of(self._cfg, description)
         if method_of(self._cfg):
             flags |= part_flags(tensors, self._cfg)
-        if description and self._stays_folded(tensors, description.FOLDED):
-            flags |= description.FOLDED
+        folded = description.FOLDED if description else {}
+        stays_frozen = all(value_of(self._cfg, key) == value for key, value in folded.items())
+        if folded and stays_frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)}):
+            flags |= folded
         return flags
-
-    def _stays_folded(self, tensors: dict, folded: Flags) -> bool:
-        """Whether the backbone's batch norm has no statistics, and the config keeps it so."""
-        stays_frozen = bool(folded) and all(value_of(self._cfg, key) == value for key, value in folded.items())
-        return stays_frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)})
 
     def resume_or_load(self, path: str, *, resume: bool = True) -> dict:
         newest = self._find_newest() if resume else ""

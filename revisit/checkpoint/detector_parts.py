@@ -102,8 +102,8 @@ def predictors_for(tensors: dict, classes: Sequence[str], theirs: Sequence[str],
     return {key: value for key, value in tensors.items() if key not in own}
 
 
-def _last_pixel_layer(tensors: Mapping[str, object]) -> list[str]:
-    numbers = [int(key.removeprefix(PIXEL_LAYERS).split(".")[0]) for key in tensors if key.startswith(PIXEL_LAYERS)]
+def _last_pixel_layer(tensors: dict) -> list[str]:
+    numbers = [int(key.split(".")[0]) for key in below_prefix(tensors, PIXEL_LAYERS)]
     return [f"{PIXEL_LAYERS}{max(numbers)}."] if numbers else []
 
 

@@ -118,16 +118,10 @@ def _leaves_open(key: str, value: object, trained: Trained) -> bool:
 
 
 def _import_stated(stated: Stated) -> None:
-    in_files = [level["IMPORTS"] for level in stated.levels if "IMPORTS" in level]
-    for value in in_files[-1:]:
-        _import(value, stated.file)
-    if "IMPORTS" in stated.typed:
-        _import(stated.typed["IMPORTS"], COMMAND_LINE)
-
-
-def _import(value: object, where: str) -> None:
-    """Import what IMPORTS names, which may declare config keys."""
-    import_modules(fitted("IMPORTS", value, (), where))
+    for where, levels in ((stated.file, stated.levels), (COMMAND_LINE, [stated.typed])):
+        named = [level["IMPORTS"] for level in levels if "IMPORTS" in level]
+        for value in named[-1:]:
+            import_modules(fitted("IMPORTS", value, (), where))
 
 
 def read_keys(path: str) -> dict[str, object]:

@@ -151,7 +151,7 @@ def missing_inputs(job: Job) -> str:
         if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
             missing.append(f"{command[1]}, a checkpoint of others")
         elif CONFIG_FILE in command:
-            bank = _options(command).get("KNN_EVAL.BANK", _config(command).get("KNN_EVAL.BANK"))
+            bank = _keys_of(command).get("KNN_EVAL.BANK")
             names = [*_data_sets(command), *filter(None, [bank])]
             missing += [name for name in names if _size(name) is None and not name.startswith(drawn)]
             folder = _config(command).get("LABEL_PROPAGATION.DATA")
@@ -215,9 +215,13 @@ def _options(command: tuple[str, ...]) -> dict[str, str]:
 
 
 def _data_sets(command: tuple[str, ...]) -> list[str]:
-    stated = {**_config(command), **_options(command)}
+    stated = _keys_of(command)
     names = (fitted(key, stated.get(key, ()), (), COMMAND_LINE) for key in ("DATASETS.TRAIN", "DATASETS.TEST"))
     return list(dict.fromkeys(itertools.chain.from_iterable(names)))
+
+
+def _keys_of(command: tuple[str, ...]) -> dict[str, object]:
+    return {**_config(command), **_options(command)}
 
 
 def _config(command: tuple[str, ...]) -> dict[str, object]:

@@ -3,9 +3,8 @@
 import multiprocessing
 import os
 import signal
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,8 +34,15 @@ class Processes(Runner):
             self._make_in_pool(parts, todo)
 
     def _make_in_pool(self, parts: Parts, todo: list[int]) -> None:
-        with progress_of(parts, len(todo)) as bar, self._pool(parts) as pool:
-            make = partial(make_batch, parts) if parts.in_threads else _make_batch
+        if parts.in_threads:
+            workers = thread_pool(self.workers)
+            make = partial(make_batch, parts)
+        else:
+            # Spawned processes inherit no threads or locks, whatever this one has loaded before.
+            context = multiprocessing.get_context("spawn")
+            workers = ProcessPoolExecutor(self.workers, context, _begin_worker, (parts, self.workers))
+            make = _make_batch
+        with progress_of(parts, len(todo)) as bar, workers as pool:
             futures = [pool.submit(make, batch) for batch in in_batches(todo, self.workers)]
             try:
                 for future in as_completed(futures):
@@ -51,13 +57,6 @@ class Processes(Runner):
                 for worker in multiprocessing.active_children():
                     worker.kill()
                 raise
-
-    def _pool(self, parts: Parts) -> AbstractContextManager[Executor]:
-        if parts.in_threads:
-            return thread_pool(self.workers)
-        # Spawned processes inherit no threads or locks, whatever this one has loaded before.
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.workers, context, _begin_worker, (parts, self.workers))
 
 
 HERE = Processes()
