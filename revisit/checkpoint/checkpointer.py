@@ -33,6 +33,7 @@ from revisit.checkpoint.reading import (
     read_checkpoint,
     require_numbers,
     require_tensors,
+    shapes_of,
     unwrapped,
 )
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
@@ -250,8 +251,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             expect(not are_codes, f"{self._path}: {key} holds {numbers.dtype}: expected weights of floating point")
 
     def _check_fits_exactly(self, tensors: dict) -> None:
-        ours = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
-        theirs = {key: tuple(value.shape) for key, value in tensors.items()}
+        ours = shapes_of(self.model.state_dict())
+        theirs = shapes_of(tensors)
         wrong = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
         if wrong:
             key = wrong[0]

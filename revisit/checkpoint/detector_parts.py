@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from revisit.checkpoint.reading import below_prefix
+from revisit.checkpoint.reading import below_prefix, shapes_of
 from revisit.errors import expect
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import Flags, description_of
@@ -67,7 +67,7 @@ def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weigh
             continue
         ours = part.of(model)
         own_flags = {key: value_of(cfg, key) for key in part.flag_keys}
-        wrong = _differences(own_flags | _shapes(ours), flags | _shapes(theirs))
+        wrong = _differences(own_flags | shapes_of(ours), flags | shapes_of(theirs))
         if ours and not wrong:
             logger.info(f"{len(ours)} of {len(ours)} {part.title} tensors loaded from {weights}")
             continue
@@ -77,10 +77,6 @@ def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weigh
         logger.info(f"the {part.title} of {weights} is left out: this network has none, or another one")
         tensors = {key: value for key, value in tensors.items() if key.removeprefix(part.prefix) not in theirs}
     return tensors
-
-
-def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {key: tuple(tensor.shape) for key, tensor in tensors.items()}
 
 
 def _differences(here: Mapping[str, object], there: Mapping[str, object]) -> list[str]:

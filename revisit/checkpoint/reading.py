@@ -130,6 +130,11 @@ def below_prefix(tensors: dict, prefix: str) -> dict:
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
+def shapes_of(tensors: dict) -> dict[str, tuple[int, ...]]:
+    """The shapes of tensors by their names."""
+    return {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+
+
 def clipped(key: object) -> str:
     """A name in a checkpoint, for a message."""
     return str(key).replace("\n", " ")[:100]

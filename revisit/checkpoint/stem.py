@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from revisit.checkpoint.reading import shapes_of
 from revisit.data.images.pixel_format import COLOURS
 from revisit.errors import expect
 from revisit.keys import TRAINING, Rule, declare, with_values
@@ -89,6 +90,6 @@ def _names_of_stem(description: BackboneDescription, cfg: CfgNode) -> list[str]:
     for count in (3, 4):
         with torch.device("meta"):
             network = description.build(with_values(cfg, {"MODEL.PIXEL_MEAN": [0.0] * count}))
-        shapes.append({key: value.shape for key, value in network.state_dict().items()})
+        shapes.append(shapes_of(network.state_dict()))
     three, four = shapes
     return [key for key in three if three[key] != four[key]]
