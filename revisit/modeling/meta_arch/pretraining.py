@@ -16,6 +16,7 @@ from revisit.data.views.annotation import ViewAnnotator
 from revisit.errors import expect
 from revisit.keys import Architecture, declare, integer
 from revisit.modeling.losses.queue_scores import at_least_float32
+from revisit.modeling.sees_pixels import SeesPixels
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -39,7 +40,7 @@ def metrics_period(cfg: CfgNode) -> int:
     return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
 
 
-class Pretraining(nn.Module, Architecture):
+class Pretraining(SeesPixels, Architecture):
     """An encoder g, the ``backbone``, that learns from views; subclasses say by which losses.
 
     A part named ``...backbone`` starts from the backbone of MODEL.WEIGHTS; converted weights are those of ``backbone``.
@@ -53,7 +54,7 @@ class Pretraining(nn.Module, Architecture):
     """
 
     def __init__(self, cfg: CfgNode):
-        super().__init__()
+        super().__init__(cfg)
         self.backbone = build_backbone(cfg)
         kinds = {type(module) for module in self.backbone.modules()}
         expect(
@@ -63,8 +64,6 @@ class Pretraining(nn.Module, Architecture):
         *_, (self.feature, shape) = self.backbone.output_shape().items()  # the last map
         self.feature_dim = shape.channels
         self.metrics_period = metrics_period(cfg)
-        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(-1, 1, 1), persistent=False)
-        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(-1, 1, 1), persistent=False)
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -116,10 +115,6 @@ class Pretraining(nn.Module, Architecture):
         """The last map of g, or of another ``backbone``; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
         return backbone(self.normalized(images))[self.feature]
 
-    def normalized(self, images: Tensor) -> Tensor:
-        """Images (B, 3, H, W) uint8 RGB, less MODEL.PIXEL_MEAN and over MODEL.PIXEL_STD, on the model's device."""
-        return (to_device(images, self.device) - self.pixel_mean) / self.pixel_std
-
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """``feature_map`` averaged over its pixels, (B, Cg)."""
         return self.feature_map(backbone, images).mean(dim=(2, 3))
@@ -132,11 +127,6 @@ class Pretraining(nn.Module, Architecture):
             rows.append(unit_rows(head(g)).unflatten(0, views.shape[:2]))
             rows_g.append(unit_rows(g).unflatten(0, views.shape[:2]))
         return torch.cat(rows, dim=1), torch.cat(rows_g, dim=1)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of its weights, which views are moved to."""
-        return self.pixel_mean.device
 
     @property
     def watched(self) -> bool:
