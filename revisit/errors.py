@@ -56,8 +56,7 @@ def translated(doing: str, *, content: bool = False) -> Iterator[None]:
         yield
     except Exception as error:
         if content and isinstance(error, FileNotFoundError):
-            words = f" ({first_line(error)})" if str(error) else ""  # of a store
-            raise UserError(f"{doing}: No such file{f' {error.filename}' if error.filename else words}") from error
+            raise UserError(f"{doing}: No such file{_which(error)}") from error
         if content and isinstance(error, ValueError | KeyError):
             raise UserError(f"{doing}: {words_of(error)}{' is missing' * isinstance(error, KeyError)}") from error
         if words := words_of_disk(error):
@@ -163,6 +162,13 @@ def on_one_line(text: str) -> str:
 def told_by_worker(error: object, kind: str) -> str:
     """The message of an exception, which torch raises again with a loader worker's whole traceback as its message."""
     return str(error).rstrip().rpartition(f"{kind}: ")[2]
+
+
+def _which(error: FileNotFoundError) -> str:
+    """The file that is missing, or a store's words for it."""
+    if error.filename:
+        return f" {error.filename}"
+    return f" ({first_line(error)})" if str(error) else ""
 
 
 def first_line(error: object) -> str:

@@ -32,13 +32,15 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
         numbers = {name: value for name, value in values.items() if is_number(value)}
         if OF_TRAINING in numbers:
             if iteration < trained:
-                for earlier in series.values():
-                    for beyond in [n for n in earlier if n > iteration]:
-                        del earlier[beyond]
+                series = {name: _until(iteration, values) for name, values in series.items()}
             trained = iteration
         for name, value in numbers.items():
             series.setdefault(name, {})[iteration] = value
     return {name: sorted(values.items()) for name, values in series.items() if values}
+
+
+def _until(iteration: int, values: dict[int, float]) -> dict[int, float]:
+    return {n: value for n, value in values.items() if n <= iteration}
 
 
 def is_number(value: object) -> bool:

@@ -31,8 +31,7 @@ def precision(cfg: CfgNode, facts: Facts) -> Decision | None:
         dtype = amp.DTYPE if amp.ENABLED else "float32"
         return Decision("", f"{dtype}, by SOLVER.AMP.ENABLED {amp.ENABLED}; auto decides by what the device computes")
     if asked:
-        has_none = "" if computes_bfloat16(cfg.MODEL.DEVICE) else "the device has no instructions for bfloat16"
-        wrong = has_none or wrong_in_bfloat16(cfg)
+        wrong = why_not_bfloat16(cfg)
         parts = dict(zip(PARTS, (not wrong, "bfloat16", True), strict=True))
         return Decision("", f"SOLVER.PRECISION {asked}: {wrong or 'this machine computes bfloat16'}", parts, kept=True)
     if facts.typed.isdisjoint(PARTS) or "SOLVER.PRECISION" in facts.typed:
@@ -61,6 +60,13 @@ def computes_bfloat16(device: str) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     is_linux = device == "cpu" and CPU_FLAGS.is_file()
     return is_linux and not OF_BFLOAT16.isdisjoint(CPU_FLAGS.read_text().split())
+
+
+def why_not_bfloat16(cfg: CfgNode) -> str:
+    """Why this machine should not train in bfloat16, in words; "" where it should."""
+    if not computes_bfloat16(cfg.MODEL.DEVICE):
+        return "the device has no instructions for bfloat16"
+    return wrong_in_bfloat16(cfg)
 
 
 def wrong_in_bfloat16(cfg: CfgNode) -> str:

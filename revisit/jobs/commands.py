@@ -261,8 +261,7 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
     try:
         with _stop_signals() as received:
             while waiting or running:
-                ready = [job for job in waiting if all(needed.done for needed in job.needs)]
-                for job in ready[: parallel - len(running)]:
+                for job in _ready(waiting)[: parallel - len(running)]:
                     waiting.remove(job)
                     running.append(_RunningJob(job))
                 if not running:
@@ -274,11 +273,21 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
                     running.remove(run)
                     progress.report(run, len(running))
     finally:
-        for run in running:  # all are asked to end before one is waited for
-            run.terminate()
-        for run in running:
-            run.wait()
+        _stop(running)
     progress.check(waiting)
+
+
+def _ready(waiting: Iterable[Job]) -> list[Job]:
+    """Those whose needs are done."""
+    return [job for job in waiting if all(needed.done for needed in job.needs)]
+
+
+def _stop(running: Iterable[_RunningJob]) -> None:
+    """Ask all to end, and wait for them."""
+    for run in running:
+        run.terminate()
+    for run in running:
+        run.wait()
 
 
 class _Progress:

@@ -93,11 +93,10 @@ def _pyramid(weights: str | Path, backbone: BackboneWeights, levels: list[int]) 
     path = weights_file(str(weights), "checkpoint")
     content = read_checkpoint(path)
     learned = PYRAMID.of(tensors_of(content))
-    laterals = sorted(key for key in learned if LATERAL.fullmatch(key))
-    expect(laterals, f"{weights} has no pyramid (FPN): leave --features pyramid out, for maps of its backbone")
+    has = sorted(int(match[1]) for match in map(LATERAL.fullmatch, learned) if match)
+    expect(has, f"{weights} has no pyramid (FPN): leave --features pyramid out, for maps of its backbone")
     flags = content.get("flags") or read_flags(weights if is_url(str(weights)) else path)[0]
     fuse = flags.get("MODEL.FPN.FUSE_TYPE", "sum") if isinstance(flags, dict) else "sum"
-    has = [int(LATERAL.fullmatch(key)[1]) for key in laterals]
     expect(levels[0] in has, f"{weights} has maps of the strides {[2**level for level in has]} in its pyramid")
     maps = [f"res{level}" for level in has]
     norm = ""
@@ -107,7 +106,7 @@ def _pyramid(weights: str | Path, backbone: BackboneWeights, levels: list[int]) 
         _config(backbone, maps),
         {
             "MODEL.FPN.IN_FEATURES": maps,
-            "MODEL.FPN.OUT_CHANNELS": len(learned[laterals[0]]),
+            "MODEL.FPN.OUT_CHANNELS": len(learned[f"fpn_lateral{has[0]}.weight"]),
             "MODEL.FPN.NORM": norm,
             "MODEL.FPN.FUSE_TYPE": fuse,
         },
