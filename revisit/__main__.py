@@ -53,7 +53,9 @@ def main() -> None:
         name = words[0] if words[0] in studies else Path(EVALUATIONS[words[0]]).stem
         if name != words[0]:
             warn_of_moved(f"revisit study {words[0]}", f"revisit study {name}")
-        verb, script, words = f"study {name}", studies[name], words[1:]
+        verb = f"study {name}"
+        script = studies[name]
+        words = words[1:]
     elif verb in TOOLS:
         script = find_file(TOOLS[verb])
     else:

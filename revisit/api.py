@@ -179,15 +179,19 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
     >>> embed(load_backbone("own/pretrain/backbone.pth"), "photos", size=64).shape
     (128, 256)
     """
-    not_loaded = f"embed takes a backbone, and got a {type(backbone).__name__}: expected load_backbone(weights)"
-    expect(not isinstance(backbone, str | Path), not_loaded)
+    expect(
+        not isinstance(backbone, str | Path),
+        f"embed takes a backbone, and got a {type(backbone).__name__}: expected load_backbone(weights)",
+    )
     records = _records_of(data)
-    expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
+    expect(records, "no images to embed: expected a folder, or a list of at least one file")
     rows = []
     pixels = format_of(backbone.flags, records)
-    fits = pixels.count == len(backbone.mean)
-    channels = f"images of {pixels.count} channels, and the backbone sees {len(backbone.mean)}"
-    expect(fits, f"{channels}: expected load_backbone(weights, data), which fits it to them")
+    expect(
+        pixels.count == len(backbone.mean),
+        f"images of {pixels.count} channels, and the backbone sees {len(backbone.mean)}: expected "
+        "load_backbone(weights, data), which fits it to them",
+    )
     for start in range(0, len(records), BATCH):
         images = [require_record(record, pixels) for record in records[start : start + BATCH]]
         batch = np.stack([center_crop(image, size) for image in images])
@@ -197,14 +201,12 @@ def embed(backbone: Backbone, data: Images, *, size: int = 224) -> np.ndarray:
 
 
 def _records_of(images: Images) -> Sequence[dict]:
-    if isinstance(images, str | Path) and not _is_image(Path(images)):
-        return get_records(_name_of(images, Path()))
-    files = [images] if isinstance(images, str | Path) else images
-    return [{"file_name": str(file)} for file in files]
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.is_file()
+    if isinstance(images, str | Path):
+        path = Path(images)
+        if path.suffix.lower() not in SUFFIXES or not path.is_file():
+            return get_records(_name_of(images, Path()))
+        images = [images]
+    return [{"file_name": str(file)} for file in images]
 
 
 def _train(images: Images, output: str | Path, recipe: str, resume: bool, keys: dict[str, Any]) -> Path:

@@ -62,20 +62,22 @@ def add_revisit_config(cfg: CfgNode) -> None:
     add_declared_keys(cfg)
 
 
-def _on_the_scale_of_pixels(low: float, unit: str) -> Rule:
+def _on_the_scale_of_pixels(low: float) -> Rule:
     """A statistic of each channel on the scale of 0 to 255, never on that of 0 to 1."""
     levels = list_of(number(low, 255))
-    words = f"auto, or a number for each channel on the scale of grey levels, {low:g} to 255, {unit}"
-    return Rule(words, lambda values: levels.holds(values) and not (values and all(0 < value < 1 for value in values)))
+    return Rule(
+        f"auto, or a number for each channel on the scale of grey levels, {low:g} to 255, in the order of INPUT.FORMAT",
+        lambda values: levels.holds(values) and not (values and all(0 < value < 1 for value in values)),
+    )
 
 
 _TWO_STAGE, _NOTHING = "GeneralizedRCNN", "no network"
 
 of_detectron2("MODEL.META_ARCHITECTURE", rule=registered(META_ARCH_REGISTRY, "META_ARCH_REGISTRY"))
-of_detectron2("MODEL.PIXEL_MEAN", rule=_on_the_scale_of_pixels(0, "in the order of INPUT.FORMAT"))
-of_detectron2("MODEL.PIXEL_STD", rule=_on_the_scale_of_pixels(1, "in the order of INPUT.FORMAT"))
+of_detectron2("MODEL.PIXEL_MEAN", rule=_on_the_scale_of_pixels(0))
+of_detectron2("MODEL.PIXEL_STD", rule=_on_the_scale_of_pixels(1))
 of_detectron2("INPUT.FORMAT", rule=one_of("RGB", "BGR"))
-of_detectron2("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", rule=one_of(255), read_by=PIXELWISE)
+of_detectron2("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", rule=one_of(255))
 of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=integer(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
 of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=number())
 of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", may_change=True, scope=RUN)
@@ -84,24 +86,17 @@ of_detectron2("SOLVER.AMP.ENABLED", "SOLVER.AMP.DTYPE", decides="precision")
 of_detectron2("DATASETS.TEST", "CUDNN_BENCHMARK", may_change=True)
 
 # Thresholds of a test may change in a resumed run, those of the training may not.
-of_detectron2("MODEL.RPN.*_TOPK_TRAIN", rule=COUNT, read_by=_TWO_STAGE)
-of_detectron2("MODEL.RPN.*_TOPK_TEST", rule=COUNT, may_change=True, read_by=_TWO_STAGE)
-of_detectron2("MODEL.RPN.*_TEST", may_change=True, read_by=_TWO_STAGE)
-of_detectron2("MODEL.RETINANET.*_THRESH_TEST", rule=SHARE, may_change=True, read_by="RetinaNet")
-of_detectron2("MODEL.RETINANET.*_TEST", may_change=True, read_by="RetinaNet")
-of_detectron2("MODEL.ROI_HEADS.*_THRESH_TEST", rule=SHARE, may_change=True, read_by=_TWO_STAGE)
-of_detectron2("MODEL.RPN.NMS_THRESH", "MODEL.ROI_HEADS.POSITIVE_FRACTION", rule=SHARE, read_by=_TWO_STAGE)
+of_detectron2("MODEL.RPN.*_TOPK_TRAIN", "MODEL.RPN.*_TOPK_TEST", rule=COUNT)
+of_detectron2("MODEL.RPN.*_TEST", "MODEL.RETINANET.*_TEST", "MODEL.ROI_HEADS.*_THRESH_TEST", may_change=True)
+of_detectron2("MODEL.RETINANET.*_THRESH_TEST", "MODEL.ROI_HEADS.*_THRESH_TEST", rule=SHARE)
+of_detectron2("MODEL.RPN.NMS_THRESH", "MODEL.ROI_HEADS.POSITIVE_FRACTION", rule=SHARE)
 of_detectron2("MODEL.*.IOU_THRESHOLDS", rule=list_of(SHARE, least=1, rising=True), read_by=DETECTORS)
-of_detectron2(
-    "MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "MODEL.RPN.BBOX_REG_WEIGHTS", rule=list_of(POSITIVE, 4), read_by=_TWO_STAGE
-)
-of_detectron2("MODEL.RPN.SMOOTH_L1_BETA", "MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", rule=number(), read_by=_TWO_STAGE)
-of_detectron2("MODEL.RETINANET.SMOOTH_L1_LOSS_BETA", rule=number(), read_by="RetinaNet")  # of boxes; inf: a loss of 0
+of_detectron2("MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "MODEL.RPN.BBOX_REG_WEIGHTS", rule=list_of(POSITIVE, 4))
+of_detectron2("MODEL.RPN.SMOOTH_L1_BETA", "MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", rule=number())
+of_detectron2("MODEL.RETINANET.SMOOTH_L1_LOSS_BETA", rule=number())  # of boxes; inf: a loss of 0
 of_detectron2("MODEL.*.BATCH_SIZE_PER_IMAGE", rule=COUNT)  # of 0, the loss is 0
 _LAYERS = integer(0, 99, "layers")  # each is built, even for a dry run
-of_detectron2("MODEL.ROI_BOX_HEAD.NUM_*", rule=_LAYERS, read_by=_TWO_STAGE)
-of_detectron2("MODEL.ROI_MASK_HEAD.NUM_CONV", rule=_LAYERS, read_by=_TWO_STAGE)
-of_detectron2("MODEL.RETINANET.NUM_CONVS", rule=_LAYERS, read_by="RetinaNet")
+of_detectron2("MODEL.ROI_BOX_HEAD.NUM_*", "MODEL.ROI_MASK_HEAD.NUM_CONV", "MODEL.RETINANET.NUM_CONVS", rule=_LAYERS)
 of_detectron2("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.PROPOSAL_GENERATOR.*", "MODEL.MASK_ON", read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.*", read_by="RetinaNet")
 of_detectron2("MODEL.ANCHOR_GENERATOR.*", "VIS_PERIOD", read_by=DETECTORS)
@@ -112,9 +107,9 @@ of_detectron2("DATALOADER.SAMPLER_TRAIN", "DATALOADER.REPEAT_THRESHOLD", read_by
 of_detectron2("MODEL.KEYPOINT_ON", "INPUT.MASK_FORMAT", read_by=_TWO_STAGE)
 
 _SIDE = integer(0, 10**9, "px")
-of_detectron2("INPUT.MIN_SIZE_TEST", "INPUT.MAX_SIZE_TEST", rule=_SIDE, may_change=True, read_by=DETECTORS)
-of_detectron2("INPUT.MIN_SIZE_TRAIN", rule=list_of(_SIDE, least=1), read_by=DETECTORS)
-of_detectron2("INPUT.MAX_SIZE_TRAIN", rule=_SIDE, read_by=DETECTORS)
+of_detectron2("INPUT.MIN_SIZE_TEST", "INPUT.MAX_SIZE_TEST", rule=_SIDE, may_change=True)
+of_detectron2("INPUT.MIN_SIZE_TRAIN", rule=list_of(_SIDE, least=1))
+of_detectron2("INPUT.MAX_SIZE_TRAIN", rule=_SIDE)
 of_detectron2("INPUT.MIN_SIZE_*", "INPUT.MAX_SIZE_*", read_by=DETECTORS)
 of_detectron2("INPUT.RANDOM_FLIP", rule=one_of("horizontal", "vertical", "none"), read_by=FINETUNING)
 of_detectron2("INPUT.CROP.*", read_by=FINETUNING)
@@ -137,7 +132,7 @@ _PERIOD = integer(-1, unit="iterations (0: as TEST.EVAL_EPOCHS says; -1: a quart
 of_detectron2("TEST.EVAL_PERIOD", rule=_PERIOD, may_change=True, decides="evaluations", off=0)
 of_detectron2("TEST.DETECTIONS_PER_IMAGE", rule=COUNT, may_change=True, read_by=DETECTORS)
 of_detectron2("TEST.KEYPOINT_OKS_SIGMAS", may_change=True, read_by=_TWO_STAGE)
-of_detectron2("TEST.PRECISE_BN.NUM_ITER", rule=COUNT, read_by=FINETUNING)  # of 0, all statistics would be 0
+of_detectron2("TEST.PRECISE_BN.NUM_ITER", rule=COUNT)  # of 0, all statistics would be 0
 of_detectron2("TEST.PRECISE_BN.*", read_by=FINETUNING)
 of_detectron2(
     "OUTPUT_DIR",

@@ -37,7 +37,7 @@ class MissingImportError(UserError, ImportError):
     """A package that the work needs, and that does not import here."""
 
 
-def expect(condition: bool, message: str) -> None:
+def expect(condition: object, message: str) -> None:
     """Raise UserError with the message unless the condition holds."""
     if not condition:
         raise UserError(message)
@@ -80,8 +80,10 @@ def enough_memory() -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        help_with = "SOLVER.AMP.ENABLED True, SOLVER.ACCUMULATION_STEPS 2 or a smaller SOLVER.IMS_PER_BATCH"
-        raise UserError(f"{first_line(error)} Set {help_with}; --dry-run says what a process needs") from error
+        raise UserError(
+            f"{first_line(error)} Set SOLVER.AMP.ENABLED True, SOLVER.ACCUMULATION_STEPS 2 or a smaller "
+            "SOLVER.IMS_PER_BATCH; --dry-run says what a process needs"
+        ) from error
 
 
 def is_no_defect(error: BaseException) -> bool:
@@ -110,8 +112,10 @@ def words_of_misfit(error: BaseException) -> str:
     """One line for what torchvision raises where it was built for another torch; "" for any other error."""
     if "operator torchvision::" not in str(error):
         return ""
-    pair = "expected a pair, by pip install --upgrade torch torchvision, or by `make env`"
-    return f"torchvision was built for another torch than the one installed here ({first_line(error)}): {pair}"
+    return (
+        f"torchvision was built for another torch than the one installed here ({first_line(error)}): expected a "
+        "pair, by pip install --upgrade torch torchvision, or by `make env`"
+    )
 
 
 def words_of(error: Exception) -> str:

@@ -96,15 +96,6 @@ def _new_file(path: Path) -> tuple[Path, int]:
         os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool:
-    """Whether a file is this process's now; False where another one is writing it, or its file system has no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 @contextmanager
 def one_at_a_time(lock: str | Path, busy: str = "") -> Iterator[None]:
     """A block that one process at a time enters. Who waits for a lock that is deleted takes the next one.
@@ -129,11 +120,10 @@ def remove_unfinished(folder: Path) -> None:
     for entry in filter(os.DirEntry.is_file, os.scandir(folder)):
         if not _OF_OURS.search(entry.name):
             continue
-        with suppress(OSError):  # of another process, which has finished it, or of another user
-            descriptor = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-            if _locked(descriptor):
-                os.unlink(entry.path)
-            os.close(descriptor)
+        # It may be of a process that writes it, or has finished it, or of another user; some disks have no locks.
+        with suppress(OSError), open(os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(entry.path)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -158,9 +148,10 @@ def expect_uncorrected(path: Path) -> None:
     """Raises UserError where a file is not what ``write_correctable`` has written; one without a record may be."""
     record = path.with_name(f"{path.name}{DIGEST}")
     if path.is_file() and record.is_file():
-        is_same = record.read_text(errors="replace").split()[:1] == [file_digest(path)]
-        changed = f"{path} has been changed since it was written, such as by corrections"
-        expect(is_same, f"{changed}: move it, or give another --output")
+        expect(
+            record.read_text(errors="replace").split()[:1] == [file_digest(path)],
+            f"{path} has been changed since it was written, such as by corrections: move it, or give another --output",
+        )
 
 
 def strict_json(content: object) -> str:
@@ -185,8 +176,11 @@ def plain_name(name: object, source: str) -> str:
     """
     is_plain = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= _MOST_BYTES_OF_NAME
     is_plain = is_plain and not {"/", "\\"} & {*name} and name not in (".", "..")
-    what = f"{source} names a file {repr(name)[:200]}"
-    expect(is_plain, f"{what}: expected a plain name, without folders or line ends, such as model_final.pth")
+    expect(
+        is_plain,
+        f"{source} names a file {repr(name)[:200]}: expected a plain name, without folders or line ends, such as "
+        "model_final.pth",
+    )
     return str(name)
 
 
@@ -203,8 +197,10 @@ def input_file(place: str | Path) -> Path:
     """The path of a file to read, which need not be there; a type of argparse. Raises UserError for a pipe or a device,
     which its reader would wait for, perhaps for ever."""
     path = Path(place)
-    is_other = path.exists() and not path.is_file() and not path.is_dir()
-    expect(not is_other, f"{path} is a pipe or a device: expected a file, such as one that its content was written to")
+    expect(
+        not path.exists() or path.is_file() or path.is_dir(),
+        f"{path} is a pipe or a device: expected a file, such as one that its content was written to",
+    )
     return path
 
 
@@ -212,8 +208,11 @@ def output_path(place: str | Path, name: str = "the output") -> Path:
     """A place to write to, as a user has named it; a type of argparse. Raises UserError, with ``name``, for a URL."""
     text = str(place)
     expect(text != "", f"{name} has an empty name: expected a folder or a file")
-    what = f"{name} {text} is not on this machine, and nothing here writes elsewhere"
-    expect(not _ELSEWHERE.search(text), f"{what}: expected a folder or a file, which you can copy there afterwards")
+    expect(
+        not _ELSEWHERE.search(text),
+        f"{name} {text} is not on this machine, and nothing here writes elsewhere: expected a folder or a file, "
+        "which you can copy there afterwards",
+    )
     return Path(text).expanduser()
 
 
@@ -269,14 +268,17 @@ def local_copy(name: str, what: str = "file") -> Path:
     """
     if not is_url(name):
         return Path(name).expanduser()
-    copy, reason, cause = "", "no file is there, or nothing here fetches such a URL", None
+    copy = ""
+    reason = "no file is there, or nothing here fetches such a URL"
+    cause = None
     try:
         copy = _fetch(name)
     except Exception as error:  # whatever a handler's library raises
         reason, cause = first_line(error), error
     if not Path(copy).is_file():
-        way_out = "fetch it where there is a network, and name the file"
-        raise UserError(f"{what} {name} cannot be fetched ({reason}): {way_out}") from cause
+        raise UserError(
+            f"{what} {name} cannot be fetched ({reason}): fetch it where there is a network, and name the file"
+        ) from cause
     return Path(copy)
 
 
@@ -345,7 +347,8 @@ def read_json(path: str | Path) -> Any:
 
 def _place_in_yaml(error: Exception) -> str:
     """What is wrong, and in which line."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
     return f"line {mark.line + 1}: {problem}" if mark and problem else first_line(error)
 
 
@@ -359,7 +362,8 @@ class _Limits(yaml.composer.Composer):
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         line = self.peek_event().start_mark.line + 1
-        before, is_alias = self._values, self.check_event(yaml.AliasEvent)
+        before = self._values
+        is_alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
         expect(self._depth <= DEEPEST, f"line {line}: more than {DEEPEST} levels")
         node = super().compose_node(parent, index)
@@ -375,13 +379,15 @@ class _Limits(yaml.composer.Composer):
 
     def compose_scalar_node(self, anchor: str | None) -> yaml.Node:
         node = super().compose_scalar_node(anchor)
-        limit = f"line {node.start_mark.line + 1}: a value of more than {MOST_CHARACTERS:,} characters"
-        expect(len(node.value) <= MOST_CHARACTERS, limit)
+        expect(
+            len(node.value) <= MOST_CHARACTERS,
+            f"line {node.start_mark.line + 1}: a value of more than {MOST_CHARACTERS:,} characters",
+        )
         return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.Node:
         node = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
+        lines = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 line = key.start_mark.line + 1

@@ -14,13 +14,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from revisit.compat.moved import now_at, warn_of_moved, warn_once
 from revisit.errors import DEBUG, UserError, first_line
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 GROUP = "revisit.plugins"  # of entry points, each of which names a module
 PACKAGES = Path(__file__).resolve().parents[1]  # the checkout, or where packages are installed
@@ -47,20 +43,17 @@ def load_plugins() -> None:
     for path in sorted(PROJECTS.glob("*/plugin.py")):
         importlib.import_module(f"{NAME}.{path.parent.name}.plugin")
     for entry in entry_points(group=GROUP):
-        _load(entry)
-
-
-def _load(entry: "EntryPoint") -> None:
-    """Import a plug-in of another package, whatever its code raises."""
-    try:
-        entry.load()
-    except (Exception, SystemExit) as error:
-        if DEBUG in os.environ:
-            traceback.print_exc()
-        package, found = (entry.dist.name, entry.dist.version) if entry.dist else ("a package", "of unknown name")
-        why = f"{type(error).__name__}, {first_line(error)}"
-        way_out = f"expected another version of it, or none: pip uninstall {package}; --debug prints the traceback"
-        raise UserError(f"{package} {found} has a plug-in, {entry.value}, that fails ({why}): {way_out}") from error
+        try:
+            entry.load()
+        except (Exception, SystemExit) as error:  # whatever its code raises
+            if DEBUG in os.environ:
+                traceback.print_exc()
+            package, version = (entry.dist.name, entry.dist.version) if entry.dist else ("a package", "of unknown name")
+            raise UserError(
+                f"{package} {version} has a plug-in, {entry.value}, that fails ({type(error).__name__}, "
+                f"{first_line(error)}): expected another version of it, or none: pip uninstall {package}; --debug "
+                "prints the traceback"
+            ) from error
 
 
 def import_modules(names: Iterable[str]) -> None:
@@ -94,17 +87,14 @@ def _look_here(name: str) -> None:
     name in a folder from elsewhere.
     """
     here = os.getcwd()
-    if here not in sys.path and PathFinder.find_spec(name, [here]) and not _is_found(name):
-        sys.path.append(here)
-
-
-def _is_found(name: str) -> bool:
-    """Whether a module or package has this name, and not just folders, or a wheel's projects, which others may join."""
+    if here in sys.path or not PathFinder.find_spec(name, [here]):
+        return
     try:
         spec = find_spec(name)
     except ValueError:  # it was made, not read from a file
-        return True
-    return spec is not None and spec.origin is not None
+        return
+    if spec is None or spec.origin is None:  # folders alone, or a wheel's projects, which others may join
+        sys.path.append(here)
 
 
 def _import_module(name: str) -> None:

@@ -26,7 +26,7 @@ def thread_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
     Before Python 3.13, a thread counts as ended while libraries still clear up after it. A fork at that moment, one in
     thousands, copies a lock that they hold, such as OpenCV's, and the new process waits for it for ever.
     """
-    started: list[int] = []
+    started = []
     try:
         with ThreadPoolExecutor(threads, initializer=lambda: started.append(threading.get_native_id())) as pool:
             yield pool

@@ -13,7 +13,7 @@ from commands import ROOT
 from PIL import Image
 
 from revisit.data.sources.catalog import get_records
-from revisit.engine.run_log import LogBeforeTheLog
+from revisit.engine.run_log import log_before_the_log
 from revisit.errors import UserError
 
 
@@ -93,6 +93,6 @@ def spoil_bytes(data: bytes, rng: random.Random) -> bytes:
 
 def logged(call: Callable, *args: object, **options: object) -> list[tuple[int, str]]:
     """What a call logs, by level."""
-    with LogBeforeTheLog() as log:
+    with log_before_the_log() as log:
         call(*args, **options)
-    return [(record.levelno, record.getMessage()) for record in log.records()]
+    return [(record.levelno, record.getMessage()) for record in log]

@@ -42,8 +42,9 @@ def check_place_next_to(output: Path, place: Path, suffixes: tuple[str, ...], is
         return
     others = [file.name for file in map(output.with_suffix, suffixes) if file != output and file.is_file()]
     expect(not others, f"output {output}: {place.name} says what {first_few(others)} is: expected another name")
-    replaced = f"output {output}: {place.name} would be replaced, and is no description of weights: rename one"
-    expect(is_ours(place), replaced)
+    expect(
+        is_ours(place), f"output {output}: {place.name} would be replaced, and is no description of weights: rename one"
+    )
 
 
 def _are_flags(file: Path) -> bool:
@@ -77,17 +78,24 @@ def _converted(name: str | Path, path: Path, tensors: Tensors) -> BackboneWeight
     if description is None or not all(key.startswith(description.PREFIXES) for key in tensors):
         return None
     flags, origin, licence = read_flags(name if is_url(str(name)) else path)
-    missing = f"{name} has no {flags_path(name).name} next to it, which says under which pixel statistics and strides"
-    expect(flags is not None, f"{missing} it is valid: put it there")
+    expect(
+        flags is not None,
+        f"{name} has no {flags_path(name).name} next to it, which says under which pixel statistics and strides it "
+        "is valid: put it there",
+    )
     check_backbone(tensors, flags, description)
     return BackboneWeights(tensors, flags, description, origin, licence=licence or licence_of(origin))
 
 
 def write_backbone(weights: BackboneWeights, path: Path) -> None:
     """Write a backbone, found by name in any model, and with it its flags. Both are whole, or refused when read."""
-    beside = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}
-    write_beside = partial(write_flags, path, weights.flags, weights.origin, weights.licence)
-    write_tensors(weights.tensors | weights.parts, path, write_beside, **beside)
+    write_tensors(
+        weights.tensors | weights.parts,
+        path,
+        partial(write_flags, path, weights.flags, weights.origin, weights.licence),
+        __author__=f"Revisit ({weights.source})",
+        matching_heuristics=True,
+    )
 
 
 def write_tensors(

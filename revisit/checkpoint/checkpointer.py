@@ -33,6 +33,7 @@ from revisit.checkpoint.reading import (
     read_checkpoint,
     require_numbers,
     require_tensors,
+    shapes_of,
     unwrapped,
 )
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
@@ -81,7 +82,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def __init__(self, model: nn.Module, cfg: CfgNode, trainer: Any = None):
         super().__init__(model, cfg.OUTPUT_DIR, **({"trainer": trainer} if trainer else {}))
         self._cfg = cfg
-        self._trainer, self._resuming = trainer, False
+        self._trainer = trainer
+        self._resuming = False
         self._path = self._named = ""
         self._start: dict[str, str] = {}  # where the weights come from that the run started from
 
@@ -107,19 +109,17 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return names_of(self._cfg.DATASETS.TRAIN[0]) if self._cfg.DATASETS.TRAIN else []
 
     def _flags(self, tensors: dict) -> dict:
-        """Of the config; and that batch norm has to stay frozen, where it has no statistics."""
+        """Of the config; and that batch norm has to stay frozen, where it has no statistics and the config keeps it
+        so."""
         description = describe(self.model)
         flags = flags_of(self._cfg, description)
         if method_of(self._cfg):
             flags |= part_flags(tensors, self._cfg)
-        if description and self._stays_folded(tensors, description.FOLDED):
-            flags |= description.FOLDED
+        folded = description.FOLDED if description else {}
+        stays_frozen = all(value_of(self._cfg, key) == value for key, value in folded.items())
+        if folded and stays_frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)}):
+            flags |= folded
         return flags
-
-    def _stays_folded(self, tensors: dict, folded: Flags) -> bool:
-        """Whether the backbone's batch norm has no statistics, and the config keeps it so."""
-        stays_frozen = bool(folded) and all(value_of(self._cfg, key) == value for key, value in folded.items())
-        return stays_frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)})
 
     def resume_or_load(self, path: str, *, resume: bool = True) -> dict:
         newest = self._find_newest() if resume else ""
@@ -141,8 +141,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         with raised_by_all():
             paths = checkpoints_of_run(Path(self.save_dir)) if comm.is_main_process() else []
             newest = next((str(path) for path in paths if _is_whole(path)), "")
-            lost = f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one, or start elsewhere"
-            expect(not paths or newest != "", lost)
+            expect(
+                not paths or newest != "",
+                f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one, or start elsewhere",
+            )
         return comm.all_gather(newest)[0]
 
     def _load_file(self, filename: str) -> dict:
@@ -155,8 +157,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
             return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
         if "model" not in content:
             theirs = [name for name in TOP_LEVEL if isinstance(content.get(name), dict)]
-            problem = f"{filename} has its tensors under {first_few(theirs)}, as other programs save them"
-            expect(not theirs, f"{problem}: convert it first, tools/convert_to_d2.py {filename} backbone.pth")
+            expect(
+                not theirs,
+                f"{filename} has its tensors under {first_few(theirs)}, as other programs save them: convert it "
+                f"first, tools/convert_to_d2.py {filename} backbone.pth",
+            )
             content = {"model": content}
         require_tensors(content["model"], "model")
         content = {**content, "model": unwrapped(content["model"])}
@@ -176,7 +181,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return super()._load_model(checkpoint)
 
     def _start_from(self, checkpoint: dict) -> object:
-        tensors, description = checkpoint["model"], describe(self.model)
+        tensors = checkpoint["model"]
+        description = describe(self.model)
         if description is None:
             raise undescribed(f"the backbone, a {type(getattr(self.model, 'backbone', self.model)).__name__},")
         stated = checkpoint.get("flags")
@@ -189,18 +195,25 @@ class RevisitCheckpointer(DetectionCheckpointer):
         taken = self._named_plainly({**checkpoint, "model": self._taken(checkpoint, flags or {})})
         incompatible = super()._load_model(taken)
         self._check_backbone_is_whole(incompatible.missing_keys, checkpoint)
-        if not self.trains:
-            self._check_model_is_whole(incompatible.missing_keys)
-        elif not method_of(self._cfg):
-            report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
+        missing = incompatible.missing_keys
+        if missing and not self.trains:
+            raise UserError(
+                f"MODEL.WEIGHTS {self._path} lacks {len(missing)} tensors of this model, the first {missing[0]}: "
+                "expected a finetuned model of this config, such as model_final.pth"
+            )
+        if self.trains and not method_of(self._cfg):
+            report_parts(self.model.state_dict().keys(), missing, self._path)
         return incompatible
 
     def _for_channels(self, tensors: dict, flags: Flags, description: BackboneDescription) -> dict:
         """Those of a network for photographs whose images have channels: with its first convolution for these."""
         if not flags or not is_for_photographs_alone(flags, self._cfg):
             return tensors
-        of_channels = f"{self._path} sees photographs, and the images have channels"
-        expect(self.trains, f"{of_channels}: expected weights that were trained on such images")
+        expect(
+            self.trains,
+            f"{self._path} sees photographs, and the images have channels: expected weights that were trained on "
+            "such images",
+        )
         stated = {key: flags[key] for key in flag_keys(description) if key in flags}
         weights = BackboneWeights(tensors, {**IMAGENET, **stated}, description, "")
         return for_channels(weights, self._cfg).tensors
@@ -211,7 +224,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         if method_of(self._cfg):
             return for_both_encoders(tensors, self.model, self._path)
         tensors = parts_that_fit(tensors, flags, self.model.state_dict(), self._cfg, self._path)
-        theirs, ours = checkpoint.get("classes"), self._class_names()
+        theirs = checkpoint.get("classes")
+        ours = self._class_names()
         return predictors_for(tensors, ours, theirs, self._path) if self.trains and theirs and ours else tensors
 
     def _named_plainly(self, checkpoint: dict) -> dict:
@@ -221,8 +235,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
         if not (prefixes and checkpoint.get("matching_heuristics")):
             return checkpoint
         plain = for_prediction({"model": self.model.state_dict(), "training_only": prefixes})["model"]
-        is_of_caffe2 = checkpoint.get("__author__") == "Caffe2"
-        tensors = align_and_update_state_dicts(plain, checkpoint["model"], c2_conversion=is_of_caffe2)
+        tensors = align_and_update_state_dicts(
+            plain,
+            checkpoint["model"],
+            c2_conversion=checkpoint.get("__author__") == "Caffe2",
+        )
         return {**checkpoint, "model": tensors, "matching_heuristics": False}
 
     def _check_numbers(self, tensors: dict) -> None:
@@ -234,8 +251,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             expect(not are_codes, f"{self._path}: {key} holds {numbers.dtype}: expected weights of floating point")
 
     def _check_fits_exactly(self, tensors: dict) -> None:
-        ours = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
-        theirs = {key: tuple(value.shape) for key, value in tensors.items()}
+        ours = shapes_of(self.model.state_dict())
+        theirs = shapes_of(tensors)
         wrong = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
         if wrong:
             key = wrong[0]
@@ -259,13 +276,6 @@ class RevisitCheckpointer(DetectionCheckpointer):
             "with tools/convert_to_d2.py, correct the backbone's keys, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
         )
 
-    def _check_model_is_whole(self, missing_keys: list[str]) -> None:
-        if missing_keys:
-            raise UserError(
-                f"MODEL.WEIGHTS {self._path} lacks {len(missing_keys)} tensors of this model, the first "
-                f"{missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth"
-            )
-
 
 class WholeModelCheckpointer(RevisitCheckpointer):
     """Refuses to load less than the whole model: what is scored or drawn must have been trained."""
@@ -273,8 +283,7 @@ class WholeModelCheckpointer(RevisitCheckpointer):
     trains = False
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
-        if not path:
-            raise UserError("no weights to predict with: give MODEL.WEIGHTS, such as output/x/model_final.pth")
+        expect(path, "no weights to predict with: give MODEL.WEIGHTS, such as output/x/model_final.pth")
         return super().load(path, *args, **kwargs)
 
 

@@ -72,9 +72,14 @@ def convert(
     check_backbone(backbone.tensors, backbone.flags, backbone.description)
     parts = _parts(checkpoint, backbone.flags)
     origin = ", ".join(filter(None, (f"{layout.NAME}: {name}", layout.training(checkpoint))))
-    licence = layout.licence(checkpoint, is_named=source != "auto")
     return BackboneWeights(
-        backbone.tensors, backbone.flags, backbone.description, origin, parts, licence, backbone.notes
+        backbone.tensors,
+        backbone.flags,
+        backbone.description,
+        origin,
+        parts,
+        layout.licence(checkpoint, is_named=source != "auto"),
+        backbone.notes,
     )
 
 
@@ -94,7 +99,7 @@ def stated_flags(path: Path, checkpoint: dict, network: str = "") -> Flags:
     by other files in the folder, and by the file's own name. Raises UserError where they disagree."""
     names = tensors_of(checkpoint).keys()
     flags = {key: value for family in families() for key, value in family.stated(path, names, network).items()}
-    expect(bool(flags) or not network, f"no family of backbones that is known has a {network}")
+    expect(flags or not network, f"no family of backbones that is known has a {network}")
     return flags
 
 
@@ -117,7 +122,8 @@ def for_channels(weights: BackboneWeights, cfg: CfgNode) -> BackboneWeights:
     """
     if not is_for_photographs_alone(weights.flags, cfg):
         return weights
-    channels, ours = pixel_format(cfg).channels, cfg.MODEL.PIXEL_STD
+    channels = pixel_format(cfg).channels
+    ours = cfg.MODEL.PIXEL_STD
     words = stem_words(channels, cfg.MODEL.STEM_FROM)
     weights = as_rgb(weights)
     theirs = weights.flags["MODEL.PIXEL_STD"]
@@ -147,9 +153,12 @@ def for_images(weights: BackboneWeights, images: Sequence[dict] | Flags) -> Back
     meaning = flags_of_images(images, ()) if isinstance(images, Mapping) else flags_of_images(weights.flags, images)
     stated = {key: meaning[key] for key in pixel_keys() if meaning.get(key) is not None}
     cfg = flags_to_config({**weights.flags, **stated})
-    pixels, sizes = pixel_format(cfg), {len(cfg.MODEL.PIXEL_MEAN), len(cfg.MODEL.PIXEL_STD)}
-    problem = f"flags with MODEL.PIXEL_MEAN or PIXEL_STD of {max(sizes)} values for {pixels.count} channels"
-    expect(sizes == {pixels.count}, f"{problem}: make them again")
+    pixels = pixel_format(cfg)
+    sizes = {len(cfg.MODEL.PIXEL_MEAN), len(cfg.MODEL.PIXEL_STD)}
+    expect(
+        sizes == {pixels.count},
+        f"flags with MODEL.PIXEL_MEAN or PIXEL_STD of {max(sizes)} values for {pixels.count} channels: make them again",
+    )
     check_channels(weights.flags, cfg, f"a {weights.title}")
     weights = for_channels(weights, cfg)
     return weights._replace(flags={**weights.flags, **format_flags(pixels)})
@@ -162,27 +171,27 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
         cfg = flags_to_config(flags)
         with torch.device("meta"):
             model = description.build(cfg)
-        count, pixels = len(cfg.MODEL.PIXEL_MEAN), pixel_format(cfg)
+        count = len(cfg.MODEL.PIXEL_MEAN)
+        pixels = pixel_format(cfg)
     except Exception as error:  # flags come from a file, and its author may have written anything
         reason = first_line(error)
         raise UserError(f"the checkpoint's flags describe no {description.NAME} ({reason}): {flags}") from error
-    unnamed = f"the weights' MODEL.PIXEL_MEAN has {count} values, for {pixels.count} channels"
-    expect(count == pixels.count, f"{unnamed}: state INPUT.CHANNELS, in a file that --config-file names")
+    expect(
+        count == pixels.count,
+        f"the weights' MODEL.PIXEL_MEAN has {count} values, for {pixels.count} channels: state INPUT.CHANNELS, in a "
+        "file that --config-file names",
+    )
     network = f"a {description.title(flags_of(cfg, description))}"
     expected = model.state_dict()
     for key, value in tensors.items():
-        if key not in expected:
-            raise UserError(f"cannot place {key}: {network} has no such tensor")
+        expect(key in expected, f"cannot place {key}: {network} has no such tensor")
         _check_value(key, value, expected[key])
     for key in expected:
-        if key not in tensors and not key.endswith(_COUNTER):
-            raise UserError(f"no value for {key} of {network} in the checkpoint")
+        expect(key in tensors or key.endswith(_COUNTER), f"no value for {key} of {network} in the checkpoint")
 
 
 def _check_value(key: str, value: Tensor, expected: Tensor) -> None:
     dtypes = FLOATS if expected.is_floating_point() else (expected.dtype,)
-    if value.dtype not in dtypes:
-        raise UserError(f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
-    if value.shape != expected.shape:
-        raise UserError(f"{key} is {tuple(value.shape)}, expected {tuple(expected.shape)}")
+    expect(value.dtype in dtypes, f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
+    expect(value.shape == expected.shape, f"{key} is {tuple(value.shape)}, expected {tuple(expected.shape)}")
     require_numbers(key, value)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from revisit.checkpoint.reading import below_prefix, shapes_of
 from revisit.errors import expect
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import Flags, description_of
@@ -30,7 +31,7 @@ class Part(NamedTuple):
         return {key: value for key, value in named.items() if key.startswith(self.names) and "num_batches" not in key}
 
 
-_BOX_HEAD = tuple(f"MODEL.ROI_BOX_HEAD.{key}" for key in ("NAME", "POOLER_TYPE", "POOLER_RESOLUTION"))
+_BOX_HEAD = ("MODEL.ROI_BOX_HEAD.NAME", "MODEL.ROI_BOX_HEAD.POOLER_TYPE", "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION")
 PYRAMID = Part("pyramid", "backbone.", ("fpn_", "scales."), ("MODEL.FPN.OUT_CHANNELS", "MODEL.FPN.FUSE_TYPE"))
 PARTS = (PYRAMID, Part("box head", "roi_heads.", ("box_head.",), _BOX_HEAD))
 # What a network has a row or a channel of for each class, in Detectron2's architectures and ours.
@@ -46,9 +47,11 @@ BOX_SIDES = 4  # rows of a class in what predicts its box
 
 def part_flags(tensors: Mapping[str, object], cfg: CfgNode) -> Flags:
     """The flags of the parts that are among the tensors of a model of ``cfg``."""
-    present = [part for part in PARTS if part.of(tensors)]
-    keys = [key for part in present for key in part.flag_keys]
-    return {key: value_of(cfg, key) for key in keys}
+    flags = {}
+    for part in PARTS:
+        if part.of(tensors):
+            flags |= {key: value_of(cfg, key) for key in part.flag_keys}
+    return flags
 
 
 def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weights: str) -> dict:
@@ -64,28 +67,21 @@ def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weigh
             continue
         ours = part.of(model)
         own_flags = {key: value_of(cfg, key) for key in part.flag_keys}
-        wrong = _differences(own_flags | _shapes(ours), flags | _shapes(theirs))
+        wrong = _differences(own_flags | shapes_of(ours), flags | shapes_of(theirs))
         if ours and not wrong:
             logger.info(f"{len(ours)} of {len(ours)} {part.title} tensors loaded from {weights}")
             continue
-        another = f"{weights} has another pyramid: {'; '.join(wrong[:2])}. Change the config"
-        expect(not ours or part is not PYRAMID, another)
+        expect(
+            not ours or part is not PYRAMID, f"{weights} has another pyramid: {'; '.join(wrong[:2])}. Change the config"
+        )
         logger.info(f"the {part.title} of {weights} is left out: this network has none, or another one")
         tensors = {key: value for key, value in tensors.items() if key.removeprefix(part.prefix) not in theirs}
     return tensors
 
 
-def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-
-
 def _differences(here: Mapping[str, object], there: Mapping[str, object]) -> list[str]:
-    differences = []
-    for key, ours in here.items():
-        theirs = there.get(key)
-        if ours != theirs:
-            differences.append(f"{key} is {ours} here and {theirs} there")
-    return differences
+    other = [key for key, value in here.items() if there.get(key) != value]
+    return [f"{key} is {here[key]} here and {there.get(key)} there" for key in other]
 
 
 def predictors_for(tensors: dict, classes: Sequence[str], theirs: Sequence[str], weights: str) -> dict:
@@ -102,8 +98,8 @@ def predictors_for(tensors: dict, classes: Sequence[str], theirs: Sequence[str],
     return {key: value for key, value in tensors.items() if key not in own}
 
 
-def _last_pixel_layer(tensors: Mapping[str, object]) -> list[str]:
-    numbers = [int(key.removeprefix(PIXEL_LAYERS).split(".")[0]) for key in tensors if key.startswith(PIXEL_LAYERS)]
+def _last_pixel_layer(tensors: dict) -> list[str]:
+    numbers = [int(key.split(".")[0]) for key in below_prefix(tensors, PIXEL_LAYERS)]
     return [f"{PIXEL_LAYERS}{max(numbers)}."] if numbers else []
 
 
@@ -131,10 +127,7 @@ def report_parts(model: Collection[str], missing: Collection[str], weights: str)
     new = [part for part, count in total.items() if absent[part] == count]
     if {*new, "backbone"} >= total.keys():
         return
-    counts = []
-    for part, count in total.items():
-        loaded = count - absent[part]
-        counts.append(f"{part} {loaded} of {count}")
+    counts = [f"{part} {count - absent[part]} of {count}" for part, count in total.items()]
     added = f"; new: {', '.join(new)}" if new else ""
     logger.info(f"tensors from {weights}: {', '.join(counts)}{added}")
 
@@ -169,6 +162,6 @@ def for_both_encoders(tensors: dict, model: nn.Module, path: str) -> dict:
 def of_backbone(tensors: dict) -> dict:
     """Of a model's tensors those of the network below its FPN, or of its backbone, without prefix; else all."""
     for prefix in ("backbone.bottom_up.", "backbone."):
-        if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
-            return found
+        if backbone := below_prefix(tensors, prefix):
+            return backbone
     return tensors

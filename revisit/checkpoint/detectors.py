@@ -3,15 +3,14 @@
 import re
 from collections.abc import Sequence
 
-from revisit.checkpoint.reading import clipped
-from revisit.errors import UserError
+from revisit.checkpoint.reading import below_prefix, clipped
+from revisit.errors import UserError, expect
 from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of, undescribed
 
 DETECTOR_MARKS = ("backbone.bottom_up.", "proposal_generator.", "roi_heads.", "head.", "sem_seg_head.")
 
 PREFIXES = ("backbone.bottom_up.", "backbone.")  # in a detector with FPN; with C4 or DC5
-_HEADS = "roi_heads."
-_RES5_OF_C4 = f"{_HEADS}res5."
+_RES5_OF_C4 = "roi_heads.res5."
 # MSRA's files have a bias next to the first normalisation. Detectron2 leaves it out too.
 _LEFT = re.compile(r"(stem\.)?fc(1000)?\.|linear\.|stem\.conv1\.bias$|norm\.(weight|bias)$|.*[._]momentum$")
 
@@ -37,7 +36,7 @@ def find_backbone(tensors: Tensors, prefixes: Sequence[str] = PREFIXES) -> tuple
 
 
 def _backbone_after(prefix: str, tensors: Tensors) -> tuple[Tensors, BackboneDescription] | None:
-    below = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    below = below_prefix(tensors, prefix)
     identified = with_family(below)
     if identified is None:
         return None
@@ -47,14 +46,13 @@ def _backbone_after(prefix: str, tensors: Tensors) -> tuple[Tensors, BackboneDes
         has_statistics = any(key.endswith("norm.running_mean") for key in backbone)
         refuse_group_norm(has_scales and not has_statistics)
     if prefix:
-        below |= {key.removeprefix(_HEADS): value for key, value in tensors.items() if key.startswith(_RES5_OF_C4)}
+        below |= {f"res5.{key}": value for key, value in below_prefix(tensors, _RES5_OF_C4).items()}
     return with_family(below)
 
 
 def refuse_group_norm(is_there: bool) -> None:
     """Raise UserError where it is there."""
-    if is_there:
-        raise UserError("the backbone has group norm, or batch norm without statistics: expected batch norm with them")
+    expect(not is_there, "the backbone has group norm, or batch norm without statistics: expected batch norm with them")
 
 
 def with_family(tensors: Tensors) -> tuple[Tensors, BackboneDescription] | None:

@@ -77,14 +77,17 @@ def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "
     With ``file``, where the weights lie until they get their name, it has their checksum: a process that is killed
     between the two leaves a pair that ``read_flags`` refuses.
     """
-    content: dict[str, object] = {"source": source}
+    content = {"source": source}
     if licence:
         content["licence"] = licence
     if file:
         content["sha256"] = file_digest(file)
     text = yaml.safe_dump({**content, "config": flags}, sort_keys=False)
-    header = f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
-    write_whole(flags_path(weights), header + without_secrets(text))
+    write_whole(
+        flags_path(weights),
+        f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
+        f"{without_secrets(text)}",
+    )
 
 
 def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
@@ -121,9 +124,11 @@ def check_pair(weights: Path) -> None:
 
 
 def _check_checksum(path: Path, checksum: object, weights: str | Path) -> None:
-    of_these = checksum is None or checksum == file_digest(local_copy(str(weights)))
-    way_out = "convert them again, or remove its line sha256 if you have changed them yourself"
-    expect(of_these, f"{path} is of other weights than {weights}, whose sha256 differs: {way_out}")
+    expect(
+        checksum is None or checksum == file_digest(local_copy(str(weights))),
+        f"{path} is of other weights than {weights}, whose sha256 differs: convert them again, or remove its line "
+        "sha256 if you have changed them yourself",
+    )
 
 
 def expect_flags(flags: object, where: str) -> None:
@@ -131,19 +136,18 @@ def expect_flags(flags: object, where: str) -> None:
     place, and nothing of a run."""
     expect(isinstance(flags, dict), f"{where}: its flags are a {type(flags).__name__}: expected keys and values")
     other = [str(key) for key in flags if not _is_flag(key)]
-    way_out = "remove it, or name the modules that know it (--imports, IMPORTS)"
-    expect(not other, f"{where}: no weights depend on {first_few(other)}: {way_out}")
+    expect(
+        not other,
+        f"{where}: no weights depend on {first_few(other)}: remove it, or name the modules that know it (--imports, "
+        "IMPORTS)",
+    )
     expect(not is_url(str(flags)), f"{where}: a URL is no fact of a network: remove it")
 
 
 def _is_flag(key: object) -> bool:
-    return isinstance(key, str) and (key in _all_flag_keys() or declaration(key).scope == NETWORK)
-
-
-def _all_flag_keys() -> set[str]:
-    """Of every family that is known."""
-    every = [{*flag_keys(family), *family.FOLDED} for family in families()]
-    return {*pixel_keys()}.union(*every)
+    of_families = [{*flag_keys(family), *family.FOLDED} for family in families()]
+    every = {*pixel_keys()}.union(*of_families)
+    return isinstance(key, str) and (key in every or declaration(key).scope == NETWORK)
 
 
 def network_flags(flags: Flags) -> Flags:
@@ -195,8 +199,10 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         listed = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
         advice = ""
         if wrong.keys() & set(folded):
-            advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
-            advice += "--data IMAGES"
+            advice = (
+                " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
+                "--data IMAGES"
+            )
         raise UserError(f"{weights} was made under another configuration: {listed}. Change the config.{advice}")
 
 
@@ -214,10 +220,14 @@ def without_pixels_of_photographs(flags: Flags, cfg: CfgNode) -> Flags:
 
 def check_channels(flags: Flags, cfg: CfgNode, weights: str) -> None:
     """Raise UserError for weights of channels where the images of a config have others, another order, or none."""
-    theirs, ours = format_of(flags, ()).channels, pixel_format(cfg).channels
+    theirs = format_of(flags, ()).channels
+    ours = pixel_format(cfg).channels
     images = f"the images have {' '.join(ours)}" if ours else "the images are photographs, seen as RGB"
-    way_out = f'set INPUT.CHANNELS "{" ".join(theirs)}" for such images, or start from other weights'
-    expect(theirs in ((), ours), f"{weights} sees the channels {' '.join(theirs)}, and {images}: {way_out}")
+    expect(
+        theirs in ((), ours),
+        f"{weights} sees the channels {' '.join(theirs)}, and {images}: set INPUT.CHANNELS "
+        f'"{" ".join(theirs)}" for such images, or start from other weights',
+    )
 
 
 def check_stated_flags(
@@ -230,8 +240,7 @@ def check_stated_flags(
             "next to it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
         )
         flags = description.FOLDED if description and is_folded else {}
-    if not isinstance(flags, dict):
-        raise UserError(f"{weights} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
+    expect(isinstance(flags, dict), f"{weights} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
     check_flags(flags, cfg, description, weights)
 
 
@@ -247,8 +256,10 @@ def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription |
     if needed := theirs.keys_to_build(flags, cfg):
         raise UserError(f"{differ}: add {_typed(needed | own)}")
     frozen = f"; where its features stay frozen add {_typed({'MODEL.BACKBONE.NAME': theirs.BUILDER} | own)}"
-    way_out = "expected a recipe that can, such as own_images/detection_fpn.yaml for a detector"
-    raise UserError(f"{differ}: {way_out}{frozen if theirs.BUILDER else ''}")
+    raise UserError(
+        f"{differ}: expected a recipe that can, such as own_images/detection_fpn.yaml for a "
+        f"detector{frozen if theirs.BUILDER else ''}"
+    )
 
 
 def _typed(values: Flags) -> str:

@@ -24,8 +24,10 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
             values = json.loads(line)
         except ValueError:
             continue
-        is_of_iteration = isinstance(values, dict) and isinstance(values.get("iteration"), int)
-        expect(is_of_iteration, f"{path}: {line[:100]!r}: expected lines with an iteration and its metrics")
+        expect(
+            isinstance(values, dict) and isinstance(values.get("iteration"), int),
+            f"{path}: {line[:100]!r}: expected lines with an iteration and its metrics",
+        )
         iteration = values.pop("iteration")
         numbers = {name: value for name, value in values.items() if is_number(value)}
         if OF_TRAINING in numbers:

@@ -52,13 +52,14 @@ def read_checkpoint(path: Path) -> dict:
         UnreadableCheckpointError: missing, damaged, not a dict, or of other than plain values.
     """
     if not path.exists():
-        expected = "a checkpoint, such as model_final.pth, or a name such as imagenet:efficientnet_lite0"
-        raise UnreadableCheckpointError(f"{path} is not there: expected {expected} (docs/weights.md)")
+        raise UnreadableCheckpointError(
+            f"{path} is not there: expected a checkpoint, such as model_final.pth, or a name such as "
+            "imagenet:efficientnet_lite0 (docs/weights.md)"
+        )
     if path.is_dir():
         raise UnreadableCheckpointError(f"{path} is a folder: expected a checkpoint, such as model_final.pth in it")
     try:
-        if not path.is_file():
-            raise UserError("no file")
+        expect(path.is_file(), "no file")
         content = _READERS.get(path.suffix, _load_tensors)(path)
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         reason = _reason(error)
@@ -124,6 +125,16 @@ def as_tensor(value: torch.Tensor | np.ndarray) -> torch.Tensor:
         raise UserError(f"the checkpoint has an array of {value.dtype}: expected 16 to 64 bits") from error
 
 
+def below_prefix(tensors: dict, prefix: str) -> dict:
+    """The tensors whose names begin with a prefix, by the rest of their names."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def shapes_of(tensors: dict) -> dict[str, tuple[int, ...]]:
+    """The shapes of tensors by their names."""
+    return {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+
+
 def clipped(key: object) -> str:
     """A name in a checkpoint, for a message."""
     return str(key).replace("\n", " ")[:100]
@@ -133,13 +144,16 @@ def require_numbers(key: str, value: torch.Tensor | np.ndarray) -> torch.Tensor:
     """The value as a tensor. Raises UserError where it, which the checkpoint has as ``key``, is not made of plain
     numbers, has fewer than it claims, or holds NaN or an infinity."""
     value = as_tensor(value)
-    is_plain = value.layout == torch.strided and not value.is_meta and value.dtype in _NUMBERS
-    expect(is_plain, f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
+    expect(
+        value.layout == torch.strided and not value.is_meta and value.dtype in _NUMBERS,
+        f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers",
+    )
     claimed = value.numel() * value.element_size()
-    claims = f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them"
-    expect(claimed <= value.untyped_storage().nbytes(), claims)
-    finite = f"{key} has values that are not finite: the weights of a run that diverged"
-    expect(bool(value.isfinite().all()), finite)
+    expect(
+        claimed <= value.untyped_storage().nbytes(),
+        f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them",
+    )
+    expect(value.isfinite().all(), f"{key} has values that are not finite: the weights of a run that diverged")
     return value
 
 
@@ -155,13 +169,17 @@ def for_prediction(checkpoint: dict) -> dict:
 def _load_tensors(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as records:
-            if any(name.endswith("/constants.pkl") for name in records.namelist()):
-                raise UserError(f"it is a TorchScript archive, which holds code: {_SAVE_TENSORS}")
+            expect(
+                not any(name.endswith("/constants.pkl") for name in records.namelist()),
+                f"it is a TorchScript archive, which holds code: {_SAVE_TENSORS}",
+            )
             for record in records.infolist():  # torch packs nothing, and would leave a folder's bytes unread
-                if record.compress_type != zipfile.ZIP_STORED or record.external_attr & _IS_FOLDER:
-                    raise UserError(f"its record {record.filename} is compressed or a folder")
-            if damaged := records.testzip():
-                raise UserError(f"its record {damaged} is damaged: the checksum differs")
+                expect(
+                    record.compress_type == zipfile.ZIP_STORED and not record.external_attr & _IS_FOLDER,
+                    f"its record {record.filename} is compressed or a folder",
+                )
+            damaged = records.testzip()
+            expect(damaged is None, f"its record {damaged} is damaged: the checksum differs")
     with torch.serialization.safe_globals([Namespace]):  # the arguments of a run, plain values by name
         return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -170,14 +188,12 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if (module, name) == ("_codecs", "encode"):  # how old pickles hold bytes
             return _encode_latin1
-        if (module, name) not in _ARRAYS:
-            raise UserError(f"it refers to {module}.{name}, which is no array")
+        expect((module, name) in _ARRAYS, f"it refers to {module}.{name}, which is no array")
         return super().find_class(module, name)
 
 
 def _encode_latin1(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":  # others could make much of little
-        raise UserError(f"it has text in {encoding}")
+    expect(encoding == "latin1", f"it has text in {encoding}")  # others could make much of little
     return text.encode("latin1")
 
 
@@ -197,8 +213,7 @@ def _require_plain(value: object, sizes: dict[int, int]) -> None:
         for item in value.values():
             _require_plain(item, sizes)
     elif isinstance(value, np.ndarray | np.generic):
-        if value.dtype.kind not in "biuf":
-            raise UserError(f"it has an array of {value.dtype}")
+        expect(value.dtype.kind in "biuf", f"it has an array of {value.dtype}")
         sizes[id(value)] = value.nbytes
     elif not isinstance(value, str | bytes | int | float | None):
         raise UserError(f"it has a {type(value).__name__} among its arrays")
@@ -207,8 +222,9 @@ def _require_plain(value: object, sizes: dict[int, int]) -> None:
 def safetensors_package() -> ModuleType:
     """The module ``safetensors.torch``, which a ready environment (PYTHON=...) may lack. Its files hold nothing but
     tensors, and reading them runs nothing."""
-    message = "the package safetensors is not installed: run pip install safetensors, or use a .pth file"
-    return require_package("safetensors.torch", message)
+    return require_package(
+        "safetensors.torch", "the package safetensors is not installed: run pip install safetensors, or use a .pth file"
+    )
 
 
 _READERS: dict[str, Callable[[Path], object]] = {

@@ -35,7 +35,7 @@ _PERIODIC = re.compile(r"model_(\d{7,})\.pth")
 
 def checkpoints_of_run(folder: Path) -> list[Path]:
     """Checkpoints in a folder, those of the latest iteration first."""
-    files = [path for path in folder.glob("model_*.pth") if path.is_file()]
+    files = filter(Path.is_file, folder.glob("model_*.pth"))
     ranked = [(iteration_of(path), path.stem == FINAL, path) for path in files]
     return [path for iteration, _, path in sorted(ranked, reverse=True) if iteration >= 0]
 

@@ -2,9 +2,9 @@
 
 from revisit.checkpoint.detectors import DETECTOR_MARKS, backbone_of_detector
 from revisit.checkpoint.flags import is_folded
-from revisit.checkpoint.reading import clipped, tensors_of
+from revisit.checkpoint.reading import below_prefix, clipped, tensors_of
 from revisit.checkpoint.source_layout import SOURCE_LAYOUT_REGISTRY, FoundBackbone, SourceLayout
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.modeling.backbone.description import Flags, description_of, undescribed
 
 _BACKBONE = "backbone."
@@ -23,14 +23,13 @@ class RunLayout(SourceLayout):
 
     def find_backbone(self, checkpoint: dict, stated: Flags) -> FoundBackbone:
         flags = checkpoint.get("flags")
-        if not isinstance(flags, dict):
-            raise UserError("the checkpoint carries no flags: not a checkpoint of a Revisit run")
+        expect(isinstance(flags, dict), "the checkpoint carries no flags: not a checkpoint of a Revisit run")
         tensors = tensors_of(checkpoint)
         if any(key.startswith(DETECTOR_MARKS) for key in tensors):
             backbone, description = backbone_of_detector(tensors)
             folded = description.FOLDED if is_folded(backbone) else {}
             return FoundBackbone(backbone, description, {**flags, **folded})
-        backbone = {key.removeprefix(_BACKBONE): value for key, value in tensors.items() if key.startswith(_BACKBONE)}
+        backbone = below_prefix(tensors, _BACKBONE)
         description = description_of(backbone)
         if description is None:
             raise undescribed(f"a backbone with tensors such as {clipped(next(iter(backbone), 'none'))}")

@@ -3,7 +3,7 @@
 from revisit.checkpoint.reading import tensors_of
 from revisit.checkpoint.run_layout import RunLayout, start_of
 from revisit.checkpoint.source_layout import SOURCE_LAYOUT_REGISTRY, SourceLayout, contents_of
-from revisit.errors import UserError, did_you_mean
+from revisit.errors import UserError, did_you_mean, expect
 from revisit.modeling.backbone.description import Flags, description_of
 from revisit.plugins import load_plugins
 
@@ -35,8 +35,10 @@ def layout_of(checkpoint: dict, source: str, stated: Flags) -> SourceLayout:
         raise UserError(f"--source {source}: expected one of {', '.join(names)}{did_you_mean(source, names)}")
     if layout := recognised(checkpoint, stated):
         return layout
-    if description_of(tensors_of(checkpoint)):
-        raise UserError("the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS")
+    expect(
+        not description_of(tensors_of(checkpoint)),
+        "the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS",
+    )
     expected = ", or ".join(layout.EXPECTED for layout in layouts.values() if layout.EXPECTED)
     raise UserError(f"no backbone recognised in the checkpoint ({contents_of(checkpoint)}): expected {expected}")
 

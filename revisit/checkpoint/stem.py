@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from revisit.checkpoint.reading import shapes_of
 from revisit.data.images.pixel_format import COLOURS
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.keys import TRAINING, Rule, declare, with_values
 from revisit.modeling.backbone.description import BackboneDescription, Tensors
 
@@ -37,8 +38,11 @@ def stem_words(channels: Sequence[str], stated: str = "") -> tuple[str, ...]:
         by_name = dict(zip((*COLOURS, *RGB), RGB * 2, strict=True))
         return tuple(by_name.get(name.lower(), MEAN) for name in channels)
     words = tuple(stated.split())
-    problem = f"MODEL.STEM_FROM {stated} has {len(words)} words"
-    expect(len(words) == len(channels), f"{problem}: expected one for each of INPUT.CHANNELS {' '.join(channels)}")
+    expect(
+        len(words) == len(channels),
+        f"MODEL.STEM_FROM {stated} has {len(words)} words: expected one for each of INPUT.CHANNELS "
+        f"{' '.join(channels)}",
+    )
     return words
 
 
@@ -71,11 +75,12 @@ def change_stem(
     names = _names_of_stem(description, cfg)
     ends = tuple(f".{name}" for name in names)
     stems = {key: torch.as_tensor(value) for key, value in tensors.items() if f".{key}".endswith(ends)}
-    if not stems:
-        raise UserError(f"{title} is not among the tensors: convert them with tools/convert_to_d2.py")
+    expect(stems, f"{title} is not among the tensors: convert them with tools/convert_to_d2.py")
     for key, value in stems.items():
-        problem = f"{title}, {key}, is {tuple(value.shape)}"
-        expect(value.dim() == 4 and value.shape[1] == len(RGB), f"{problem}: expected (out, 3, height, width)")
+        expect(
+            value.dim() == 4 and value.shape[1] == len(RGB),
+            f"{title}, {key}, is {tuple(value.shape)}: expected (out, 3, height, width)",
+        )
     return {**tensors, **{key: change(value) for key, value in stems.items()}}
 
 
@@ -85,6 +90,6 @@ def _names_of_stem(description: BackboneDescription, cfg: CfgNode) -> list[str]:
     for count in (3, 4):
         with torch.device("meta"):
             network = description.build(with_values(cfg, {"MODEL.PIXEL_MEAN": [0.0] * count}))
-        shapes.append({key: value.shape for key, value in network.state_dict().items()})
+        shapes.append(shapes_of(network.state_dict()))
     three, four = shapes
     return [key for key in three if three[key] != four[key]]

@@ -27,8 +27,11 @@ def load_project(args: Namespace) -> CfgNode:
     """
     # Without its plain backbone the recipe of a name looks like a detector's.
     builder = start(args.weights).builder if is_named(args.weights) else {}
-    pairs = (*chain(*builder.items()), *args.opts, "MODEL.WEIGHTS", args.weights)
-    cfg = make_config(args.config_file, pairs, seed=0)  # repeatable unless the seed is changed
+    cfg = make_config(
+        args.config_file,
+        (*chain(*builder.items()), *args.opts, "MODEL.WEIGHTS", args.weights),
+        seed=0,  # repeatable unless it is changed
+    )
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
     make_folder(args.output, "--output")

@@ -78,13 +78,12 @@ def _start_of_pairs(words: Sequence[str]) -> int:
     if "--opts" in options:
         return options.index("--opts")
     start = len(words)
-    while options is words and start > 1 and _is_pair(*words[start - 2 : start]):
+    while options is words and start > 1:
+        key, value = words[start - 2 : start]
+        if not _KEY.fullmatch(key) or value.startswith("--") or os.path.exists(key):
+            break
         start -= 2
     return start
-
-
-def _is_pair(key: str, value: str) -> bool:
-    return bool(_KEY.fullmatch(key)) and not value.startswith("--") and not os.path.exists(key)
 
 
 def data_set(text: str | Path) -> str:
@@ -113,7 +112,8 @@ def count(text: str) -> int:
 
 def count_or_all(text: str) -> str:
     """A type of argparse."""
-    count, ending = text.removesuffix("/class"), "/class" * text.endswith("/class")
+    count = text.removesuffix("/class")
+    ending = "/class" * text.endswith("/class")
     return text if text == "all" else str(natural(count)) + ending
 
 

@@ -32,11 +32,15 @@ def check_config(cfg: CfgNode, num_processes: int, *, begins: bool = True) -> No
         UserError: what would run and be wrong without a word.
     """
     check_values(cfg)
-    method, batch, parts = method_of(cfg), cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
+    method = method_of(cfg)
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    parts = cfg.SOLVER.ACCUMULATION_STEPS
     if begins or (method and method.continues):  # else nothing reads them
         _check_weights(cfg.MODEL.WEIGHTS)
-    indivisible = f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes"
-    expect(batch % num_processes == 0, f"{indivisible}: change it or --num-gpus")
+    expect(
+        batch % num_processes == 0,
+        f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
+    )
     share = batch // num_processes
     expect(share % parts == 0, f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process")
     if method:
@@ -61,8 +65,7 @@ def check_evaluation(cfg: CfgNode, *, eval_only: bool) -> None:
         UserError: an evaluation is all that is asked for.
     """
     lacking = nothing_to_evaluate(cfg)
-    if lacking and eval_only:
-        raise UserError(f"--eval-only, but {lacking}: expected data to evaluate")
+    expect(not (lacking and eval_only), f"--eval-only, but {lacking}: expected data to evaluate")
     if lacking and cfg.DATASETS.TEST:
         logger.warning(f"nothing is evaluated: {lacking}")
     if cfg.DATASETS.TEST and architecture_of(cfg) in DETECTORS:
@@ -73,30 +76,39 @@ def _check_scores(cfg: CfgNode) -> None:
     """Warn of a detector that is tested as it has not learned, or whose boxes are mostly left out."""
     # What INPUT.CROP.ENABLED enlarges are parts of images, tested are whole ones: their sizes are not alike.
     for side in () if cfg.INPUT.CROP.ENABLED else ("MIN_SIZE", "MAX_SIZE"):
-        learned, tested = np.atleast_1d(cfg.INPUT[f"{side}_TRAIN"]), cfg.INPUT[f"{side}_TEST"]
+        learned = np.atleast_1d(cfg.INPUT[f"{side}_TRAIN"])
+        tested = cfg.INPUT[f"{side}_TEST"]
         if tested and not learned.min() / OTHER_SIZE <= tested <= learned.max() * OTHER_SIZE:
-            sizes = f"INPUT.{side}_TEST is {tested} px and INPUT.{side}_TRAIN {learned.tolist()}"
-            logger.warning(f"{sizes}: objects of another size than the detector has learned are found badly")
+            logger.warning(
+                f"INPUT.{side}_TEST is {tested} px and INPUT.{side}_TRAIN {learned.tolist()}: objects of another "
+                "size than the detector has learned are found badly"
+            )
     heads = "RETINANET" if architecture_of(cfg) == "RetinaNet" else "ROI_HEADS"
     threshold = cfg.MODEL[heads].SCORE_THRESH_TEST
     if threshold > MOST_LEFT_OUT:
-        left_out = f"MODEL.{heads}.SCORE_THRESH_TEST {threshold:g} leaves out what scores less"
-        logger.warning(f"{left_out}: AP counts all boxes of a ranking; expected 0.05 where a score is asked for")
+        logger.warning(
+            f"MODEL.{heads}.SCORE_THRESH_TEST {threshold:g} leaves out what scores less: AP counts all boxes of a "
+            "ranking; expected 0.05 where a score is asked for"
+        )
 
 
 def check_start(cfg: CfgNode, typed: Collection[str], *, begins: bool = True) -> None:
     """Warn of weights on the command line that the rate of a recipe for random ones would spoil, where a run ``begins``
     with them, and of a batch that the rate does not follow."""
     if "SOLVER.IMS_PER_BATCH" in typed and "SOLVER.BASE_LR" not in typed and not cfg.SOLVER.REFERENCE_BATCH:
-        stays = f"SOLVER.BASE_LR stays {cfg.SOLVER.BASE_LR:g}, the recipe's for its own batch"
-        way_out = f"with that as SOLVER.REFERENCE_BATCH it follows SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH}"
-        logger.warning(f"{stays}: {way_out}")
-    method, rate = method_of(cfg), cfg.SOLVER.BASE_LR
+        logger.warning(
+            f"SOLVER.BASE_LR stays {cfg.SOLVER.BASE_LR:g}, the recipe's for its own batch: with that as "
+            f"SOLVER.REFERENCE_BATCH it follows SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH}"
+        )
+    method = method_of(cfg)
+    rate = cfg.SOLVER.BASE_LR
     is_given = bool(cfg.MODEL.WEIGHTS) and "MODEL.WEIGHTS" in typed and "SOLVER.BASE_LR" not in typed
     if begins and method and is_given and not (method.continues or method.iterations_before_learning(cfg)):
-        spoils = f"SOLVER.BASE_LR {rate:g} of this recipe is for random weights, and can spoil those of MODEL.WEIGHTS"
-        fitting = "own_images/continue.yaml keeps what they know (docs/choosing-a-start.md)"
-        logger.warning(f"{spoils}: {fitting}; here take a tenth, SOLVER.BASE_LR {rate / 10:g}")
+        logger.warning(
+            f"SOLVER.BASE_LR {rate:g} of this recipe is for random weights, and can spoil those of MODEL.WEIGHTS: "
+            "own_images/continue.yaml keeps what they know (docs/choosing-a-start.md); here take a tenth, "
+            f"SOLVER.BASE_LR {rate / 10:g}"
+        )
 
 
 def check_schedule(cfg: CfgNode, num_images: int, num_processes: int = 1) -> None:
@@ -117,13 +129,14 @@ def check_schedule(cfg: CfgNode, num_images: int, num_processes: int = 1) -> Non
 
 
 def _check_steps(cfg: CfgNode, length: int) -> None:
-    steps, warmup = cfg.SOLVER.STEPS, cfg.SOLVER.WARMUP_ITERS
+    steps = cfg.SOLVER.STEPS
+    warmup = cfg.SOLVER.WARMUP_ITERS
     inside = [step for step in steps if step <= min(warmup, length - 1)]
     if inside and cfg.SOLVER.GAMMA < 1:
-        highest = f"the learning rate would never pass {cfg.SOLVER.GAMMA ** len(inside):g} times SOLVER.BASE_LR"
         raise UserError(
-            f"SOLVER.STEPS {inside} lie inside the warm-up of SOLVER.WARMUP_ITERS {warmup}, so {highest}: expected "
-            f"a shorter warm-up, such as SOLVER.WARMUP_ITERS {inside[0] // 4}, or later steps"
+            f"SOLVER.STEPS {inside} lie inside the warm-up of SOLVER.WARMUP_ITERS {warmup}, so the learning rate "
+            f"would never pass {cfg.SOLVER.GAMMA ** len(inside):g} times SOLVER.BASE_LR: expected a shorter "
+            f"warm-up, such as SOLVER.WARMUP_ITERS {inside[0] // 4}, or later steps"
         )
     late = [step for step in steps if step >= length]
     if late:
@@ -131,12 +144,14 @@ def _check_steps(cfg: CfgNode, length: int) -> None:
 
 
 def _check_warmup(cfg: CfgNode, length: int) -> None:
-    warmup, rate = cfg.SOLVER.WARMUP_ITERS, share_of_rate(cfg, length)
+    warmup = cfg.SOLVER.WARMUP_ITERS
+    rate = share_of_rate(cfg, length)
     if warmup >= length:
         first, last = rate(0), rate(length - 1)
         course = f"{'rises' if last > first else 'falls'} from {first:.2g} to {last:.2g} times SOLVER.BASE_LR"
-        too_long = f"SOLVER.WARMUP_ITERS {warmup} is no shorter than the run of {length}"
-        logger.warning(f"{too_long}: the learning rate {course}")
+        logger.warning(
+            f"SOLVER.WARMUP_ITERS {warmup} is no shorter than the run of {length}: the learning rate {course}"
+        )
         return
     highest = rate(warmup)  # both schedules fall from there
     if highest < 0.75:

@@ -8,7 +8,7 @@ from revisit.data.sources.catalog import MissingDataError, get_records, share_cl
 from revisit.data.sources.inspection import IMAGE_CHECK_REGISTRY, inspect, is_learned_from, num_classes
 from revisit.data.sources.records import Records
 from revisit.data.sources.rows import joined
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.evaluation.features import check_not_enlarged
 from revisit.evaluation.registry import evaluations_on
 from revisit.keys import Facts, resolve_auto_values
@@ -40,8 +40,7 @@ def inspect_training(
     Raises:
         UserError: no data, or not what the network learns from.
     """
-    if not cfg.DATASETS.TRAIN:
-        raise UserError("no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
+    expect(cfg.DATASETS.TRAIN, "no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
     total, sets = 0, {}
     for name in cfg.DATASETS.TRAIN:
         try:
@@ -52,15 +51,11 @@ def inspect_training(
                 raise
             total += expected
             continue
-        total += _number_to_learn(cfg, sets[name])
+        total += len(sets[name]) if method_of(cfg) else sum(is_learned_from(cfg, record) for record in sets[name])
     resolve_auto_values(cfg, replace(facts, records=joined([*sets.values()])))
     for name, records in sets.items() if looked_at else ():
         look_at_images(cfg, name, records, to_learn=True)
     return total
-
-
-def _number_to_learn(cfg: CfgNode, records: Records) -> int:
-    return len(records) if method_of(cfg) else sum(is_learned_from(cfg, record) for record in records)
 
 
 def inspect_evaluation(cfg: CfgNode, facts: Facts = NOTHING_KNOWN, *, assume_missing: bool = False) -> None:

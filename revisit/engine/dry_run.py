@@ -44,8 +44,8 @@ What a dry run says of images on disk: functions of the resolved config and of r
 
 DRY_RUN_LINE_REGISTRY = Registry("DRY_RUN_LINE")
 DRY_RUN_LINE_REGISTRY.__doc__ = """
-Lines of the table that a dry run prints, in this order: functions of the resolved config and of the entries of all
-sections. Each returns what the line is about and words, or None where there is nothing to say.
+Lines that follow those of every training in the table of a dry run, in this order: functions of the resolved config and
+of the entries of all sections. Each returns what the line is about and words, or None where there is nothing to say.
 """
 
 DRY_RUN_PICTURE_REGISTRY = Registry("DRY_RUN_PICTURE")
@@ -63,11 +63,12 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     output = Path(cfg.OUTPUT_DIR)
     model = build_meta_model(cfg)
     check_weights(cfg, model)
-    recipe: dict = {}
+    recipe = {}
     for _, section in DRY_RUN_REGISTRY:
         recipe |= section(cfg, facts, model)
     write_whole(output / "dry_run.json", without_secrets(json.dumps(recipe, indent=2)))
-    lines = [line for _, of_recipe in DRY_RUN_LINE_REGISTRY if (line := of_recipe(cfg, recipe))]
+    added = [line for _, of_recipe in DRY_RUN_LINE_REGISTRY if (line := of_recipe(cfg, recipe))]
+    lines = [*_lines_of_all(cfg, recipe), *added]
     print(without_secrets(tabulate(lines, tablefmt="plain", disable_numparse=True)))
     print(f"wrote {output / 'dry_run.json'}, which has all of it")
     for record in log:
@@ -78,35 +79,24 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
     return recipe
 
 
-@DRY_RUN_LINE_REGISTRY.register()
-def network_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    return "network", f"{recipe['architecture']}, {recipe['backbone']}, from {cfg.MODEL.WEIGHTS or 'random weights'}"
-
-
-@DRY_RUN_LINE_REGISTRY.register()
-def data_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    found = recipe["data"]
-    names, images = ", ".join(found["train"]), f"{found['images']:,} images"
-    return "data", f"{names}: {images}" if found["found"] else f"MISSING, {images} are assumed: {found['problem']}"
-
-
-@DRY_RUN_LINE_REGISTRY.register()
-def length_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    if "iterations" not in recipe:
-        return "length", "decided as the run begins"
-    return "length", f"{recipe['iterations']:,} iterations, {recipe['epochs']:.4g} epochs"
-
-
-@DRY_RUN_LINE_REGISTRY.register()
-def step_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    count, device = recipe["processes"], recipe["device"]
-    processes = f"{count} process{'es' * (count > 1)} on {device}"
-    return "step", f"{recipe['batch']} images in {recipe['precision']}, {processes}"
-
-
-@DRY_RUN_LINE_REGISTRY.register()
-def rate_in_words(cfg: CfgNode, recipe: dict) -> tuple[str, str]:
-    return "learning rate", f"{recipe['lr']:g}, {recipe['schedule']}, {recipe['optimizer']}"
+def _lines_of_all(cfg: CfgNode, recipe: dict) -> list[tuple[str, str]]:
+    """Of any training: network, data, length, step and learning rate."""
+    network = f"{recipe['architecture']}, {recipe['backbone']}, from {cfg.MODEL.WEIGHTS or 'random weights'}"
+    images = recipe["data"]
+    data = f"{', '.join(images['train'])}: {images['images']:,} images"
+    if not images["found"]:
+        data = f"MISSING, {images['images']:,} images are assumed: {images['problem']}"
+    length = "decided as the run begins"
+    if "iterations" in recipe:
+        length = f"{recipe['iterations']:,} iterations, {recipe['epochs']:.4g} epochs"
+    processes = f"{recipe['processes']} process{'es' * (recipe['processes'] > 1)} on {recipe['device']}"
+    return [
+        ("network", network),
+        ("data", data),
+        ("length", length),
+        ("step", f"{recipe['batch']} images in {recipe['precision']}, {processes}"),
+        ("learning rate", f"{recipe['lr']:g}, {recipe['schedule']}, {recipe['optimizer']}"),
+    ]
 
 
 def build_meta_model(cfg: CfgNode) -> nn.Module:
@@ -125,20 +115,18 @@ def check_weights(cfg: CfgNode, model: nn.Module) -> None:
 
 
 @DRY_RUN_REGISTRY.register()
-def network(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+def training(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """Network, learning rates and steps."""
+    solver = cfg.SOLVER
     backbone = cfg.MODEL.BACKBONE.NAME
     description = describe(model)
     if description:
         backbone += f", {description.title(flags_of(cfg, description))}"
-    return {"architecture": cfg.MODEL.META_ARCHITECTURE, "backbone": backbone}
-
-
-@DRY_RUN_REGISTRY.register()
-def schedule(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
-    solver = cfg.SOLVER
     warms_up = schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.WARMUP_ITERS")
     has_steps = schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.STEPS")
     return {
+        "architecture": cfg.MODEL.META_ARCHITECTURE,
+        "backbone": backbone,
         "lr": solver.BASE_LR,
         "schedule": solver.LR_SCHEDULER_NAME,
         "lr_steps": list(solver.STEPS) if has_steps else [],
@@ -146,13 +134,6 @@ def schedule(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
         "optimizer": solver.OPTIMIZER,
         "sgd_momentum": solver.MOMENTUM,
         "weight_decays": _weight_decays(cfg, model),
-    }
-
-
-@DRY_RUN_REGISTRY.register()
-def step(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
-    solver = cfg.SOLVER
-    return {
         "batch": solver.IMS_PER_BATCH,
         "batch_per_process": solver.IMS_PER_BATCH // facts.processes,
         "accumulation_steps": solver.ACCUMULATION_STEPS,
@@ -204,9 +185,10 @@ def method(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     """The keys that this method reads and others do not, by declaration; and lambda, k, which are 0 without L_nn."""
     if not method_of(cfg):
         return {}
-    of_some = [name for name, key in KEYS.items() if key.read_by and PRETRAINING not in key.read_by]
-    own = [name for name in of_some if is_read(cfg, name)]
-    keys = {name: value_of(cfg, name) for name in own}
+    keys = {}
+    for name, key in KEYS.items():
+        if key.read_by and PRETRAINING not in key.read_by and is_read(cfg, name):
+            keys[name] = value_of(cfg, name)
     weight = keys.get("NEIGHBORS.WEIGHT", 0.0)
     if not weight:
         keys = {name: value for name, value in keys.items() if not name.startswith("NEIGHBORS.")}
@@ -226,10 +208,15 @@ def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     options = cfg.MODEL.SEM_SEG_HEAD
     depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
     head = model.head if depth else model.sem_seg_head
-    layers = {"name": type(head).__name__, "channels": options.CONVS_DIM, "dilations": _dilations(head)}
     stages = [stage for stage in ("res4", "res5") if hasattr(model.backbone, stage)]
     return {
-        "head": {**layers, "outputs": options.NUM_CLASSES, **depth},
+        "head": {
+            "name": type(head).__name__,
+            "channels": options.CONVS_DIM,
+            "dilations": _dilations(head),
+            "outputs": options.NUM_CLASSES,
+            **depth,
+        },
         "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in stages},
         **pixel_mapper_of(cfg).recipe(cfg),
     }
@@ -237,10 +224,18 @@ def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
 
 @DRY_RUN_REGISTRY.register()
 def data(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
-    names = {"train": list(cfg.DATASETS.TRAIN), "images": facts.images, "test": list(cfg.DATASETS.TEST)}
     pixels = pixel_format(cfg)
-    meaning = {"channels": list(pixels.channels), "ranges": [list(pair) for pair in pixels.ranges]}
-    return {"data": {**names, "bit_depth": pixels.bits or 8, **meaning, **_data_on_disk(cfg)}}
+    return {
+        "data": {
+            "train": list(cfg.DATASETS.TRAIN),
+            "images": facts.images,
+            "test": list(cfg.DATASETS.TEST),
+            "bit_depth": pixels.bits or 8,
+            "channels": list(pixels.channels),
+            "ranges": [list(pair) for pair in pixels.ranges],
+            **_data_on_disk(cfg),
+        }
+    }
 
 
 def _dilations(module: nn.Module) -> list[int]:
@@ -251,7 +246,7 @@ def _dilations(module: nn.Module) -> list[int]:
 def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
     """Weight decay of each kind of parameter, as the optimiser really has it."""
     decay = {p: group["weight_decay"] for group in build_optimizer(cfg, model).param_groups for p in group["params"]}
-    kinds: dict[str, float] = {}
+    kinds = {}
     for module in model.modules():
         kind = "norm" if isinstance(module, BatchNorm | nn.GroupNorm | nn.LayerNorm) else "other"
         for name, parameter in module.named_parameters(recurse=False):
@@ -265,7 +260,7 @@ def _data_on_disk(cfg: CfgNode) -> dict:
         records = joined([get_records(name) for name in cfg.DATASETS.TRAIN])
     except UserError as error:
         return {"found": False, "problem": str(error)}
-    entries: dict = {"found": True}
+    entries = {"found": True}
     for _, look in DRY_RUN_DATA_REGISTRY:
         entries |= look(cfg, records)
     return entries

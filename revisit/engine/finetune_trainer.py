@@ -44,23 +44,21 @@ class FinetuneTrainer(RevisitTrainer):
         return model
 
     def build_hooks(self) -> list[HookBase | None]:
+        taken = self.statistics_of(self.cfg, self.model)
         return [
             hooks.IterationTimer(),  # first: it takes the time of a step alone
             hooks.LRScheduler(),
             *self.added_hooks(),
             *self.step_hooks(),
             TrainedStatistics(unwrap(self.model)),
-            self._precise_bn(),  # after all that changes parameters, and before evaluation and checkpoint
+            # After all that changes parameters, and before evaluation and checkpoint.
+            FreshPreciseBN(*taken, self.cfg.TEST.PRECISE_BN.NUM_ITER) if taken else None,
             LossNormalizers(unwrap(self.model)),
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             *self.evaluation_hooks(),
             self.checkpoints(),
         ]
-
-    def _precise_bn(self) -> FreshPreciseBN | None:
-        taken = self.statistics_of(self.cfg, self.model)
-        return FreshPreciseBN(*taken, self.cfg.TEST.PRECISE_BN.NUM_ITER) if taken else None
 
     @classmethod
     def statistics_of(cls, cfg: CfgNode, model: nn.Module) -> tuple[nn.Module, FinetuneLoader] | None:
@@ -78,14 +76,22 @@ class FinetuneTrainer(RevisitTrainer):
 
     @classmethod
     def build_test_loader(cls, cfg: CfgNode, dataset_name: str) -> DataLoader:
-        mapper, records_of = build_mapper(cfg, is_train=False), getattr(evaluator_for(dataset_name), "records", None)
+        mapper = build_mapper(cfg, is_train=False)
+        records_of = getattr(evaluator_for(dataset_name), "records", None)
         if records_of:
-            workers = cfg.DATALOADER.NUM_WORKERS
-            plain = build_detection_test_loader(records_of(dataset_name), mapper=mapper, num_workers=workers)
+            plain = build_detection_test_loader(
+                records_of(dataset_name),
+                mapper=mapper,
+                num_workers=cfg.DATALOADER.NUM_WORKERS,
+            )
         else:
             plain = build_detection_test_loader(cfg, dataset_name, mapper=mapper)
-        how = {"batch_sampler": plain.batch_sampler, "collate_fn": plain.collate_fn, "num_workers": plain.num_workers}
-        return SignalSafeLoader(plain.dataset, **how)
+        return SignalSafeLoader(
+            plain.dataset,
+            batch_sampler=plain.batch_sampler,
+            collate_fn=plain.collate_fn,
+            num_workers=plain.num_workers,
+        )
 
     @classmethod
     def build_evaluator(cls, cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:

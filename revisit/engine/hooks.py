@@ -210,7 +210,8 @@ class TrainedStatistics(HookBase):
     """
 
     def __init__(self, model: nn.Module):
-        self._model, layers = model, get_bn_modules(model)
+        self._model = model
+        layers = get_bn_modules(model)
         parts = [(name, part) for name, part in model.named_modules() if part in layers]
         self._names = [f"{name}.{buffer}" for name, part in parts for buffer, _ in part.named_buffers()]
         self._own: dict[str, Tensor] = {}  # by name, from an evaluation until the next step
@@ -240,7 +241,8 @@ class FreshPreciseBN(HookBase):
     """
 
     def __init__(self, model: nn.Module, loader: Iterable, num_iter: int):
-        self._model, self._options = model, (model, loader, num_iter)
+        self._model = model
+        self._options = (model, loader, num_iter)
 
     def after_step(self) -> None:
         if self.trainer.is_evaluated:

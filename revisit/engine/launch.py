@@ -63,20 +63,23 @@ def find_processes(args: argparse.Namespace) -> Processes:
     """The processes of a command line with Detectron2's options, or those of torchrun where it started this process."""
     timeout = timedelta(minutes=args.timeout)
     if not dist.is_torchelastic_launched():
-        ranks = f"--machine-rank {args.machine_rank} of --num-machines {args.num_machines}"
-        is_one = 0 <= args.machine_rank < args.num_machines
-        expect(is_one, f"{ranks}: expected 0 to {args.num_machines - 1}, counted from 0")
+        expect(
+            0 <= args.machine_rank < args.num_machines,
+            f"--machine-rank {args.machine_rank} of --num-machines {args.num_machines}: expected 0 to "
+            f"{args.num_machines - 1}, counted from 0",
+        )
         if args.num_machines == 1:
             _check_alone()
         return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     world = int(os.environ["WORLD_SIZE"])
-    if args.num_gpus not in (1, local) or args.num_machines not in (1, world // local):
-        raise UserError(
-            f"torchrun started {world // local} x {local} processes, but the options ask for {args.num_machines} x "
-            f"{args.num_gpus}: leave out --num-gpus and --num-machines"
-        )
-    return Processes(local, world // local, int(os.environ["GROUP_RANK"]), "env://", timeout)
+    machines = world // local
+    expect(
+        args.num_gpus in (1, local) and args.num_machines in (1, machines),
+        f"torchrun started {machines} x {local} processes, but the options ask for {args.num_machines} x "
+        f"{args.num_gpus}: leave out --num-gpus and --num-machines",
+    )
+    return Processes(local, machines, int(os.environ["GROUP_RANK"]), "env://", timeout)
 
 
 def _check_alone() -> None:
@@ -104,8 +107,10 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
     """
     mp.set_start_method(workers.START_METHOD, force=True)  # also of a plug-in's own loader, whatever Python's is
     on_gpu = device != "cpu" and not device.startswith("mps")
-    alone = on_gpu or device == "cpu" or processes.world_size == 1
-    expect(alone, f"MODEL.DEVICE {device}, which one process alone can use: expected one, or MODEL.DEVICE cpu")
+    expect(
+        on_gpu or device == "cpu" or processes.world_size == 1,
+        f"MODEL.DEVICE {device}, which one process alone can use: expected one, or MODEL.DEVICE cpu",
+    )
     index = _index_of_gpu(processes, device) if on_gpu else None
     if processes.world_size > 1:
         if dist.is_torchelastic_launched():
@@ -128,8 +133,9 @@ def _index_of_gpu(processes: Processes, device: str) -> int | None:
     has = f"this machine has {gpus} GPU{'s' * (gpus != 1)}"
     expect(processes.num_processes <= gpus, f"--num-gpus {processes.num_processes}, but {has}")
     if index is not None:
-        one = f"MODEL.DEVICE {device}, but each process has a GPU of its own: expected cuda"
-        expect(processes.world_size == 1, one)
+        expect(
+            processes.world_size == 1, f"MODEL.DEVICE {device}, but each process has a GPU of its own: expected cuda"
+        )
         expect(index < gpus, f"MODEL.DEVICE {device}, but {has}, counted from 0: expected cuda")
     return index
 
@@ -270,8 +276,15 @@ def _meet(processes: Processes, rank: int) -> dist.Store:
     is_host, listening = rank == 0, None
     if is_host and url.hostname == LOOPBACK:
         listening = socket.create_server((LOOPBACK, url.port)).detach()
-    how = {"wait_for_workers": False, "master_listen_fd": listening}
-    return dist.TCPStore(url.hostname, url.port, None, is_host, processes.timeout, **how)
+    return dist.TCPStore(
+        url.hostname,
+        url.port,
+        None,
+        is_host,
+        processes.timeout,
+        wait_for_workers=False,
+        master_listen_fd=listening,
+    )
 
 
 @contextmanager

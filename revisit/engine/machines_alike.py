@@ -65,12 +65,14 @@ def _speaks_for_its_machine() -> bool:
 def _compare(facts: Mapping[str, object]) -> None:
     """What only some machines know is not compared."""
     first, *others = comm.all_gather(facts)[:: comm.get_local_size()]
-    way_out = "expected one command, state of the code, data and weights, and an OUTPUT_DIR on a disk that all see"
     for machine, theirs in enumerate(others, 1):
         for name, value in first.items():
-            sides = f"{short_repr(value)} on machine 0, {short_repr(theirs.get(name))} on machine {machine}"
-            same = theirs.get(name, value) == value
-            expect(same, f"the machines of this run differ: {name} is {sides}; {way_out}")
+            expect(
+                theirs.get(name, value) == value,
+                f"the machines of this run differ: {name} is {short_repr(value)} on machine 0, "
+                f"{short_repr(theirs.get(name))} on machine {machine}; expected one command, state of the code, "
+                "data and weights, and an OUTPUT_DIR on a disk that all see",
+            )
 
 
 def _of_code(cfg: CfgNode) -> dict[str, object]:

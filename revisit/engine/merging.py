@@ -57,11 +57,10 @@ class Stated(NamedTuple):
     def keys(self) -> list[list[str]]:
         """The keys of each place, those of the command line last. A length of 0 leaves it to others."""
         places = (*self.levels, self.typed)
-        return [[key for key, value in place.items() if not _is_no_length(key, value)] for place in places]
-
-
-def _is_no_length(key: str, value: object) -> bool:
-    return declaration(key).decides == "length" and not is_on(value)
+        return [
+            [key for key, value in place.items() if is_on(value) or declaration(key).decides != "length"]
+            for place in places
+        ]
 
 
 def read_stated(config_file: str, opts: Sequence[object] = ()) -> Stated:
@@ -104,8 +103,10 @@ def _merge_checkpoint(cfg: CfgNode, trained: Trained, stated: Collection[str]) -
     shared = dotted_keys(cfg).keys() & trained.config.keys()
     taken = {key: trained.config[key] for key in shared if declaration(key).scope != RUN}
     for key in [key for key, value in taken.items() if is_url(str(value)) and key not in stated]:
-        left = f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint"
-        logger.warning(f"{left}; give the key to use it")
+        logger.warning(
+            f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint; give "
+            "the key to use it"
+        )
     _merge(cfg, taken, trained.weights)
 
 
@@ -117,16 +118,10 @@ def _leaves_open(key: str, value: object, trained: Trained) -> bool:
 
 
 def _import_stated(stated: Stated) -> None:
-    in_files = [level["IMPORTS"] for level in stated.levels if "IMPORTS" in level]
-    for value in in_files[-1:]:
-        _import(value, stated.file)
-    if "IMPORTS" in stated.typed:
-        _import(stated.typed["IMPORTS"], COMMAND_LINE)
-
-
-def _import(value: object, where: str) -> None:
-    """Import what IMPORTS names, which may declare config keys."""
-    import_modules(fitted("IMPORTS", value, (), where))
+    for where, levels in ((stated.file, stated.levels), (COMMAND_LINE, [stated.typed])):
+        named = [level["IMPORTS"] for level in levels if "IMPORTS" in level]
+        for value in named[-1:]:
+            import_modules(fitted("IMPORTS", value, (), where))
 
 
 def read_keys(path: str) -> dict[str, object]:
@@ -135,7 +130,7 @@ def read_keys(path: str) -> dict[str, object]:
 
 
 def _over_each_other(levels: Iterable[Mapping[str, object]]) -> dict[str, object]:
-    values: dict[str, object] = {}
+    values = {}
     for level in levels:
         values |= decisive(level)
     return values
@@ -171,8 +166,9 @@ def _levels(path: str, read: list[str]) -> Iterator[dict[str, object]]:
 
 def _base_file(base: object, path: str) -> str:
     """Where the file lies that another is based on: seen from that one's folder, else as --config-file takes it."""
-    is_name = isinstance(base, str) and not is_url(base)
-    expect(is_name, f"{path}: {BASE_KEY} is {short_repr(base)}: expected a file's name")
+    expect(
+        isinstance(base, str) and not is_url(base), f"{path}: {BASE_KEY} is {short_repr(base)}: expected a file's name"
+    )
     file = Path(path).parent / Path(base).expanduser()
     if file.is_file():
         return str(file)
@@ -198,8 +194,11 @@ def _as_list(key: str, text: str) -> str:
     inside = text.strip("()[]'\", ")  # a name alone may have commas, as those of channels' files
     names = re.split(r"""['"]?,\s*['"]?""", inside) if text.startswith(("(", "[")) else [inside]
     are_data = key.startswith("DATASETS.")
-    are_folders = [are_data and ":" not in name and ("/" in name or os.path.isdir(name)) for name in names]
-    return typed_list(["folder:" * is_folder + name for name, is_folder in zip(names, are_folders, strict=True)])
+    meant = []
+    for name in names:
+        is_folder = are_data and ":" not in name and ("/" in name or os.path.isdir(name))
+        meant.append(f"folder:{name}" if is_folder else name)
+    return typed_list(meant)
 
 
 def fitted(key: str, value: object, default: object, where: str) -> object:

@@ -31,8 +31,11 @@ def _shared(cfg: CfgNode) -> dict[str, Any]:
     """Options of every optimiser of torch's. Fused, it updates all tensors in one kernel; but clipping has to see
     gradients without the scale of float16, which fused steps remove."""
     solver = cfg.SOLVER
-    is_fused = not solver.CLIP_GRADIENTS.ENABLED
-    return {"lr": solver.BASE_LR, "weight_decay": solver.WEIGHT_DECAY, "fused": is_fused}
+    return {
+        "lr": solver.BASE_LR,
+        "weight_decay": solver.WEIGHT_DECAY,
+        "fused": not solver.CLIP_GRADIENTS.ENABLED,
+    }
 
 
 @OPTIMIZER_REGISTRY.register()
@@ -76,5 +79,10 @@ def LARS(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
     """
     solver = cfg.SOLVER
     lars = require_package("timm.optim", "SOLVER.OPTIMIZER LARS is timm's: run pip install timm, or choose SGD").Lars
-    momentum = {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
-    return lars(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, **momentum)
+    return lars(
+        groups,
+        lr=solver.BASE_LR,
+        weight_decay=solver.WEIGHT_DECAY,
+        momentum=solver.MOMENTUM,
+        nesterov=solver.NESTEROV,
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.keys import Decision, Facts, declare, one_of
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -21,7 +21,8 @@ PARTS = ("SOLVER.AMP.ENABLED", "SOLVER.AMP.DTYPE", "MODEL.CHANNELS_LAST")  # wha
 
 def precision(cfg: CfgNode, facts: Facts) -> Decision | None:
     """The values of PARTS that SOLVER.PRECISION stands for."""
-    asked, amp = cfg.SOLVER.PRECISION, cfg.SOLVER.AMP
+    asked = cfg.SOLVER.PRECISION
+    amp = cfg.SOLVER.AMP
     if asked in TYPES:
         dtype = amp.DTYPE if asked == "float32" else asked
         parts = {"SOLVER.AMP.ENABLED": asked != "float32", "SOLVER.AMP.DTYPE": dtype}
@@ -88,15 +89,18 @@ def wrong_in_bfloat16(cfg: CfgNode) -> str:
 
 def check_precision(cfg: CfgNode) -> None:
     """Raise UserError for a precision that this machine cannot compute, and warn of one that it computes slowly."""
-    amp, is_cpu = cfg.SOLVER.AMP, cfg.MODEL.DEVICE == "cpu"
+    amp = cfg.SOLVER.AMP
+    is_cpu = cfg.MODEL.DEVICE == "cpu"
     if not amp.ENABLED:
         return
-    known = is_cpu or cfg.MODEL.DEVICE.startswith("cuda")
-    expect(known, f"MODEL.DEVICE {cfg.MODEL.DEVICE} computes in float32 here: expected SOLVER.AMP.ENABLED False")
+    expect(
+        is_cpu or cfg.MODEL.DEVICE.startswith("cuda"),
+        f"MODEL.DEVICE {cfg.MODEL.DEVICE} computes in float32 here: expected SOLVER.AMP.ENABLED False",
+    )
     if amp.DTYPE == "bfloat16" and not is_cpu and not computes_bfloat16(cfg.MODEL.DEVICE):
         logger.warning("this GPU computes no bfloat16 itself, which is slow: take SOLVER.AMP.DTYPE float16")
     expect(
         not (is_cpu and amp.DTYPE == "float16"), "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU"
     )
-    if wrong := wrong_in_bfloat16(cfg):
-        raise UserError(f"{wrong}, or SOLVER.AMP.ENABLED False")
+    wrong = wrong_in_bfloat16(cfg)
+    expect(not wrong, f"{wrong}, or SOLVER.AMP.ENABLED False")

@@ -62,16 +62,20 @@ class PretrainTrainer(RevisitTrainer):
 
     def _warn_of_epochs(self, iterations_before: int) -> None:
         """Where an epoch had so many iterations and has others by now, as with another batch that was accepted."""
-        done, iterations = self.iter + 1, self.data_loader.iterations_per_epoch
-        before, now = done // iterations_before, done // iterations
+        done = self.iter + 1
+        iterations = self.data_loader.iterations_per_epoch
+        before = done // iterations_before
+        now = done // iterations
         if before == now:
             return
         values = dotted_keys(self.cfg).items()
         waits = [f"{key} {value}" for key, value in values if "EPOCH" in key and not may_change(self.cfg, key)]
-        counted = f"the {done} iterations that are done count as {now} epochs of {iterations}, no longer as {before}"
         affected = ", ".join(["the order of images", "their views", *waits])
         change = "; a wait that was over may begin again: change its key too, with --accept" if waits else ""
-        logger.warning(f"{counted} of {iterations_before}: so do {affected}{change}")
+        logger.warning(
+            f"the {done} iterations that are done count as {now} epochs of {iterations}, no longer as {before} of "
+            f"{iterations_before}: so do {affected}{change}"
+        )
 
     def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)

@@ -24,7 +24,8 @@ from detectron2.config import CfgNode
 
 def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
     """All images of a pretraining, where they are fewer than a batch and its method can do with them."""
-    batch, method = cfg.SOLVER.IMS_PER_BATCH, method_of(cfg)
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    method = method_of(cfg)
     if method is None or facts.images is None:
         return None
     processes = facts.processes or 1
@@ -43,8 +44,11 @@ def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
 def iterations_per_epoch(cfg: CfgNode, images: int) -> float:
     """Batches in which so many images are seen once. Raises UserError where they fill none."""
     batch = cfg.SOLVER.IMS_PER_BATCH
-    few = f"{', '.join(cfg.DATASETS.TRAIN)} has {images} images, fewer than one batch of {batch}"
-    expect(images >= batch, f"{few}: lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)")
+    expect(
+        images >= batch,
+        f"{', '.join(cfg.DATASETS.TRAIN)} has {images} images, fewer than one batch of {batch}: lower "
+        "SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)",
+    )
     return _batches(cfg, images, batch)
 
 
@@ -66,8 +70,10 @@ def length(cfg: CfgNode, facts: Facts) -> Decision | None:
     iterations_per_epoch(cfg, facts.images)
     if cfg.SOLVER.MAX_ITER <= 0 and cfg.SOLVER.EPOCHS > 0:
         return _rest_of_run(cfg, facts) or in_iterations(cfg, facts, cfg.SOLVER.EPOCHS)
-    is_said = any(value_of(cfg, key.name) for key in alternatives()["length"])
-    expect(is_said, "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
+    expect(
+        any(value_of(cfg, key.name) for key in alternatives()["length"]),
+        "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER",
+    )
     return None
 
 
@@ -82,8 +88,10 @@ def _rest_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
     if before == 0 or (before == now and length == round(epochs * now)):
         return None
     rest = max(0.0, (length - facts.done) / before + cfg.SOLVER.EPOCHS - epochs)
-    why = f"{facts.done} iterations are done, {rest:.4g} of {cfg.SOLVER.EPOCHS} epochs follow, of {round(now, 3)} each"
-    return Decision(facts.done + round(rest * now), why)
+    return Decision(
+        facts.done + round(rest * now),
+        f"{facts.done} iterations are done, {rest:.4g} of {cfg.SOLVER.EPOCHS} epochs follow, of {round(now, 3)} each",
+    )
 
 
 def checkpoint_period(cfg: CfgNode, facts: Facts) -> Decision | None:
@@ -106,7 +114,8 @@ def evaluation_epochs(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
     """TEST.EVAL_EPOCHS, or TEST.EVAL_PERIOD -1, in iterations; 0 where there is nothing to evaluate."""
-    period, length = cfg.TEST.EVAL_PERIOD, cfg.SOLVER.MAX_ITER
+    period = cfg.TEST.EVAL_PERIOD
+    length = cfg.SOLVER.MAX_ITER
     if facts.images is None:
         return None
     if period != 0 and (lacking := nothing_to_evaluate(cfg)):

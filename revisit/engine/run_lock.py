@@ -45,8 +45,10 @@ def run_lock(folder: Path) -> Iterator[None]:
         _held[folder] = json.dumps(mine)
         path.write_text(_held[folder])
     except Timeout as error:
-        way_out = "Wait for it, stop it, or take another OUTPUT_DIR"
-        raise UserError(f"{folder} belongs to a run that is alive: {_words(_read(path))}. {way_out}") from error
+        raise UserError(
+            f"{folder} belongs to a run that is alive: {_words(_read(path))}. Wait for it, stop it, or take another "
+            "OUTPUT_DIR"
+        ) from error
     except OSError as error:
         raise UserError(f"OUTPUT_DIR {folder} cannot be written ({error}): choose another one") from error
     try:

@@ -4,6 +4,8 @@ import io
 import logging
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 
 from revisit.errors import on_one_line, without_secrets
@@ -85,27 +87,23 @@ def open_log(folder: str) -> None:
                 handler.setLevel(logging.INFO)
 
 
-class LogBeforeTheLog:
-    """Keeps what the core and the projects log from INFO on until there is a log: a context."""
-
-    def __enter__(self) -> "LogBeforeTheLog":
-        self._handler = MemoryHandler(capacity=2**20, flushLevel=logging.CRITICAL + 1)
-        self._levels = {}
-        for logger in map(logging.getLogger, OWN):
-            self._levels[logger] = logger.level
-            logger.addHandler(self._handler)
-            logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for logger, level in self._levels.items():
-            logger.removeHandler(self._handler)
+@contextmanager
+def log_before_the_log() -> Iterator[list[logging.LogRecord]]:
+    """What the core and the projects log in the block from INFO on, for the log that is opened later; after the block
+    it is plain text, so that it can be sent to other processes."""
+    handler = MemoryHandler(capacity=2**20, flushLevel=logging.CRITICAL + 1)
+    levels = {}
+    for logger in map(logging.getLogger, OWN):
+        levels[logger] = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
+    try:
+        yield handler.buffer
+    finally:
+        for logger, level in levels.items():
+            logger.removeHandler(handler)
             logger.setLevel(level)
-
-    def records(self) -> list[logging.LogRecord]:
-        """What was logged, as plain text, so that it can be sent to other processes."""
-        for record in self._handler.buffer:
+        for record in handler.buffer:
             record.msg = record.getMessage()
             record.args = None
             record.exc_info = None
-        return self._handler.buffer

@@ -161,8 +161,10 @@ def check_same_network(cfg: CfgNode, trained: Trained) -> None:
     wrong = [d for d in wrong if d.key == "MODEL.META_ARCHITECTURE"] or wrong
     if wrong:
         sides = [f"{d.key} is {short_repr(d.now)} here and {short_repr(d.before)} there" for d in wrong]
-        problem = f"{trained.weights} was trained under another configuration: {'; '.join(sides)}"
-        raise UserError(f"{problem}. Leave them to the checkpoint")
+        raise UserError(
+            f"{trained.weights} was trained under another configuration: {'; '.join(sides)}. Leave them to the "
+            "checkpoint"
+        )
 
 
 def unused_overrides(cfg: CfgNode, typed: Collection[str]) -> list[str]:

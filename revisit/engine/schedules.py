@@ -130,13 +130,18 @@ def warmup(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 def rate_of_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
     """SOLVER.BASE_LR for the batch of this run, in proportion to the one that it is stated for."""
-    reference, batch, rate = cfg.SOLVER.REFERENCE_BATCH, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.BASE_LR
+    reference = cfg.SOLVER.REFERENCE_BATCH
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    rate = cfg.SOLVER.BASE_LR
     if reference in (0, batch):
         return None
     if not is_free("SOLVER.BASE_LR", facts.stated_nearer(facts.key)):
         return Decision(batch, f"SOLVER.BASE_LR {rate:g} is stated itself, and stays")
-    why = f"a rate of {rate:g} for batches of {reference} images, of which these have {batch}"
-    return Decision(batch, why, {"SOLVER.BASE_LR": rate * batch / reference})
+    return Decision(
+        batch,
+        f"a rate of {rate:g} for batches of {reference} images, of which these have {batch}",
+        {"SOLVER.BASE_LR": rate * batch / reference},
+    )
 
 
 of_detectron2(

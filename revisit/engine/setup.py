@@ -5,7 +5,7 @@
 
 import argparse
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from revisit.engine.merging import Stated, merged_config, read_stated
 from revisit.engine.precision import check_precision
 from revisit.engine.run_copies import copies_kept, prepare_copies
 from revisit.engine.run_lock import has_owner, run_lock
-from revisit.engine.run_log import LogBeforeTheLog, open_log
+from revisit.engine.run_log import log_before_the_log, open_log
 from revisit.engine.same_experiment import check_same_network, config_text, may_be_the_same, unused_overrides
 from revisit.errors import UserError, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
@@ -72,14 +72,17 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     Raises:
         UserError: whatever is wrong with it.
     """
-    no_recipe = "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)"
-    expect(bool(args.config_file) or args.eval_only, no_recipe)
-    with LogBeforeTheLog() as log:
+    expect(
+        args.config_file or args.eval_only,
+        "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)",
+    )
+    with log_before_the_log() as log:
         stated = read_stated(args.config_file, args.opts)
         cfg, network = _merged(stated, resume=args.resume, trained=args.eval_only)
         if not (args.eval_only or args.dry_run):
             prepare_copies(cfg, resume=args.resume, accepted=args.accept)
-        facts, seed = Facts(processes=num_processes, stated=stated.keys, for_here=not args.dry_run), cfg.SEED
+        facts = Facts(processes=num_processes, stated=stated.keys, for_here=not args.dry_run)
+        seed = cfg.SEED
         facts = _resolve(cfg, facts, resume=args.resume)
         with translated("looking at the data sets"):
             unused_overrides(cfg, stated.typed)
@@ -93,7 +96,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
             check_evaluation(cfg, eval_only=args.eval_only)
             inspect_evaluation(cfg, facts, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
-    return Plan(cfg, seed, facts, network, log.records())
+    return Plan(cfg, seed, facts, network, log)
 
 
 def _share_classes(cfg: CfgNode, network: Trained) -> None:
@@ -106,7 +109,9 @@ def _share_classes(cfg: CfgNode, network: Trained) -> None:
 def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
     """In every process of a run: open the log, resolve what all processes decide together, freeze the config, write
     config.yaml and environment.json, seed the random generators. A training locks its folder until it ends."""
-    cfg, folder, trains = planned.cfg, Path(planned.cfg.OUTPUT_DIR), not args.eval_only
+    cfg = planned.cfg
+    folder = Path(planned.cfg.OUTPUT_DIR)
+    trains = not args.eval_only
     owns_folder = trains and comm.is_main_process()
     with ExitStack() as held, enough_memory():
         with raised_by_all():
@@ -121,8 +126,8 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
             if owns_folder:
                 _prepare_folder(cfg, folder, args.resume)
         _open_log(cfg, args)
-        if comm.is_main_process():
-            _log_again(planned.log)
+        for record in planned.log if comm.is_main_process() else ():  # which was logged before there was a log
+            logging.getLogger(record.name).handle(record)
         _resolve_together(cfg, planned.facts)
         cfg.freeze()
         if comm.is_main_process():
@@ -136,12 +141,6 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
         if owns_folder:
             held.enter_context(copies_kept(cfg, resume=args.resume))
         yield cfg
-
-
-def _log_again(records: Iterable[logging.LogRecord]) -> None:
-    """What was logged before there was a log."""
-    for record in records:
-        logging.getLogger(record.name).handle(record)
 
 
 def make_config(
@@ -258,11 +257,11 @@ def _prepare_folder(cfg: CfgNode, folder: Path, resume: bool) -> None:
     starts_there = bool(cfg.MODEL.WEIGHTS) and Path(cfg.MODEL.WEIGHTS).resolve().parent == folder.resolve()
     if resume and (starts_there or checkpoints_of_run(folder)):
         return
-    if starts_there and holds_run(folder):
-        raise UserError(
-            f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one by "
-            "--resume, or start a new one in another OUTPUT_DIR"
-        )
+    expect(
+        not (starts_there and holds_run(folder)),
+        f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one by "
+        "--resume, or start a new one in another OUTPUT_DIR",
+    )
     if aside := set_aside_earlier_run(folder):
         print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)
     elif resume and (aside := last_set_aside(folder)):

@@ -33,8 +33,11 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
         bias_lr_factor=solver.BIAS_LR_FACTOR,
         weight_decay_bias=solver.WEIGHT_DECAY_BIAS,
     )
-    frozen = f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT}"
-    expect(groups, f"{frozen} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to train: expected a smaller number")
+    expect(
+        groups,
+        f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to "
+        "train: expected a smaller number",
+    )
     name_of = {parameter: name for name, parameter in model.named_parameters()}
     for group in groups:
         group["names"] = [name_of[parameter] for parameter in group["params"]]
@@ -60,10 +63,14 @@ def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier
 
     A method may let the rate be 0 for some iterations; the whole schedule, its warm-up included, comes after them.
     """
-    method, length = method_of(cfg), cfg.SOLVER.MAX_ITER
+    method = method_of(cfg)
+    length = cfg.SOLVER.MAX_ITER
     wait = method.iterations_before_learning(cfg) if method else 0
     schedule = build_schedule(cfg, length - wait)
     if wait:
-        parts = [ConstantParamScheduler(0.0), schedule]
-        schedule = CompositeParamScheduler(parts, [wait / length, 1 - wait / length], ["fixed", "rescaled"])
+        schedule = CompositeParamScheduler(
+            [ConstantParamScheduler(0.0), schedule],
+            [wait / length, 1 - wait / length],
+            ["fixed", "rescaled"],
+        )
     return LRMultiplier(optimizer, schedule, length)

@@ -73,9 +73,10 @@ class StopSignals:
 
     def _end_wait(self, number: int, frame: FrameType | None) -> None:
         kind = InterruptedRunError if self.interrupted else StoppedRunError
-        asked = f"stopped by {STOP_SIGNALS[self.received - 1].name}, after which no batch came for {PATIENCE} s"
-        way_on = "the same command with --resume continues from the last checkpoint"
-        raise kind(f"{asked} (does a disk not answer?): {way_on}")
+        raise kind(
+            f"stopped by {STOP_SIGNALS[self.received - 1].name}, after which no batch came for {PATIENCE} s (does a "
+            "disk not answer?): the same command with --resume continues from the last checkpoint"
+        )
 
 
 def ignore_from_now_on() -> None:

@@ -107,7 +107,11 @@ class TrainStep(SimpleTrainer):
             # DDP averages gradients over processes once, after the last part.
             ddp = isinstance(self.model, nn.parallel.DistributedDataParallel)
             with self.model.no_sync() if ddp and part is not parts[-1] else contextlib.nullcontext():
-                with self._autocast(), _as_in_first_steps(self._device):
+                # Of a TorchScript, such as RetinaNet's loss, torch makes something after its first steps that rounds
+                # otherwise, and a resumed run has other first steps. On a GPU that saves memory, and stays.
+                as_in_first_steps = torch.jit.optimized_execution(self._device != "cpu")
+                autocast = torch.autocast(self._device, self._precision, enabled=self._precision is not None)
+                with autocast, as_in_first_steps:
                     losses = self.model(part)
                 self.grad_scaler.scale(sum(losses.values()) / len(parts)).backward()
             for name, loss in losses.items():
@@ -124,9 +128,6 @@ class TrainStep(SimpleTrainer):
             scale = self.grad_scaler.get_scale()
             self.skipped_steps += scale < before
             get_event_storage().put_scalars(smoothing_hint=False, grad_scale=scale, skipped_steps=self.skipped_steps)
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device, self._precision, enabled=self._precision is not None)
 
     def gather_metrics(self) -> None:
         """Log the steps since the last time: means of losses over processes, the longest wait for data.
@@ -157,8 +158,11 @@ class TrainStep(SimpleTrainer):
         """The optimiser's state by name of the parameter: groups may be others where it is loaded."""
         names = self._names()
         optimizer = {names[parameter]: state for parameter, state in self.optimizer.state.items()}
-        scaler = {"grad_scaler": self.grad_scaler.state_dict(), "skipped_steps": self.skipped_steps}
-        return {"optimizer": optimizer, **scaler}
+        return {
+            "optimizer": optimizer,
+            "grad_scaler": self.grad_scaler.state_dict(),
+            "skipped_steps": self.skipped_steps,
+        }
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state of every parameter is the checkpoint's; hyper-parameters, and how a step is computed, stay ours."""
@@ -175,12 +179,6 @@ class TrainStep(SimpleTrainer):
         if scaler := state_dict["grad_scaler"]:  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
         self.skipped_steps = state_dict["skipped_steps"]
-
-
-def _as_in_first_steps(device: str) -> contextlib.AbstractContextManager:
-    """Compute a TorchScript, such as RetinaNet's loss, on a CPU as a process does the first time. What it is made into
-    for later steps rounds otherwise, and a resumed run has other first steps. On a GPU that saves memory, and stays."""
-    return torch.jit.optimized_execution(device != "cpu")
 
 
 def split_batch(batch: dict | list, parts: int) -> list:

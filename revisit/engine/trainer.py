@@ -44,10 +44,16 @@ logger = logging.getLogger(__name__)
 
 
 switch = partial(declare, default=False, rule=SWITCH, may_change=True)
-layout = "Weights and maps in NHWC memory, faster on some hardware."
-switch("MODEL.CHANNELS_LAST", meaning=layout, decides="precision")
-compiled = "torch.compile of the encoders: minutes at the start, a faster step on a GPU."
-switch("MODEL.COMPILE", meaning=compiled, scope=RUN)
+switch(
+    "MODEL.CHANNELS_LAST",
+    meaning="Weights and maps in NHWC memory, faster on some hardware.",
+    decides="precision",
+)
+switch(
+    "MODEL.COMPILE",
+    meaning="torch.compile of the encoders: minutes at the start, a faster step on a GPU.",
+    scope=RUN,
+)
 
 
 class RevisitTrainer(DefaultTrainer):
@@ -102,9 +108,16 @@ class RevisitTrainer(DefaultTrainer):
         # Without device_ids, by which it would copy the batch and wait: the model sends what it needs.
         model = create_ddp_model(model, broadcast_buffers=False, device_ids=None)
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
-        options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cls.metrics_period(cfg)}
-        prepare = partial(cls.prepare, device=cfg.MODEL.DEVICE)
-        return TrainStep(model, batches, optimizer, prepare=prepare, precision=precision, seed=cfg.SEED, **options)
+        return TrainStep(
+            model,
+            batches,
+            optimizer,
+            prepare=partial(cls.prepare, device=cfg.MODEL.DEVICE),
+            precision=precision,
+            seed=cfg.SEED,
+            accumulation_steps=cfg.SOLVER.ACCUMULATION_STEPS,
+            metrics_period=cls.metrics_period(cfg),
+        )
 
     def build_hooks(self) -> list[HookBase | None]:
         """All that happens around a step, in this order; subclasses list it, and None stands for nothing."""
@@ -167,10 +180,13 @@ class RevisitTrainer(DefaultTrainer):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state is the checkpoint's; rates and decays are the config's."""
-        before, processes = state_dict["world_size"], comm.get_world_size()
+        before = state_dict["world_size"]
+        processes = comm.get_world_size()
         if before != processes:
-            changed = f"resuming on {processes} processes what {before} began"
-            logger.warning(f"{changed}: what that changes is in docs/training.md, Resuming")
+            logger.warning(
+                f"resuming on {processes} processes what {before} began: what that changes is in docs/training.md, "
+                "Resuming"
+            )
         base_lrs = self.scheduler.base_lrs
         TrainerBase.load_state_dict(self, state_dict)
         self.scheduler.base_lrs = base_lrs
@@ -184,15 +200,17 @@ class RevisitTrainer(DefaultTrainer):
 
     def _warn_of_jump(self, length: int) -> None:
         """Where a run of so many iterations is made longer after its rate had fallen."""
-        done, schedule = self.iter + 1, schedule_of(self.scheduler)
+        done = self.iter + 1
+        schedule = schedule_of(self.scheduler)
         if not 0 < length < self.max_iter:
             return
-        was, now = schedule(min(done, length - 1) / length), schedule(done / self.max_iter)
+        was = schedule(min(done, length - 1) / length)
+        now = schedule(done / self.max_iter)
         if now > 2 * was:
-            jump = (
-                f"the learning rate jumps from {was:.2g} to {now:.2g} times SOLVER.BASE_LR: a schedule that had fallen"
+            logger.warning(
+                f"the learning rate jumps from {was:.2g} to {now:.2g} times SOLVER.BASE_LR: a schedule that had "
+                "fallen is longer now; a new run from these weights, with a lower rate, loses less"
             )
-            logger.warning(f"{jump} is longer now; a new run from these weights, with a lower rate, loses less")
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
@@ -235,8 +253,10 @@ class RevisitTrainer(DefaultTrainer):
             why = self.ending or f"the run has finished its {self.max_iter} iterations"
             logger.info(f"nothing to do: {why} (--eval-only evaluates it again)")
             if not (self.folder / f"{FINAL}.pth").is_file():
-                lacking = f"{self.folder} has no {FINAL}.pth, as the run was to be longer"
-                logger.warning(f"{lacking}: its last checkpoint is the result, which --eval-only --resume scores")
+                logger.warning(
+                    f"{self.folder} has no {FINAL}.pth, as the run was to be longer: its last checkpoint is the "
+                    "result, which --eval-only --resume scores"
+                )
             if comm.is_main_process():
                 check_expected(self.cfg.TEST.EXPECTED_RESULTS, results_of_run(self.folder))
             return
@@ -272,8 +292,9 @@ class RevisitTrainer(DefaultTrainer):
             if "Inf/NaN" not in str(error):
                 raise
             # Of a detector's boxes, before there is a loss.
-            what = f"iteration {self.iter}: {first_line(error)}"
-            raise UserError(f"{what} Lower SOLVER.BASE_LR, or warm it up (SOLVER.WARMUP_ITERS)") from error
+            raise UserError(
+                f"iteration {self.iter}: {first_line(error)} Lower SOLVER.BASE_LR, or warm it up (SOLVER.WARMUP_ITERS)"
+            ) from error
 
     def inputs_of(self, iteration: int) -> tuple[dict | list[dict], list[str]]:
         """This process's batch of an iteration since the last gathering of metrics, and its images' file names."""

@@ -73,7 +73,8 @@ class BoxEvaluator(COCOEvaluator):
         counted = max(STANDARD_DETECTIONS, cfg.TEST.DETECTIONS_PER_IMAGE)
         first = Path(cfg.OUTPUT_DIR) / OF_PREDICTIONS
         others = {name: first.parent / str(n) / first.name for n, name in enumerate(cfg.DATASETS.TEST[1:], start=2)}
-        self._name, self._about = dataset_name, others.get(dataset_name, first)
+        self._name = dataset_name
+        self._about = others.get(dataset_name, first)
         with _file_of_truth(dataset_name):
             super().__init__(
                 dataset_name,
@@ -86,8 +87,11 @@ class BoxEvaluator(COCOEvaluator):
         logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
 
     def _eval_predictions(self, *predictions: object, **options: object) -> None:
-        images = fingerprint(get_records(self._name))
-        about = {"data_set": self._name, "classes": self._classes_by_id(), "images": images}
+        about = {
+            "data_set": self._name,
+            "classes": self._classes_by_id(),
+            "images": fingerprint(get_records(self._name)),
+        }
         write_whole(self._about, without_secrets(json.dumps(about)))
         ours = patch.multiple(coco_evaluation, COCOeval=_Evaluation, COCOevalMaxDets=_OfMany)
         with ours, contextlib.redirect_stdout(io.StringIO()):  # they print what the log has, and -1 for no score
@@ -146,22 +150,23 @@ class VOCEvaluator(PascalVOCDetectionEvaluator):
         super().__init__(dataset_name)
 
     def evaluate(self) -> dict | None:
-        names, predictions = self._class_names, self._predictions
+        names = self._class_names
+        predictions = self._predictions
         shown = self._shown()
         if not shown:  # Detectron2 fails where it knows no class
             logger.warning(f"{self._dataset_name} shows no object that counts, so each class counts as AP 0")
             return {"bbox": dict.fromkeys(("AP", "AP50", "AP75"), 0.0)} if comm.is_main_process() else None
-        self._class_names = [names[number] for number in shown]
-        self._predictions = {place: predictions[number] for place, number in enumerate(shown) if number in predictions}
-        try:
+        names_shown = [names[number] for number in shown]
+        predicted = {place: predictions[number] for place, number in enumerate(shown) if number in predictions}
+        with patch.multiple(self, _class_names=names_shown, _predictions=predicted):
             results = super().evaluate()
-        finally:
-            self._class_names, self._predictions = names, predictions
         if not results or len(shown) == len(names):
             return results
         of_shown = results["bbox"]
-        lacking = f"{self._dataset_name} shows {len(names) - len(shown)} of {len(names)} classes nowhere"
-        logger.warning(f"{lacking}, and each counts as AP 0: AP of the others is {of_shown['AP']:.2f}")
+        logger.warning(
+            f"{self._dataset_name} shows {len(names) - len(shown)} of {len(names)} classes nowhere, and each counts "
+            f"as AP 0: AP of the others is {of_shown['AP']:.2f}"
+        )
         return {"bbox": {name: score * len(shown) / len(names) for name, score in of_shown.items()}}
 
     def _shown(self) -> list[int]:
@@ -184,7 +189,10 @@ def tasks_of(cfg: CfgNode) -> list[str]:
 
 def _truth_of_records(name: str) -> dict:
     """In COCO's format, by the metadata's ids of classes: Detectron2 would make whole numbers of texts and floats."""
-    records, metadata = list(map(_as_scored, get_records(name))), MetadataCatalog.get(name)
+    metadata = MetadataCatalog.get(name)
+    records = [
+        {**record, "annotations": list(map(as_scored, record.get("annotations", ())))} for record in get_records(name)
+    ]
     without_ids = SimpleNamespace(thing_classes=metadata.thing_classes)
     with patch.multiple(coco_format, DatasetCatalog={name: records}, MetadataCatalog={name: without_ids}):
         truth = coco_format.convert_to_coco_dict(name)
@@ -197,10 +205,6 @@ def _truth_of_records(name: str) -> dict:
     return truth
 
 
-def _as_scored(record: dict) -> dict:
-    return {**record, "annotations": list(map(as_scored, record.get("annotations", ())))}
-
-
 @contextlib.contextmanager
 def _file_of_truth(name: str) -> Iterator[None]:
     """Within the block, the metadata of a data set name a file of its current truth.
@@ -208,9 +212,8 @@ def _file_of_truth(name: str) -> Iterator[None]:
     Detectron2 would read the data set's own file unchecked, or reuse one that an earlier run has made.
     """
     metadata = vars(MetadataCatalog.get(name))  # its set() refuses changes
-    own = {key: metadata[key] for key in ("json_file",) if key in metadata}
-    if own:
-        file = PathManager.get_local_path(own["json_file"])
+    if "json_file" in metadata:
+        file = PathManager.get_local_path(metadata["json_file"])
         truth = scored_coco(read_coco(Path(file)), Path(metadata.get("image_root", "")), file)
         truth.setdefault("annotations", [])  # without the list nothing would be evaluated
     else:
@@ -218,9 +221,5 @@ def _file_of_truth(name: str) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "truth.json"
         file.write_text(json.dumps(truth))
-        metadata["json_file"] = str(file)
-        try:
+        with patch.dict(metadata, json_file=str(file)):
             yield
-        finally:
-            del metadata["json_file"]
-            metadata.update(own)

@@ -32,8 +32,12 @@ def bank(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 
 knn_eval = partial(declare, may_change=True, read_by="Pretraining")
-voters = "Labelled data set whose images vote on the class of those of DATASETS.TEST; '': none."
-knn_eval("KNN_EVAL.BANK", "", voters, resolve=bank)
+knn_eval(
+    "KNN_EVAL.BANK",
+    "",
+    "Labelled data set whose images vote on the class of those of DATASETS.TEST; '': none.",
+    resolve=bank,
+)
 knn_eval("KNN_EVAL.NUM_NEIGHBORS", 20, "How many of the nearest images vote.", COUNT)
 knn_eval("KNN_EVAL.TEMPERATURE", 0.07, "Votes weigh exp(cosine / temperature).", POSITIVE)
 knn_eval("KNN_EVAL.IMAGE_SIZE", 224, "The short side is resized to 256/224 of it; the centre is cut.", PIXELS)
@@ -129,9 +133,11 @@ class NearestNeighbors(BankEvaluation):
             expect(-1 not in labels, f"KNN_EVAL.BANK {bank}: some of its images have no class to vote for: {hint}")
         for name in cfg.DATASETS.TEST:
             tested = records.get(name, [])
-            unlabelled = f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK"
             hint = "expected a labelled data set; MONITOR.IMAGES takes one without labels"
-            expect(-1 not in _labels(tested), f"{unlabelled}: {hint}")
+            expect(
+                -1 not in _labels(tested),
+                f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: {hint}",
+            )
             effect = "each finds itself there; expected other images"
             warn_of_shared(records.get(bank, []), f"KNN_EVAL.BANK {bank}", tested, name, effect)
 

@@ -3,7 +3,6 @@
 import importlib.util
 import logging
 import os
-from typing import Any
 
 FAST = "hotcoco"
 _TASKS = ("bbox", "segm")  # for which its arrays were compared with pycocotools', to the last bit
@@ -18,16 +17,13 @@ class FastMatching:
     """Before a COCOeval among the bases of a class: hotcoco matches and accumulates where it can, which needs numbers
     for ids, and no fork of a process that has used it; the rest, summaries too, is COCOeval's own."""
 
-    params: Any
-    cocoGt: Any
-    cocoDt: Any
-    _fast: Any = None
+    _fast = None
 
     def evaluate(self) -> None:
         is_fast = self._may_be_fast()
         logger.info(f"{self.params.iouType} scored by {FAST if is_fast else 'pycocotools'}")
         if not is_fast:
-            super().evaluate()  # type: ignore[misc]
+            super().evaluate()
             return
         import hotcoco
 
@@ -40,7 +36,7 @@ class FastMatching:
 
     def accumulate(self) -> None:
         if self._fast is None:
-            super().accumulate()  # type: ignore[misc]
+            super().accumulate()
             return
         self._fast.accumulate()
         self.eval = {"params": self.params, **{key: self._fast.eval[key] for key in ("precision", "recall", "scores")}}

@@ -102,8 +102,11 @@ def check_not_enlarged(name: str, size: int, key: str, transform: str = "center_
     """
     short = MetadataCatalog.get(name).get("short_side")
     least = size if transform == "square" else -(-size * 256 // 224)
-    smaller = f"data set {name!r} has images made smaller, to a short side of {short} px"
-    expect(not short or short >= least, f"{smaller}: {key} {size} would enlarge them, expected at least {least} px")
+    expect(
+        not short or short >= least,
+        f"data set {name!r} has images made smaller, to a short side of {short} px: {key} {size} would enlarge "
+        f"them, expected at least {least} px",
+    )
 
 
 class _FeatureCollector(DatasetEvaluator):
@@ -145,8 +148,9 @@ class _FeatureCollector(DatasetEvaluator):
 
 def extractor(cfg: CfgNode, model: nn.Module) -> Callable[[str], Features | None]:
     """``features_of`` a data set by name, whose centres are cut out as KNN_EVAL says; of each data set once."""
-    how = (cfg.KNN_EVAL.IMAGE_SIZE, pixel_format(cfg))
-    return cache(lambda name: features_of(cfg, model, CenterCropDataset(get_records(name), *how)))
+    size = cfg.KNN_EVAL.IMAGE_SIZE
+    pixels = pixel_format(cfg)
+    return cache(lambda name: features_of(cfg, model, CenterCropDataset(get_records(name), size, pixels)))
 
 
 def features_of(cfg: CfgNode, model: nn.Module, images: Dataset) -> Features | None:

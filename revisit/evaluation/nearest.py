@@ -29,7 +29,8 @@ def nearest(queries: Values, rows: Values, count: int, *, without: tuple[Values,
     Args:
         without: numbers (M,) of the queries and (N,) of the rows. Rows of a query's own number are left out.
     """
-    queries, rows = torch.as_tensor(queries), torch.as_tensor(rows)
+    queries = torch.as_tensor(queries)
+    rows = torch.as_tensor(rows)
     nothing = torch.zeros(len(queries)), torch.ones(len(rows))
     own, theirs = (torch.as_tensor(numbers).to(rows.device) for numbers in without or nothing)
     parts = zip(queries.split(QUERIES), own.split(QUERIES), strict=True)

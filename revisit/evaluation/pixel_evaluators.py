@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
 
 from detectron2.config import CfgNode
@@ -68,8 +68,10 @@ class SemSegEvaluator(DatasetEvaluator):
         if not comm.is_main_process():
             return None
         confusion = sum(parts)
-        if not confusion.any():
-            raise UserError(f"nothing to evaluate in {self._name}: every pixel of its truth is void; expected classes")
+        expect(
+            confusion.any(),
+            f"nothing to evaluate in {self._name}: every pixel of its truth is void; expected classes",
+        )
         results = {"sem_seg": score(confusion, _unique(self._classes))}
         logging.getLogger(__name__).info(results)
         return results
@@ -168,11 +170,11 @@ class DepthEvaluator(DatasetEvaluator):
         sums = np.array([image for part in parts for image in part]).reshape(-1, 6)
         # The exact sum does not depend on the order, so neither do the results on the number of processes.
         count, squares, relative, *deltas = (math.fsum(column) for column in sums.T)
-        if not count:
-            raise UserError(
-                f"nothing to evaluate in {self._name}: none of its {len(sums)} depth maps has a pixel of known "
-                "depth; expected metres, with 0 only where the depth is missing"
-            )
+        expect(
+            count > 0,
+            f"nothing to evaluate in {self._name}: none of its {len(sums)} depth maps has a pixel of known depth; "
+            "expected metres, with 0 only where the depth is missing",
+        )
         results = {"rmse": math.sqrt(squares / count), "absrel": relative / count}
         results |= {f"delta{n}": 100 * delta / count for n, delta in enumerate(deltas, start=1)}
         logging.getLogger(__name__).info(results)

@@ -93,19 +93,19 @@ class Job:
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
         with contextlib.suppress(UserError, TypeError, AttributeError, KeyError):
-            return not self._differences()
+            record = self._record
+            before = {RECIPES: record.facts[RECIPES]} | record.before()  # that of earlier versions has none
+            commands = [current_words(Path(words[0]).stem, words, warns=False) for words in before["commands"]]
+            return not record.differences(before | {"commands": commands})
         return False
-
-    def _differences(self) -> list[str]:
-        record = self._record
-        before = {RECIPES: record.facts[RECIPES]} | record.before()  # that of earlier versions has none
-        commands = [current_words(Path(words[0]).stem, words, warns=False) for words in before["commands"]]
-        return record.differences(before | {"commands": commands})
 
     @property
     def _record(self) -> Record:
-        facts = {"commands": self.commands, "facts": self.facts, RECIPES: recipes_of(self.commands)}
-        return Record(self.result.parent, facts, RECORD)
+        return Record(
+            self.result.parent,
+            {"commands": self.commands, "facts": self.facts, RECIPES: recipes_of(self.commands)},
+            RECORD,
+        )
 
     def claim(self) -> None:
         """Write the record. Raises UserError where it is there and says otherwise."""
@@ -136,7 +136,7 @@ class Job:
 
 def with_needs(jobs: Iterable[Job]) -> list[Job]:
     """The jobs and those that they need, each once and after those that it needs itself."""
-    by_result: dict[Path, Job] = {}
+    by_result = {}
     for job in jobs:
         for needed in (*with_needs(job.needs), job):
             by_result.setdefault(needed.result, needed)
@@ -151,7 +151,7 @@ def missing_inputs(job: Job) -> str:
         if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
             missing.append(f"{command[1]}, a checkpoint of others")
         elif CONFIG_FILE in command:
-            bank = _options(command).get("KNN_EVAL.BANK", _config(command).get("KNN_EVAL.BANK"))
+            bank = _keys_of(command).get("KNN_EVAL.BANK")
             names = [*_data_sets(command), *filter(None, [bank])]
             missing += [name for name in names if _size(name) is None and not name.startswith(drawn)]
             folder = _config(command).get("LABEL_PROPAGATION.DATA")
@@ -162,10 +162,11 @@ def missing_inputs(job: Job) -> str:
 
 def recipes_of(commands: Iterable[tuple[str, ...]]) -> dict[str, str]:
     """The recipes that commands name, each with the SHA-256 of the keys that it and its bases state."""
-    files = [_recipe_in(command) for command in commands if CONFIG_FILE in command]
-    stated = {file: read_keys(find_config(file)) for file in files}
-    texts = {file: json.dumps(keys, sort_keys=True, default=str) for file, keys in stated.items()}
-    return {file: hashlib.sha256(text.encode()).hexdigest() for file, text in texts.items()}
+    digests = {}
+    for file in [_recipe_in(command) for command in commands if CONFIG_FILE in command]:
+        text = json.dumps(read_keys(find_config(file)), sort_keys=True, default=str)
+        digests[file] = hashlib.sha256(text.encode()).hexdigest()
+    return digests
 
 
 def data_facts(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -214,9 +215,13 @@ def _options(command: tuple[str, ...]) -> dict[str, str]:
 
 
 def _data_sets(command: tuple[str, ...]) -> list[str]:
-    stated = {**_config(command), **_options(command)}
+    stated = _keys_of(command)
     names = (fitted(key, stated.get(key, ()), (), COMMAND_LINE) for key in ("DATASETS.TRAIN", "DATASETS.TEST"))
     return list(dict.fromkeys(itertools.chain.from_iterable(names)))
+
+
+def _keys_of(command: tuple[str, ...]) -> dict[str, object]:
+    return {**_config(command), **_options(command)}
 
 
 def _config(command: tuple[str, ...]) -> dict[str, object]:
@@ -252,7 +257,7 @@ def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = l
     waiting = [job for job in jobs if not job.done]
     progress = _Progress(len(waiting), result_of)
     print(f"{len(jobs)} jobs, {len(jobs) - progress.total} done before, {parallel} at a time", flush=True)
-    running: list[_RunningJob] = []
+    running = []
     try:
         with _stop_signals() as received:
             while waiting or running:
@@ -297,8 +302,9 @@ class _Progress:
     def report(self, run: _RunningJob, at_work: int) -> None:
         """Enter one that has ended; print how it went and how long the others will take, so many of them at work."""
         self._ended.append(run.job)
-        place = f"[{len(self._ended)}/{self.total}]"
-        print(f"{place} {run.job.name}: {self._outcome(run)}{self._rest(at_work)}", flush=True)
+        print(
+            f"[{len(self._ended)}/{self.total}] {run.job.name}: {self._outcome(run)}{self._rest(at_work)}", flush=True
+        )
 
     def _outcome(self, run: _RunningJob) -> str:
         if not run.job.done:
@@ -328,7 +334,7 @@ class _Progress:
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[list[int]]:
     """Collects the signals that ask this process to end, so that none comes between a job's start and its entry."""
-    received: list[int] = []
+    received = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers}
     try:
@@ -353,8 +359,10 @@ class _RunningJob:
         self._log = open(job.log, "ab", buffering=0)  # noqa: SIM115  (its lock is the folder's)
         self._take_folder()
         if self._process is None:
-            held = f"another process works in {job.result.parent}"
-            print(f"{job.name}: {held}, waiting {LOCK_PATIENCE:.0f} s for its end", flush=True)
+            print(
+                f"{job.name}: another process works in {job.result.parent}, waiting {LOCK_PATIENCE:.0f} s for its end",
+                flush=True,
+            )
 
     def _take_folder(self) -> None:
         """Begin once the folder is free. Raises UserError if it is not after LOCK_PATIENCE."""
@@ -415,7 +423,7 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
     A training whose ``hours`` are up, and a job that is preempted, are queued again and resume from their checkpoints.
     ``jobs`` are each after those that it needs; ``gpus`` are a training's, others take one.
     """
-    numbers: dict[Path, str] = {}
+    numbers = {}
     for job in (job for job in jobs if not job.done):
         submitted = job.result.parent / SUBMITTED
         number = submitted.read_text() if submitted.is_file() else ""
@@ -435,5 +443,15 @@ def _batch_job(job: Job, hours: int, gpus: int, partition: str | None, after: tu
     at_work = shlex.quote(str(job.at_work))
     # Each in a step of its own: the shell of a step would not hand on SLURM's signal to one of several commands.
     commands = [f"touch {at_work}", *commands, f"rm -f {at_work}"]
-    size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
-    return BatchJob(job.name, tuple(commands), job.log, **size, partition=partition, resumes=trains, after=after)
+    gpus = gpus if trains else 1
+    return BatchJob(
+        job.name,
+        tuple(commands),
+        job.log,
+        hours,
+        gpus,
+        cpus=8 * gpus,
+        partition=partition,
+        resumes=trains,
+        after=after,
+    )

@@ -9,16 +9,16 @@ import socket
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from revisit.compat.private_names import ray_on_this_machine_alone
 from revisit.errors import UserError, expect, first_line
 from revisit.jobs.options import RAY
-from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, missing, one_command, progress_of
+from revisit.jobs.runner import CONTINUES, Parts, Runner, in_batches, make_batch, missing, progress_of
 from revisit.plugins import PACKAGES, require_package
 
 RETRIES = 5  # of a task whose worker or machine is lost
@@ -27,7 +27,8 @@ _ANSWER = 5.0  # seconds that a cluster's head has
 _parts: dict[str, Parts] = {}  # of a worker, by their keys: a network is read once
 
 
-class OnRay(NamedTuple):
+@dataclass(frozen=True)
+class OnRay(Runner):
     """A cluster, and what of it a part takes."""
 
     address: str  # ``ray`` finds the cluster of this machine or of RAY_ADDRESS, or starts one
@@ -44,14 +45,11 @@ class OnRay(NamedTuple):
             for count in self._made(ray, parts, todo):
                 bar.update(count)
         left = missing(parts)
-        unseen = f"{len(left)} parts were made that this machine does not see in {parts.place}"
-        expect(not left, f"{unseen}: expected a folder that all machines of the cluster share")
-
-    def in_charge(self, lock: Path) -> AbstractContextManager:
-        return one_command(lock)
-
-    def alone(self, folder: Path | None) -> AbstractContextManager:
-        return nullcontext()
+        expect(
+            not left,
+            f"{len(left)} parts were made that this machine does not see in {parts.place}: expected a folder that "
+            "all machines of the cluster share",
+        )
 
     def _made(self, ray: ModuleType, parts: Parts, todo: list[int]) -> Iterator[int]:
         """Numbers of parts, as they are made."""
@@ -74,8 +72,9 @@ class OnRay(NamedTuple):
             min(int(machine.get(name, 0) / amount) for name, amount in asked.items() if amount) for machine in machines
         )
         offered = "; ".join(", ".join(f"{machine.get(name, 0):g} {name}" for name in asked) for machine in machines)
-        fewer = "expected fewer by --cpus, --num-gpus"
-        expect(fitting > 0, f"no part fits on a machine of the cluster ({offered}): {fewer}")
+        expect(
+            fitting > 0, f"no part fits on a machine of the cluster ({offered}): expected fewer by --cpus, --num-gpus"
+        )
         if self.workers and self.workers > fitting:
             print(f"--processes {self.workers}: {fitting} parts fit on the cluster at a time ({offered})", flush=True)
         return min(self.workers or fitting, fitting)
@@ -97,11 +96,14 @@ def _result(ray: ModuleType, task: Any, parts: Parts) -> int:
     except ray.exceptions.RayTaskError as error:
         if not isinstance(error.cause, ray.exceptions.RayError):
             raise error.cause from error
-        same = "expected the same packages and folders on all machines"
-        raise UserError(f"{parts.title}: a worker cannot begin ({first_line(error.cause)}): {same}") from error
+        raise UserError(
+            f"{parts.title}: a worker cannot begin ({first_line(error.cause)}): expected the same packages and "
+            "folders on all machines"
+        ) from error
     except ray.exceptions.RayError as error:
-        lost = f"{parts.title}: a part's worker was lost {RETRIES + 1} times ({first_line(error)})"
-        raise UserError(f"{lost}: {CONTINUES}") from error
+        raise UserError(
+            f"{parts.title}: a part's worker was lost {RETRIES + 1} times ({first_line(error)}): {CONTINUES}"
+        ) from error
 
 
 @contextmanager
@@ -115,8 +117,10 @@ def _cluster(ray: ModuleType, address: str) -> Iterator[None]:
         with chdir(place):
             _connect(ray, os.environ.get("RAY_ADDRESS", LOCAL) if address == RAY else address)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        expected = "expected one, as of ray start; where it wants a token, RAY_AUTH_MODE=token"
-        raise UserError(f"no Ray cluster at {address} ({first_line(error)}): {expected}") from error
+        raise UserError(
+            f"no Ray cluster at {address} ({first_line(error)}): expected one, as of ray start; where it wants a "
+            "token, RAY_AUTH_MODE=token"
+        ) from error
     try:
         yield
     finally:
@@ -144,5 +148,7 @@ def _check_answer(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), _ANSWER).close()
     except (OSError, OverflowError) as error:
-        way_out = "expected the head of a cluster, whose port for clients is 10001"
-        raise UserError(f"no Ray cluster at {address} ({first_line(error)}): {way_out}") from error
+        raise UserError(
+            f"no Ray cluster at {address} ({first_line(error)}): expected the head of a cluster, whose port for "
+            "clients is 10001"
+        ) from error

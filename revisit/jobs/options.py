@@ -27,8 +27,10 @@ def runner_of(args: argparse.Namespace, processes: int = 1) -> "Runner":
     if args.on == RAY or args.on.startswith("ray://"):
         return _on_ray(args)
     expect(args.on in OTHERS, f"--on {args.on}: expected {', '.join(OTHERS)}, ray or ray://HOST:PORT")
-    needs_nothing = args.cpus is None and args.num_gpus is None
-    expect(needs_nothing, f"--cpus and --num-gpus are for Ray's tasks: expected --on ray, got {args.on}")
+    expect(
+        args.cpus is None and args.num_gpus is None,
+        f"--cpus and --num-gpus are for Ray's tasks: expected --on ray, got {args.on}",
+    )
     if args.on == "here":
         from revisit.jobs.processes import Processes
 

@@ -44,7 +44,8 @@ def in_parts(work: Work, folder: Path, runner: Runner = HERE) -> Iterator[Arrays
         UserError: another command makes these parts, or something removes them.
     """
     starts = range(0, work.count, work.size)
-    present, make = partial(_starts_in, work, folder), partial(_make, work, folder)
+    present = partial(_starts_in, work, folder)
+    make = partial(_make, work, folder)
     lock = folder.with_suffix(".lock")
     with runner.in_charge(folder.with_suffix(".in_charge")):
         own_folder(folder)
@@ -62,9 +63,11 @@ def own_folder(folder: Path) -> None:
     none is of parts or of their settings: the folder is somebody's."""
     folder.mkdir(exist_ok=True)
     names = sorted(path.name for path in folder.iterdir())
-    is_own = not names or any(map(_OWN.fullmatch, names))
-    problem = f"{folder} is for parts of the work, and has {first_few(names)}"
-    expect(is_own, f"{problem}: give another --output, or another name to that folder")
+    expect(
+        not names or any(map(_OWN.fullmatch, names)),
+        f"{folder} is for parts of the work, and has {first_few(names)}: give another --output, or another name to "
+        "that folder",
+    )
 
 
 def _files_in(folder: Path) -> dict[Path, tuple[int, int]]:
@@ -121,7 +124,8 @@ def _read(files: Iterable[Path]) -> dict[int, Arrays]:
 
 def _parts_of(arrays: Arrays) -> dict[int, Arrays]:
     """What ``_write`` was given."""
-    starts, lengths = arrays.pop(FIRST_ROWS), arrays.pop(LENGTHS)
+    starts = arrays.pop(FIRST_ROWS)
+    lengths = arrays.pop(LENGTHS)
     ends = lengths.cumsum(axis=0)[:-1]
     pieces = map(np.split, arrays.values(), ends.T)
     of_parts = zip(*pieces, strict=True)
@@ -129,8 +133,12 @@ def _parts_of(arrays: Arrays) -> dict[int, Arrays]:
 
 
 def _joined(parts: Sequence[Arrays]) -> Arrays:
-    """The arrays of all parts, one after the other."""
-    return {name: _concatenated([part[name] for part in parts]) for name in parts[0]}
+    """The arrays of all parts, one after the other; those without rows need not know a width."""
+    joined = {}
+    for name, first in parts[0].items():
+        with_rows = [part[name] for part in parts if len(part[name])]
+        joined[name] = np.concatenate(with_rows or [first])
+    return joined
 
 
 def as_lines(values: list[Any]) -> np.ndarray:
@@ -142,9 +150,3 @@ def as_lines(values: list[Any]) -> np.ndarray:
 def of_lines(lines: np.ndarray) -> list[Any]:
     """What ``as_lines`` was given, of one part or of several."""
     return [json.loads(line) for line in lines.tobytes().splitlines()]
-
-
-def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
-    """One after the other; those without rows need not know a width."""
-    with_rows = [array for array in arrays if len(array)]
-    return np.concatenate(with_rows or arrays[:1])

@@ -3,26 +3,25 @@
 import multiprocessing
 import os
 import signal
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import torch
 
 from revisit.compat.private_names import kill_with_parent
 from revisit.errors import UserError
-from revisit.jobs.runner import CONTINUES, Parts, in_batches, make_batch, make_here, missing, one_command, progress_of
+from revisit.jobs.runner import CONTINUES, Parts, Runner, in_batches, make_batch, make_here, missing, progress_of
 from revisit.progress import share_terminal
 from revisit.threads import cores, thread_pool
 
 _parts: list[Parts] = []  # of a worker: the one that it was started for
 
 
-class Processes(NamedTuple):
+@dataclass(frozen=True)
+class Processes(Runner):
     """One worker is this process itself."""
 
     workers: int = 1
@@ -34,34 +33,30 @@ class Processes(NamedTuple):
         elif todo:
             self._make_in_pool(parts, todo)
 
-    def in_charge(self, lock: Path) -> AbstractContextManager:
-        return one_command(lock)
-
-    def alone(self, folder: Path | None) -> AbstractContextManager:
-        return nullcontext()
-
     def _make_in_pool(self, parts: Parts, todo: list[int]) -> None:
-        with progress_of(parts, len(todo)) as bar, self._pool(parts) as pool:
-            make = partial(make_batch, parts) if parts.in_threads else _make_batch
+        if parts.in_threads:
+            workers = thread_pool(self.workers)
+            make = partial(make_batch, parts)
+        else:
+            # Spawned processes inherit no threads or locks, whatever this one has loaded before.
+            context = multiprocessing.get_context("spawn")
+            workers = ProcessPoolExecutor(self.workers, context, _begin_worker, (parts, self.workers))
+            make = _make_batch
+        with progress_of(parts, len(todo)) as bar, workers as pool:
             futures = [pool.submit(make, batch) for batch in in_batches(todo, self.workers)]
             try:
                 for future in as_completed(futures):
                     bar.update(future.result())
             except BrokenProcessPool as error:
-                killed = f"{parts.title}: a worker was killed, perhaps for lack of memory"
-                raise UserError(f"{killed}: {CONTINUES}, also with fewer --processes") from error
+                raise UserError(
+                    f"{parts.title}: a worker was killed, perhaps for lack of memory: {CONTINUES}, also with fewer "
+                    "--processes"
+                ) from error
             except BaseException:  # Ctrl-C too: what is left is not waited for
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in multiprocessing.active_children():
                     worker.kill()
                 raise
-
-    def _pool(self, parts: Parts) -> AbstractContextManager[Executor]:
-        if parts.in_threads:
-            return thread_pool(self.workers)
-        # Spawned processes inherit no threads or locks, whatever this one has loaded before.
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.workers, context, _begin_worker, (parts, self.workers))
 
 
 HERE = Processes()

@@ -55,17 +55,19 @@ class Record(NamedTuple):
 
     def differences(self, before: dict[str, Any] | None = None) -> list[str]:
         """Which facts are others in the folder, or in ``before``, in words. One that is None may be lacking."""
-        before, now = before or self.before(), _comparable(self.facts)
-        pairs = {name: (before.get(name), now.get(name)) for name in (*now, *before)}
-        return [_change(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+        before = before or self.before()
+        now = _comparable(self.facts)
+        changes = []
+        for name in now | before:
+            earlier = before.get(name)
+            if earlier == now.get(name):
+                continue
+            is_short = isinstance(earlier, int | float)  # other values are long, or digests
+            changes.append(f"{name} {earlier}, now {now.get(name)}" if is_short else name)
+        return changes
 
 
 def _comparable(facts: Any) -> Any:
     """As a file has them: without secrets, and with the present names of our own files."""
     text = without_secrets(json.dumps(facts))
     return json.loads(_OWN_FILE.sub(lambda found: f'"{now_at(found[1])}"', text))
-
-
-def _change(name: str, before: Any, now: Any) -> str:
-    """A fact that differs, with its values where they are numbers: others are long, or digests."""
-    return f"{name} {before}, now {now}" if isinstance(before, int | float) else name

@@ -4,9 +4,9 @@ What comes out does not depend on who makes which part, as long as each computes
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -29,8 +29,8 @@ class Parts(NamedTuple):
     in_threads: bool = False  # threads of a process may make several parts at a time
 
 
-class Runner(Protocol):
-    """Who makes the parts."""
+class Runner:
+    """Who makes the parts. By default no other command shares them, and one process works into a folder."""
 
     def run(self, parts: Parts) -> None:
         """Make what is missing. A process that returns finds all parts there, and it alone puts them together.
@@ -38,12 +38,17 @@ class Runner(Protocol):
         Raises SystemExit in a process that has made its share where others put them together; UserError where a part
         cannot be made.
         """
+        raise NotImplementedError
 
     def in_charge(self, lock: Path) -> AbstractContextManager:
         """A block that makes parts and puts them together. Raises UserError where another command is in one."""
+        return one_at_a_time(
+            lock, f"another command works in {lock.parent}: wait for its end, stop it, or give another --output"
+        )
 
     def alone(self, folder: Path | None) -> AbstractContextManager:
         """A block that one process at a time enters, of those that work into the folder; None is a store."""
+        return nullcontext()
 
 
 class PerProcess:
@@ -59,12 +64,6 @@ class PerProcess:
 
     def __reduce__(self) -> tuple:
         return PerProcess, (self._make,)
-
-
-def one_command(lock: Path) -> AbstractContextManager:
-    """What ``in_charge`` is where no other command shares the parts."""
-    busy = f"another command works in {lock.parent}: wait for its end, stop it, or give another --output"
-    return one_at_a_time(lock, busy)
 
 
 def missing(parts: Parts) -> list[int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 FIRST_PORT, NUM_PORTS = 20000, 20000  # a job takes the port of its number
 WARNING = 120  # seconds between SLURM's signal and the end of a job
@@ -68,16 +68,23 @@ class BatchJob:
         }
         asked = [f"#SBATCH --{name}={quote(str(value))}\n" for name, value in options.items() if value]
         steps = " && ".join(f"step {quote(command)}" for command in self.commands)
-        enter = f"cd {quote(os.getcwd())}\n"  # names of files may be relative
-        parts = ("#!/bin/bash\n", *asked, "#SBATCH --requeue\n", enter, _SETUP, _TIME_IS_UP if self.resumes else "")
-        return "".join((*parts, _STEP.format(cpus=self.cpus), f"{steps}\n"))
+        parts = (
+            "#!/bin/bash\n",
+            *asked,
+            "#SBATCH --requeue\n",
+            f"cd {quote(os.getcwd())}\n",  # names of files may be relative
+            _SETUP,
+            _TIME_IS_UP if self.resumes else "",
+            _STEP.format(cpus=self.cpus),
+            f"{steps}\n",
+        )
+        return "".join(parts)
 
     def submit(self) -> str:
         """Hand the script to sbatch; returns the job's number. Raises UserError where there is none, or it refuses."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         done = _slurm("sbatch", "--parsable", stdin=self.script)
-        if done.returncode:
-            raise UserError(f"sbatch refused the job: {done.stderr.strip()}")
+        expect(not done.returncode, f"sbatch refused the job: {done.stderr.strip()}")
         return done.stdout.strip().partition(";")[0]
 
 

@@ -6,23 +6,23 @@ Of n processes number i makes every n-th batch of parts from the i-th on: a batc
 import atexit
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
 
 from revisit.errors import UserError, expect
 from revisit.files import one_at_a_time
-from revisit.jobs.runner import Parts, in_batches, make_here, missing
+from revisit.jobs.runner import Parts, Runner, in_batches, make_here, missing
 
 _held: list[FileLock] = []  # until this process ends
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share(Runner):
     """One of ``count`` processes. They need not run at the same time, but see the same folder."""
 
     number: int
@@ -31,11 +31,19 @@ class Share(NamedTuple):
     def run(self, parts: Parts) -> None:
         own = in_batches(range(len(parts.names)), self.count)[self.number :: self.count]
         todo = sorted({*chain(*own)}.intersection(missing(parts)))
-        with _error_of_each():
+        try:
             make_here(parts, todo)
+        except UserError as error:
+            # Every process says what is wrong with its own parts; of torchrun's, a command's end lets the first one.
+            if os.environ.get("LOCAL_RANK", "0") != "0":
+                print(f"error: {error}", file=sys.stderr, flush=True)
+            raise
         if missing(parts) or not _is_first(parts):
-            one = f"{parts.title}: process {self.number} of {self.count} has made its parts"
-            print(f"{one}; the process that finds all of them continues, or this command once more", flush=True)
+            print(
+                f"{parts.title}: process {self.number} of {self.count} has made its parts; the process that finds "
+                "all of them continues, or this command once more",
+                flush=True,
+            )
             raise SystemExit(0)
 
     def in_charge(self, lock: Path) -> AbstractContextManager:
@@ -62,17 +70,6 @@ def _is_first(parts: Parts) -> bool:
     return not done
 
 
-@contextmanager
-def _error_of_each() -> Iterator[None]:
-    """Let every process say what is wrong with its own parts; of torchrun's, a command's end lets the first one."""
-    try:
-        yield
-    except UserError as error:
-        if os.environ.get("LOCAL_RANK", "0") != "0":
-            print(f"error: {error}", file=sys.stderr, flush=True)
-        raise
-
-
 def share_of_torchrun() -> Share:
     """By RANK and WORLD_SIZE; on a machine with several GPUs each process takes its own.
 
@@ -91,21 +88,23 @@ def share_of_array() -> Share:
 
     Raises UserError where they are not set, or contradict each other.
     """
-    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "COUNT", "MIN", "MAX", "STEP")]
-    task, count = (_number(name, "SLURM sets it in a job array: sbatch --array=0-7") for name in names[:2])
-    assumed = {names[2]: 0, names[3]: None, names[4]: 1}
-    first, last, step = (
-        _number(name, "SLURM sets it") if name in os.environ else value for name, value in assumed.items()
-    )
-    last = first + step * (count - 1) if last is None else last
+    in_array = "SLURM sets it in a job array: sbatch --array=0-7"
+    task = _number("SLURM_ARRAY_TASK_ID", in_array)
+    count = _number("SLURM_ARRAY_TASK_COUNT", in_array)
+    first = _number("SLURM_ARRAY_TASK_MIN", "SLURM sets it", "0")
+    step = _number("SLURM_ARRAY_TASK_STEP", "SLURM sets it", "1")
+    expected = first + step * (count - 1)
+    last = _number("SLURM_ARRAY_TASK_MAX", "SLURM sets it", str(expected))
     number, rest = divmod(task - first, max(1, step))
-    fits = last == first + step * (count - 1) and rest == 0 and 0 <= number < count
-    found = f"task {task} of {count} tasks from {first} to {last} in steps of {step}"
-    expect(fits, f"SLURM_ARRAY_TASK_* say {found}: expected tasks without a gap, as of sbatch --array=0-7")
+    expect(
+        last == expected and rest == 0 and 0 <= number < count,
+        f"SLURM_ARRAY_TASK_* say task {task} of {count} tasks from {first} to {last} in steps of {step}: expected "
+        "tasks without a gap, as of sbatch --array=0-7",
+    )
     return Share(number, count)
 
 
-def _number(name: str, who: str) -> int:
-    text = os.environ.get(name, "")
+def _number(name: str, who: str, by_default: str = "") -> int:
+    text = os.environ.get(name, by_default)
     expect(text.isdecimal(), f"{name} is {text!r}: expected a whole number; {who}")
     return int(text)

@@ -18,8 +18,7 @@ PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>; an exec keeps what it sets
 
 def start_child(words: list[str], **options: Any) -> subprocess.Popen:
     """A command that ends with this process, and with this thread; ``options`` are those of ``subprocess.Popen``."""
-    before = [sys.executable, "-IS", os.path.abspath(__file__), str(os.getpid())]
-    return subprocess.Popen([*before, *words], **options)
+    return subprocess.Popen([sys.executable, "-IS", os.path.abspath(__file__), str(os.getpid()), *words], **options)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from revisit.compat.private_names import BatchNorm
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.keys import SWITCH, declare, integer
 
 from detectron2.config import CfgNode
@@ -72,11 +72,11 @@ def bn_groups(cfg: CfgNode, share: int, backbone: nn.Module | None = None) -> BN
     processes = cfg.SOLVER.IMS_PER_BATCH // share
     size = cfg.MOCO.BN_GROUP or part
     groups = _layout(size, part, processes)
-    if groups is None:
-        raise UserError(
-            f"MOCO.BN_GROUP {size}, but each process (of {processes}) runs {part} images at a time: expected a size "
-            "that divides them, or whole passes of neighbouring processes; 0 is the whole pass of a process"
-        )
+    expect(
+        groups,
+        f"MOCO.BN_GROUP {size}, but each process (of {processes}) runs {part} images at a time: expected a size "
+        "that divides them, or whole passes of neighbouring processes; 0 is the whole pass of a process",
+    )
     return groups
 
 
@@ -106,9 +106,11 @@ def check_groups(cfg: CfgNode, share: int) -> None:
     """Raise UserError where groups do not fit, or have a single value of a channel, which is always normalised to 0."""
     backbone = meta_backbone(cfg)
     groups = bn_groups(cfg, share, backbone)
-    alone = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP} normalises a map of one place by one image alone"
-    wrong = f"{alone}, which makes all images alike: expected larger groups, or larger views"
-    expect(groups is None or values_of_group(cfg, groups.images, backbone) > 1, wrong)
+    expect(
+        groups is None or values_of_group(cfg, groups.images, backbone) > 1,
+        f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP} normalises a map of one place by one image alone, which makes all "
+        "images alike: expected larger groups, or larger views",
+    )
 
 
 def warn_of_groups(cfg: CfgNode, share: int) -> None:
@@ -120,12 +122,15 @@ def warn_of_groups(cfg: CfgNode, share: int) -> None:
         return
     name = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP}"
     if values_of_group(cfg, groups.images, backbone) < FEW_VALUES:
-        few = f"{name} normalises the smallest map by fewer than {FEW_VALUES} values, which tell images apart poorly"
-        logger.warning(f"{few}: take larger groups, or larger views")
+        logger.warning(
+            f"{name} normalises the smallest map by fewer than {FEW_VALUES} values, which tell images apart poorly: "
+            "take larger groups, or larger views"
+        )
     elif cfg.MOCO.SHUFFLE_BN and groups.count == 1:
-        alone = f"{name} is all that runs at a time, so MOCO.SHUFFLE_BN has no other group"
-        leak = "batch statistics may tell which key belongs to which positive"
-        logger.warning(f"{alone}, and {leak}: take {_advice(cfg, groups.images, backbone)}")
+        logger.warning(
+            f"{name} is all that runs at a time, so MOCO.SHUFFLE_BN has no other group, and batch statistics may "
+            f"tell which key belongs to which positive: take {_advice(cfg, groups.images, backbone)}"
+        )
 
 
 def _advice(cfg: CfgNode, images: int, backbone: nn.Module) -> str:
@@ -152,7 +157,7 @@ def values_of_group(cfg: CfgNode, images: int, backbone: nn.Module) -> int:
 
 def _smallest_map(backbone: nn.Module, channels: int, size: int) -> int:
     """Values of a channel in the smallest map that batch norm normalises, for an image of ``size`` px."""
-    areas: list[int] = []
+    areas = []
 
     def note(values: torch.Tensor) -> torch.Tensor:
         areas.append(values[0, 0].numel())

@@ -28,8 +28,14 @@ class DilatedC5(Backbone):
         super().__init__()
         shape = bottom_up.output_shape()["res5"]
         self.bottom_up = bottom_up
-        norm_layer = get_norm(norm, C5_CHANNELS)
-        self.conv = Conv2d(shape.channels, C5_CHANNELS, kernel_size=3, padding=1, bias=False, norm=norm_layer)
+        self.conv = Conv2d(
+            shape.channels,
+            C5_CHANNELS,
+            kernel_size=3,
+            padding=1,
+            bias=False,
+            norm=get_norm(norm, C5_CHANNELS),
+        )
         weight_init.c2_msra_fill(self.conv)
         self._out_features = ["c5"]
         self._out_feature_channels = {"c5": C5_CHANNELS}

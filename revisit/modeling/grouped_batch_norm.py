@@ -26,9 +26,8 @@ def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
         # Torch's, and timm's with an activation in it.
         if not (type(layer) is nn.BatchNorm2d or hasattr(layer, "act")):
             kind = type(layer).__name__
-            wrong = f"the network has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d"
             if groups.count > 1:
-                raise UserError(wrong)
+                raise UserError(f"the network has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d")
         elif groups.splits > 1:
             layer.__class__ = _with_class_of(layer, SplitBatchNorm2d)
             layer.splits = groups.splits
@@ -89,8 +88,19 @@ class _NormOfParts(torch.autograd.Function):
         batch_means, inverses = means.new_empty(2, *means.shape)
         outputs = zip(out.chunk(count), batch_means, inverses, strict=True)
         for part, mean, var, (y, batch_mean, inverse) in zip(x.chunk(count), means, variances, outputs, strict=True):
-            results = {"out": y, "save_mean": batch_mean, "save_invstd": inverse}
-            aten.native_batch_norm.out(part, weight, bias, mean, var, True, layer.momentum, layer.eps, **results)
+            aten.native_batch_norm.out(
+                part,
+                weight,
+                bias,
+                mean,
+                var,
+                True,
+                layer.momentum,
+                layer.eps,
+                out=y,
+                save_mean=batch_mean,
+                save_invstd=inverse,
+            )
         ctx.save_for_backward(x, weight, batch_means, inverses)
         ctx.eps = layer.eps
         return out
@@ -134,7 +144,8 @@ class PooledBatchNorm2d(_GroupedBatchNorm2d):
         own = torch.stack(aten.batch_norm_update_stats(x, *unused, 0.0))
         everywhere = own.new_empty(2 * group.size(), x.shape[1])
         dist.all_gather_into_tensor(everywhere, own, group)
-        means, variances = everywhere[::2], everywhere[1::2]
+        means = everywhere[::2]
+        variances = everywhere[1::2]
         between, mean = torch.var_mean(means, 0, correction=0)
         return mean, variances.mean(0) + between
 
@@ -158,9 +169,10 @@ class _NormByGroup(torch.autograd.Function):
         x, weight, mean, var = ctx.saved_tensors
         group = ctx.group()
         inverse = torch.rsqrt(var + ctx.eps)
-        statistics = (mean, var, mean, inverse)  # a CPU takes var, a GPU inverse
-        # Sums over this process's images: of grad y, and of grad.
-        _, *sums = aten.native_batch_norm_backward(grad, x, weight, *statistics, False, ctx.eps, [False, True, True])
+        # Sums over this process's images: of grad y, and of grad. A CPU takes var, a GPU inverse.
+        _, *sums = aten.native_batch_norm_backward(
+            grad, x, weight, mean, var, mean, inverse, False, ctx.eps, [False, True, True]
+        )
         everywhere = torch.stack(sums)
         dist.all_reduce(everywhere, group=group)
         of_input = _by_one_kernel if x.is_cuda else _by_formula

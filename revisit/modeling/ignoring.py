@@ -65,35 +65,29 @@ def _examples(proposals: list[Instances], background: int, labels: list[Instance
 
 class _IgnoringRPN:
     def label_and_sample_anchors(self, anchors: list[Boxes], gt_instances: list[Instances]) -> tuple:
-        numbers, boxes = super().label_and_sample_anchors(anchors, gt_instances)  # type: ignore[misc]
+        numbers, boxes = super().label_and_sample_anchors(anchors, gt_instances)
         _without_loss(numbers, 0, anchors, gt_instances)
         return numbers, boxes
 
 
 class _IgnoringRetinaNet:
-    num_classes: int
-
     def label_anchors(self, anchors: list[Boxes], gt_instances: list[Instances]) -> tuple:
-        numbers, boxes = super().label_anchors(anchors, gt_instances)  # type: ignore[misc]
+        numbers, boxes = super().label_anchors(anchors, gt_instances)
         _without_loss(numbers, self.num_classes, anchors, gt_instances)
         return numbers, boxes
 
 
 class _IgnoringHeads:
-    num_classes: int
-
     def label_and_sample_proposals(self, proposals: list[Instances], targets: list[Instances]) -> list[Instances]:
-        sampled = super().label_and_sample_proposals(proposals, targets)  # type: ignore[misc]
+        sampled = super().label_and_sample_proposals(proposals, targets)
         return _examples(sampled, self.num_classes, targets)
 
 
 class _IgnoringCascade:
     """Stages after the first label the boxes of the one before."""
 
-    num_classes: int
-
     def _match_and_label_boxes(
         self, proposals: list[Instances], stage: int, targets: list[Instances]
     ) -> list[Instances]:
-        labelled = super()._match_and_label_boxes(proposals, stage, targets)  # type: ignore[misc]
+        labelled = super()._match_and_label_boxes(proposals, stage, targets)
         return _examples(labelled, self.num_classes, targets)

@@ -18,7 +18,8 @@ def contrast_accuracy(positives: Tensor, anchors: Tensor, queue: Tensor, max_sco
     own = (positives * anchors).sum(dim=1, keepdim=True)
     parts = scores_in_parts(positives, queue, max_scores)
     closer = sum((scores >= own).sum(dim=1) for _, scores in parts)
-    top1, top5 = (closer < 1).float().mean(), (closer < 5).float().mean()
+    top1 = (closer < 1).float().mean()
+    top5 = (closer < 5).float().mean()
     return 100 * top1, 100 * top5
 
 

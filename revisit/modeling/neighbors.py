@@ -72,8 +72,9 @@ class MinesNeighbors:
         super().warn(cfg, num_images, share)
         if cfg.NEIGHBORS.WEIGHT:
             wait = _iterations_to_wait(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH)
-            waiting = f"NEIGHBORS.WARMUP_EPOCHS {cfg.NEIGHBORS.WARMUP_EPOCHS}"
-            warn_of_late_start(waiting, wait, cfg.SOLVER.MAX_ITER, "L_nn never joins")
+            warn_of_late_start(
+                f"NEIGHBORS.WARMUP_EPOCHS {cfg.NEIGHBORS.WARMUP_EPOCHS}", wait, cfg.SOLVER.MAX_ITER, "L_nn never joins"
+            )
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         schedule = NeighborLossSchedule(cfg.NEIGHBORS.WEIGHT, _iterations_to_wait(cfg, iterations_per_epoch))

@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 
 def default_queue_size(cfg: CfgNode, images: int) -> int:
     """Rows of the queue that half the training images fill, in whole batches, and at most the paper's number."""
-    batch, keys = cfg.SOLVER.IMS_PER_BATCH, network_of(cfg).keys_of_image(cfg)
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    keys = network_of(cfg).keys_of_image(cfg)
     half = images // 2 // batch * batch
     return min(PAPERS_QUEUE // keys, max(batch, half)) * keys
 
@@ -40,7 +41,8 @@ moco(
 
 def check_queue_size(cfg: CfgNode) -> None:
     """Raise UserError for a queue that does not hold a batch."""
-    keys, size = cfg.SOLVER.IMS_PER_BATCH * network_of(cfg).keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
+    keys = cfg.SOLVER.IMS_PER_BATCH * network_of(cfg).keys_of_image(cfg)
+    size = cfg.MOCO.QUEUE_SIZE
     expect(keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
 
 
@@ -57,11 +59,17 @@ def warn_of_queue_size(cfg: CfgNode, num_images: int) -> None:
     Raises:
         UserError: MOCO.FILL_QUEUE_FIRST, and the run does not fill the queue.
     """
-    wait, length = iterations_to_fill(cfg), cfg.SOLVER.MAX_ITER
-    never = f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}"
-    expect(wait < length, f"{never}: expected a longer run, or a smaller MOCO.QUEUE_SIZE")
-    size, keys = cfg.MOCO.QUEUE_SIZE, num_images * network_of(cfg).keys_of_image(cfg)
+    wait = iterations_to_fill(cfg)
+    length = cfg.SOLVER.MAX_ITER
+    expect(
+        wait < length,
+        f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}: expected "
+        "a longer run, or a smaller MOCO.QUEUE_SIZE",
+    )
+    size = cfg.MOCO.QUEUE_SIZE
+    keys = num_images * network_of(cfg).keys_of_image(cfg)
     if size >= keys:
-        long = f"MOCO.QUEUE_SIZE {size} is {size / keys:.1f} times the {num_images} images"
-        better = f"take about {default_queue_size(cfg, num_images)}"
-        logger.warning(f"{long}, so an image's own older keys are among its negatives: {better}")
+        logger.warning(
+            f"MOCO.QUEUE_SIZE {size} is {size / keys:.1f} times the {num_images} images, so an image's own older "
+            f"keys are among its negatives: take about {default_queue_size(cfg, num_images)}"
+        )

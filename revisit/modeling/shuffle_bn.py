@@ -63,24 +63,22 @@ def scatter_shuffled(rows: Tensor, permutation: np.ndarray) -> Tensor:
         rows: this process's part of the batch in order, (B/P, ...) of any dtype.
         permutation: (B,), the same on all P processes.
     """
-    world_size, rank = comm.get_world_size(), comm.get_rank()
+    world_size = comm.get_world_size()
+    rank = comm.get_rank()
     if world_size == 1:
         return rows[to_device(permutation, rows.device)]
     share = len(rows)
     source = permutation // share  # process that holds the image of each shuffled place
     destination = np.arange(len(permutation)) // share
-    index = permutation % share
-    is_own, is_for_us = source == rank, destination == rank
-    sent, received = [], []  # by process: which of our rows go there, at which of our places its rows arrive
-    for other in range(world_size):
-        sent.append(index[is_own & (destination == other)])
-        places = np.flatnonzero(is_for_us & (source == other))
-        received.append(places - rank * share)
-    leaving = to_device(np.concatenate(sent), rows.device)
-    arriving = to_device(np.concatenate(received), rows.device)
-    outgoing = rows[leaving].contiguous()
+    is_own = source == rank
+    leaving = (permutation % share)[is_own]  # of our rows, in the order of the processes that they go to
+    source_of_ours = source[destination == rank]
+    arriving = source_of_ours.argsort(kind="stable")  # our places, in the order of the processes that rows come from
+    sent = np.bincount(destination[is_own], minlength=world_size).tolist()
+    received = np.bincount(source_of_ours, minlength=world_size).tolist()
+    outgoing = rows[to_device(leaving, rows.device)].contiguous()
     incoming = torch.empty_like(outgoing)
-    dist.all_to_all_single(incoming, outgoing, list(map(len, received)), list(map(len, sent)))
+    dist.all_to_all_single(incoming, outgoing, received, sent)
     shuffled = torch.empty_like(incoming)
-    shuffled[arriving] = incoming
+    shuffled[to_device(arriving, rows.device)] = incoming
     return shuffled

@@ -64,5 +64,7 @@ class SameNetwork(HookBase):
         return {"digest": self._digest}
 
     def load_state_dict(self, state: dict) -> None:
-        same = state["digest"] == self._digest
-        expect(same, f"cannot resume: {self._key} is not the network that this run began with; name its file")
+        expect(
+            state["digest"] == self._digest,
+            f"cannot resume: {self._key} is not the network that this run began with; name its file",
+        )

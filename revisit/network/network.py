@@ -21,8 +21,6 @@ from detectron2.layers import ShapeSpec
 from detectron2.modeling import build_backbone
 from detectron2.structures import ImageList
 
-_WAY_OUT = "expected weights that were trained on such images, such as those of a pretraining"
-
 
 class Network(nn.Module):
     """A backbone in evaluation mode: (N, n, H, W) uint8, RGB or channels -> maps by name,
@@ -41,7 +39,10 @@ class Network(nn.Module):
 
     def __init__(self, network: nn.Module, flags: Flags, title: str = "", maps: Sequence[str] = ()):
         super().__init__()
-        self.network, self.flags, self.title, self._maps = network, flags, title, maps
+        self.network = network
+        self.flags = flags
+        self.title = title
+        self._maps = maps
         for name in ("mean", "std"):
             values = torch.tensor(flags[f"MODEL.PIXEL_{name.upper()}"])
             self.register_buffer(name, values.view(-1, 1, 1), persistent=False)
@@ -67,8 +68,11 @@ class Network(nn.Module):
         model = nn.ModuleDict({"backbone": build_backbone(cfg)})  # as checkpoints of runs call it
         network = cls(model["backbone"], flags_of(cfg, None))
         maps = network.output_shape()
-        name = f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME}"
-        expect(len(maps) == 1, f"{name} gives {', '.join(maps)}: expected one map (MODEL.RESNETS.OUT_FEATURES)")
+        expect(
+            len(maps) == 1,
+            f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} gives {', '.join(maps)}: expected one map "
+            "(MODEL.RESNETS.OUT_FEATURES)",
+        )
         if cfg.MODEL.WEIGHTS:
             with translated(f"loading MODEL.WEIGHTS {cfg.MODEL.WEIGHTS}"):
                 RevisitCheckpointer(model, cfg).load(cfg.MODEL.WEIGHTS)
@@ -91,8 +95,13 @@ class Network(nn.Module):
 
     def normalized(self, images: Tensor) -> Tensor:
         """Images (..., n, H, W), 0 to 255, less the mean and over the deviation, on the network's device."""
-        ours, theirs = len(self.mean), images.shape[-3]
-        expect(ours == theirs, f"the network sees {ours} channels, and images have {theirs}: {_WAY_OUT}")
+        ours = len(self.mean)
+        theirs = images.shape[-3]
+        expect(
+            ours == theirs,
+            f"the network sees {ours} channels, and images have {theirs}: expected weights that were trained on such "
+            "images, such as those of a pretraining",
+        )
         return (images.to(self.mean.device).type_as(self.mean) - self.mean) / self.std
 
     def padded(self, image: Tensor) -> Tensor:

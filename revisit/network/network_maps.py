@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -56,9 +55,9 @@ def network_maps(
     """
     backbone = for_images(load_backbone(weights), images)
     levels = [round(math.log2(stride)) + more for more in range(count)]
-    make = _pyramid_of(weights) if pyramid else partial(_backbone, weights)
+    make = _pyramid if pyramid else _backbone
     with translated(f"{weights}: a map of stride {stride}"):
-        network, tensors, names = make(backbone, levels)
+        network, tensors, names = make(weights, backbone, levels)
     missing = network.load_state_dict(tensors, strict=False).missing_keys
     lacking = [name for name in missing if not name.endswith("num_batches_tracked")]
     expect(not lacking, f"{weights} lacks {len(lacking)} tensors of its map of stride {stride}")
@@ -89,31 +88,29 @@ def _backbone(weights: str | Path, backbone: BackboneWeights, levels: list[int])
     return network, backbone.tensors, names
 
 
-def _pyramid_of(weights: str | Path) -> Callable[[BackboneWeights, list[int]], Built]:
-    """What makes the FPN in a file. Raises UserError where there is none."""
+def _pyramid(weights: str | Path, backbone: BackboneWeights, levels: list[int]) -> Built:
+    """An FPN of the levels, the channels and the norm that its tensors show, which fuses as its flags say."""
     path = weights_file(str(weights), "checkpoint")
     content = read_checkpoint(path)
     learned = PYRAMID.of(tensors_of(content))
-    laterals = sorted(key for key in learned if LATERAL.fullmatch(key))
-    none = f"{weights} has no pyramid (FPN): leave --features pyramid out, for maps of its backbone"
-    expect(laterals, none)
+    has = sorted(int(match[1]) for match in map(LATERAL.fullmatch, learned) if match)
+    expect(has, f"{weights} has no pyramid (FPN): leave --features pyramid out, for maps of its backbone")
     flags = content.get("flags") or read_flags(weights if is_url(str(weights)) else path)[0]
     fuse = flags.get("MODEL.FPN.FUSE_TYPE", "sum") if isinstance(flags, dict) else "sum"
-    return partial(_pyramid, weights, learned, laterals, fuse)
-
-
-def _pyramid(
-    weights: str | Path, learned: Tensors, laterals: list[str], fuse: str, backbone: BackboneWeights, levels: list[int]
-) -> Built:
-    """An FPN of the levels, the channels and the norm that its tensors show; ``fuse``: as its flags say."""
-    has = [int(LATERAL.fullmatch(key)[1]) for key in laterals]
     expect(levels[0] in has, f"{weights} has maps of the strides {[2**level for level in has]} in its pyramid")
     maps = [f"res{level}" for level in has]
     norm = ""
     if f"fpn_output{has[0]}.norm.weight" in learned:
         norm = "BN" if f"fpn_output{has[0]}.norm.running_mean" in learned else "GN"
-    form = {"IN_FEATURES": maps, "OUT_CHANNELS": len(learned[laterals[0]]), "NORM": norm, "FUSE_TYPE": fuse}
-    cfg = with_values(_config(backbone, maps), {f"MODEL.FPN.{key}": value for key, value in form.items()})
+    cfg = with_values(
+        _config(backbone, maps),
+        {
+            "MODEL.FPN.IN_FEATURES": maps,
+            "MODEL.FPN.OUT_CHANNELS": len(learned[f"fpn_lateral{has[0]}.weight"]),
+            "MODEL.FPN.NORM": norm,
+            "MODEL.FPN.FUSE_TYPE": fuse,
+        },
+    )
     network = fpn_over(build_backbone(cfg), cfg)
     below = {f"bottom_up.{key}": value for key, value in backbone.tensors.items()}
     return network, learned | below, [f"p{level}" for level in levels if level in has]
@@ -121,6 +118,12 @@ def _pyramid(
 
 def _config(backbone: BackboneWeights, maps: list[str]) -> CfgNode:
     """Of a backbone that has these maps."""
-    wanted = {f"MODEL.{family}.OUT_FEATURES": maps for family in ("RESNETS", "TIMM")}
-    wanted |= {"MODEL.BACKBONE.NAME": backbone.description.BUILDER, "MODEL.BACKBONE.FREEZE_AT": 0}
-    return with_values(flags_to_config(backbone.flags), wanted)
+    return with_values(
+        flags_to_config(backbone.flags),
+        {
+            "MODEL.RESNETS.OUT_FEATURES": maps,
+            "MODEL.TIMM.OUT_FEATURES": maps,
+            "MODEL.BACKBONE.NAME": backbone.description.BUILDER,
+            "MODEL.BACKBONE.FREEZE_AT": 0,
+        },
+    )

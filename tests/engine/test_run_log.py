@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from revisit.engine.run_log import LogBeforeTheLog, News
+from revisit.engine.run_log import News, log_before_the_log
 
 
 def kept(name: str, *messages: str, level: int = logging.INFO) -> list[str]:
@@ -40,7 +40,7 @@ def test_warnings_pass():
 def test_lines_before_the_log_are_kept_for_it(package):
     logger = logging.getLogger(package)
     before = (logger.level, list(logger.handlers))
-    with LogBeforeTheLog() as log:
+    with log_before_the_log() as log:
         logging.getLogger(f"{package}.some.module").info("found %d", 3)
-    assert [record.getMessage() for record in log.records()] == ["found 3"]
+    assert [record.getMessage() for record in log] == ["found 3"]
     assert (logger.level, list(logger.handlers)) == before

@@ -238,7 +238,7 @@ def test_what_a_foreign_backbone_learns_lies_where_it_is_evaluated():
 def test_depth_is_learnt_over_a_foreign_backbone_from_crops_of_any_size(monkeypatch):
     model = build_model(config(*DEPTH, depth=18)).eval()
     sample = {"image": image_of((40, 33)), "depth": torch.rand(40, 33) + 1}
-    maps = model.backbone(model._normalized(sample["image"])[None])
+    maps = model.backbone(model.normalized(sample["image"])[None])
     del maps[INPUT]
     monkeypatch.setattr(model.backbone, "forward", lambda images: maps)
     (answer,) = model([sample])

@@ -16,7 +16,7 @@ def nodes(kind: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
 
 
 def test_pixels_are_normalised_by_the_network_alone():
-    """But a meta-architecture of Detectron2's kind normalises its own batch, on its own device, as Detectron2's do."""
+    """But the base of our meta-architectures normalises its own batch, on its own device, as Detectron2's do."""
     divided = [
         str(path)
         for path, node in nodes(ast.BinOp)
@@ -25,8 +25,7 @@ def test_pixels_are_normalised_by_the_network_alone():
     assert sorted(divided) == [
         "projects/FrozenEvaluations/while_pretraining.py",  # rows of features, as the next
         "projects/Rows/leave_image_out.py",
-        "revisit/modeling/meta_arch/depth_estimator.py",
-        "revisit/modeling/meta_arch/pretraining.py",
+        "revisit/modeling/sees_pixels.py",
         "revisit/network/network.py",
     ]
 

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.keys import PIXELWISE, SWITCH, declare, of_detectron2, one_of, with_values
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
@@ -38,8 +38,14 @@ class CifarStem(CNNBlockBase):
 
     def __init__(self, in_channels: int, out_channels: int, norm: str):
         super().__init__(in_channels, out_channels, 1)
-        norm_layer = get_norm(norm, out_channels)
-        self.conv1 = Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=False, norm=norm_layer)
+        self.conv1 = Conv2d(
+            in_channels,
+            out_channels,
+            kernel_size=3,
+            padding=1,
+            bias=False,
+            norm=get_norm(norm, out_channels),
+        )
         weight_init.c2_msra_fill(self.conv1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,8 +100,12 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
     block_class, block = DilatedBasicBlock, {}
     if options.DEPTH not in BASIC_DEPTHS:
         width = options.NUM_GROUPS * options.WIDTH_PER_GROUP * 2**index
-        form = {"num_groups": options.NUM_GROUPS, "stride_in_1x1": options.STRIDE_IN_1X1}
-        block_class, block = BottleneckBlock, {"bottleneck_channels": width, **form}
+        block_class = BottleneckBlock
+        block = {
+            "bottleneck_channels": width,
+            "num_groups": options.NUM_GROUPS,
+            "stride_in_1x1": options.STRIDE_IN_1X1,
+        }
     stage = ResNet.make_stage(
         block_class,
         num_blocks,
@@ -168,7 +178,7 @@ class ResNetDescription(BackboneDescription):
 def _depth_of(tensors: Tensors, is_bottleneck: bool) -> int:
     """The depth whose stages have as many blocks as the tensors."""
     stages = [{key.split(".")[1] for key in tensors if key.startswith(f"res{n}.")} for n in range(2, 6)]
-    blocks = tuple(len(numbers) for numbers in stages)
+    blocks = tuple(map(len, stages))
     for depth, counts in BLOCKS_PER_STAGE.items():
         if counts == blocks and (depth not in BASIC_DEPTHS) == is_bottleneck:
             return depth
@@ -178,6 +188,8 @@ def _depth_of(tensors: Tensors, is_bottleneck: bool) -> int:
 def _shape_of(tensors: Tensors, name: str) -> tuple[int, ...]:
     """The shape of a convolution's weight."""
     tensor = tensors.get(f"{name}.weight")
-    if tensor is None or tensor.dim() != 4 or not all(tensor.shape):
-        raise UserError(f"the checkpoint has no convolution {name}.weight")
+    expect(
+        tensor is not None and tensor.dim() == 4 and all(tensor.shape),
+        f"the checkpoint has no convolution {name}.weight",
+    )
     return tuple(tensor.shape)

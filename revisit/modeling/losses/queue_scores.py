@@ -13,8 +13,6 @@ MAX_SCORES = 2**22  # in memory at once, by default
 # Of scores (M, n) of a part of the queue and its places: what counts of them. It may change them in place; a row that
 # does not count has -inf.
 Change = Callable[[Tensor, slice], Tensor]
-# A GPU sums products of 16 bits in float32 and hands these over, from torch 2.8 on.
-SUMS_IN_FLOAT32 = "out_dtype" in torch.mm.__doc__
 
 
 def log_sum_exp(rows: Tensor, queue: Tensor, max_scores: int = MAX_SCORES, change: Change | None = None) -> Tensor:
@@ -68,21 +66,17 @@ def nearest_rows(
     """
     best = indices = None
     start = 0
-    options = {"may_round": True, "change": change}
-    for part, scores in scores_in_parts(at_least_float32(rows), queue, max_scores, **options):
+    for part, scores in scores_in_parts(at_least_float32(rows), queue, max_scores, may_round=True, change=change):
         values, columns = scores.topk(min(k, len(part)), dim=1, sorted=False)
         columns += start
         start += len(part)
         if best is not None:
-            values, columns = _highest(torch.cat([best, values], dim=1), torch.cat([indices, columns], dim=1), k)
+            values = torch.cat([best, values], dim=1)
+            columns = torch.cat([indices, columns], dim=1)
+            values, chosen = values.topk(min(k, values.shape[1]), dim=1, sorted=False)
+            columns = columns.gather(1, chosen)
         best, indices = values, columns
     return indices
-
-
-def _highest(values: Tensor, indices: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest values of each row (M, n), or all n, and their indices."""
-    values, chosen = values.topk(min(k, values.shape[1]), dim=1, sorted=False)
-    return values, indices.gather(1, chosen)
 
 
 def scores_in_parts(
@@ -95,7 +89,8 @@ def scores_in_parts(
         may_round: a GPU may round the rows to the type of a queue of 16 bits.
         change: what each part's scores go through.
     """
-    rounds = may_round and queue.is_cuda and queue.itemsize == 2 and SUMS_IN_FLOAT32
+    # A GPU sums products of 16 bits in float32, and hands these sums over.
+    rounds = may_round and queue.is_cuda and queue.itemsize == 2
     length = max(1, max_scores // max(rows.shape)) if max_scores else len(queue)
     rows = rows.to(queue.dtype) if rounds else rows
     for start in range(0, len(queue), length):

@@ -1,10 +1,10 @@
 """Depth from a single image: any pixel head with one output, by regression (configs/depth/nyud_deeplab_R50.yaml)."""
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from revisit.keys import declare, one_of
+from revisit.modeling.sees_pixels import SeesPixels
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY, build_backbone, build_sem_seg_head
@@ -25,20 +25,14 @@ def depth_loss(predicted: Tensor, depth: Tensor, kind: str) -> Tensor:
 
 
 @META_ARCH_REGISTRY.register()
-class DepthEstimator(nn.Module):
+class DepthEstimator(SeesPixels):
     """Like Detectron2's SemanticSegmentor, but its head's single logit is a depth in metres."""
 
     def __init__(self, cfg: CfgNode):
-        super().__init__()
+        super().__init__(cfg)
         self.backbone = build_backbone(cfg)
         self.head = build_sem_seg_head(cfg, self.backbone.output_shape())  # of NUM_CLASSES 1
         self.loss = cfg.MODEL.DEPTH.LOSS
-        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(-1, 1, 1), False)
-        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(-1, 1, 1), False)
-
-    @property
-    def device(self) -> torch.device:
-        return self.pixel_mean.device
 
     def forward(self, batched_inputs: list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         """Detectron2's contract.
@@ -50,16 +44,14 @@ class DepthEstimator(nn.Module):
         Returns:
             {"loss_depth": scalar} in training, else {"depth": float32 (height, width) metres} for each.
         """
-        images = ImageList.from_tensors([self._normalized(x["image"]) for x in batched_inputs])
+        images = ImageList.from_tensors([self.normalized(x["image"]) for x in batched_inputs])
         predicted = self.head.predict(self.backbone(images.tensor), images.tensor.shape[-2:])[:, 0]
         if self.training:
             depths = ImageList.from_tensors([x["depth"].to(self.device) for x in batched_inputs]).tensor
             return {"loss_depth": self.head.loss_weight * depth_loss(predicted, depths, self.loss)}
         answers = []
         for depth, size, x in zip(predicted, images.image_sizes, batched_inputs, strict=True):
-            height, width = x.get("height", size[0]), x.get("width", size[1])
+            height = x.get("height", size[0])
+            width = x.get("width", size[1])
             answers.append({"depth": sem_seg_postprocess(depth[None], size, height, width)[0]})
         return answers
-
-    def _normalized(self, image: Tensor) -> Tensor:
-        return (image.to(self.device) - self.pixel_mean) / self.pixel_std

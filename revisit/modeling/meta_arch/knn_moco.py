@@ -19,7 +19,8 @@ class KNNMoCo(MinesNeighbors, MoCo):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        k, queue_size = cfg.NEIGHBORS.NUM_NEIGHBORS, cfg.MOCO.QUEUE_SIZE
+        k = cfg.NEIGHBORS.NUM_NEIGHBORS
+        queue_size = cfg.MOCO.QUEUE_SIZE
         expect(k <= queue_size, f"NEIGHBORS.NUM_NEIGHBORS {k} is more than MOCO.QUEUE_SIZE {queue_size} holds")
 
     def queue_widths(self) -> dict[str, int]:
@@ -47,6 +48,7 @@ class KNNMoCo(MinesNeighbors, MoCo):
         """MoCo's, and ``neighbor_purity`` where the data has classes, from the first step on."""
         values = super().monitors(batch, encoded)
         if "label" in batch:
-            large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
+            large = encoded.positives[:, 0]
+            large_g = encoded.positives_g[:, 0]
             values["neighbor_purity"] = self.purity(large, large_g, batch["label"])
         return values

@@ -116,8 +116,13 @@ class MoCo(KeepsKeys, Pretraining):
 
     def losses(self, encoded: Encoded) -> dict[str, Tensor]:
         """L_inst against the anchors and the queue as it is before this step (docs/method.md: Losses)."""
-        options = {"temperature": self.temperature, "max_scores": self.max_scores}
-        return contrastive_losses(encoded.positives, encoded.anchors, self.queue.keys, **options)
+        return contrastive_losses(
+            encoded.positives,
+            encoded.anchors,
+            self.queue.keys,
+            temperature=self.temperature,
+            max_scores=self.max_scores,
+        )
 
     def encode_positives(self, batch: dict) -> Encoded:
         """Rows of the positives, with gradient; anchors are not known yet."""
@@ -140,14 +145,19 @@ class MoCo(KeepsKeys, Pretraining):
         permutation = None
         if self.shuffle_bn:
             global_batch = len(anchors[0]) * comm.get_world_size()
-            part = len(self.pending_keys)
-            permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter, part)
+            permutation = shuffle_permutation(
+                global_batch,
+                self.seed,
+                get_event_storage().iter,
+                part=len(self.pending_keys),
+            )
         return start_keys(self.encode_anchors, anchors, self.queue_widths(), permutation)
 
     @torch.no_grad()
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
         """Scalars that docs/training.md explains, over the large positives of this process's share."""
-        large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
+        large = encoded.positives[:, 0]
+        large_g = encoded.positives_g[:, 0]
         top1, top5 = contrast_accuracy(large, encoded.anchors, self.queue.keys, self.max_scores)
         values = {"contrast_top1": top1, "contrast_top5": top5}
         if len(large) > 1:
@@ -162,5 +172,6 @@ class MoCo(KeepsKeys, Pretraining):
             values = self.monitors(batch, encoded)
         numbers = torch.stack(list(values.values())).tolist()  # one wait for the device
         get_event_storage().put_scalars(**dict(zip(values, numbers, strict=True)))
-        exact = {"queue_fill": 100 * self.queue.fill_level, "encoder_momentum": self.momentum}
-        get_event_storage().put_scalars(smoothing_hint=False, **exact)
+        get_event_storage().put_scalars(
+            smoothing_hint=False, queue_fill=100 * self.queue.fill_level, encoder_momentum=self.momentum
+        )

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from revisit.compat.private_names import BatchNorm
 from revisit.data.to_device import to_device
 from revisit.data.views.annotation import ViewAnnotator
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.keys import Architecture, declare, integer
 from revisit.modeling.losses.queue_scores import at_least_float32
+from revisit.modeling.sees_pixels import SeesPixels
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -39,7 +40,7 @@ def metrics_period(cfg: CfgNode) -> int:
     return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
 
 
-class Pretraining(nn.Module, Architecture):
+class Pretraining(SeesPixels, Architecture):
     """An encoder g, the ``backbone``, that learns from views; subclasses say by which losses.
 
     A part named ``...backbone`` starts from the backbone of MODEL.WEIGHTS; converted weights are those of ``backbone``.
@@ -53,16 +54,16 @@ class Pretraining(nn.Module, Architecture):
     """
 
     def __init__(self, cfg: CfgNode):
-        super().__init__()
+        super().__init__(cfg)
         self.backbone = build_backbone(cfg)
         kinds = {type(module) for module in self.backbone.modules()}
-        if FrozenBatchNorm2d in kinds and not any(issubclass(kind, BatchNorm) for kind in kinds):
-            raise UserError("MODEL.RESNETS.NORM is FrozenBN, whose statistics stay as they are: expected BN or SyncBN")
+        expect(
+            FrozenBatchNorm2d not in kinds or any(issubclass(kind, BatchNorm) for kind in kinds),
+            "MODEL.RESNETS.NORM is FrozenBN, whose statistics stay as they are: expected BN or SyncBN",
+        )
         *_, (self.feature, shape) = self.backbone.output_shape().items()  # the last map
         self.feature_dim = shape.channels
         self.metrics_period = metrics_period(cfg)
-        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(-1, 1, 1), persistent=False)
-        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(-1, 1, 1), persistent=False)
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -101,8 +102,11 @@ class Pretraining(nn.Module, Architecture):
 
     def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         if self.training:
-            tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-            return self.training_losses(batch | {name: to_device(x, self.device) for name, x in tensors.items()})
+            on_device = {
+                name: to_device(value, self.device) if isinstance(value, Tensor) else value
+                for name, value in batch.items()
+            }
+            return self.training_losses(on_device)
         images = torch.stack([to_device(record["image"], self.device) for record in batch])
         with torch.no_grad():
             return [{"feature": row} for row in unit_rows(self.pooled(self.backbone, images))]
@@ -110,10 +114,6 @@ class Pretraining(nn.Module, Architecture):
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """The last map of g, or of another ``backbone``; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
         return backbone(self.normalized(images))[self.feature]
-
-    def normalized(self, images: Tensor) -> Tensor:
-        """Images (B, 3, H, W) uint8 RGB, less MODEL.PIXEL_MEAN and over MODEL.PIXEL_STD, on the model's device."""
-        return (to_device(images, self.device) - self.pixel_mean) / self.pixel_std
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """``feature_map`` averaged over its pixels, (B, Cg)."""
@@ -127,11 +127,6 @@ class Pretraining(nn.Module, Architecture):
             rows.append(unit_rows(head(g)).unflatten(0, views.shape[:2]))
             rows_g.append(unit_rows(g).unflatten(0, views.shape[:2]))
         return torch.cat(rows, dim=1), torch.cat(rows_g, dim=1)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of its weights, which views are moved to."""
-        return self.pixel_mean.device
 
     @property
     def watched(self) -> bool:
@@ -167,6 +162,5 @@ def method_of(cfg: CfgNode) -> type[Pretraining] | None:
 
 def methods() -> list[type[Pretraining]]:
     """Every registered method, subclasses before what they extend."""
-    classes = [cls for _, cls in META_ARCH_REGISTRY if isinstance(cls, type)]
-    subclasses = [cls for cls in classes if issubclass(cls, Pretraining)]
+    subclasses = [cls for _, cls in META_ARCH_REGISTRY if isinstance(cls, type) and issubclass(cls, Pretraining)]
     return sorted(subclasses, key=lambda cls: -len(cls.__mro__))

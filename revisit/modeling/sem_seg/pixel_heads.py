@@ -87,8 +87,9 @@ class RevisitFCNHead(PixelHead):
 
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
         channels = options.CONVS_DIM
-        form = (channels, 3, options.NORM, options.DILATION)
-        convs = [_conv_norm_relu(width, *form) for width in (in_channels, channels)]
+        convs = [
+            _conv_norm_relu(width, channels, 3, options.NORM, options.DILATION) for width in (in_channels, channels)
+        ]
         for conv in convs:
             weight_init.c2_msra_fill(conv)
         predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1, bias=False)
@@ -108,13 +109,21 @@ class RevisitDeepLabV3Head(PixelHead):
     """
 
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
-        channels, norm = options.CONVS_DIM, options.NORM
-        form = {"norm": norm, "activation": F.relu, "dropout": DROPOUT[options.VARIANT]}
-        layers = [ASPP(in_channels, channels, list(options.ASPP_DILATIONS), **form)]
+        channels = options.CONVS_DIM
+        norm = options.NORM
+        aspp = ASPP(
+            in_channels,
+            channels,
+            list(options.ASPP_DILATIONS),
+            norm=norm,
+            activation=F.relu,
+            dropout=DROPOUT[options.VARIANT],
+        )
+        layers = [aspp]
         if options.VARIANT == MULTI_TASK:
-            layers[0].convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
+            aspp.convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
             layers.append(_conv_norm_relu(channels, channels, 3, norm))
-            for conv in (layers[0].convs[-1][1], layers[1]):
+            for conv in (aspp.convs[-1][1], layers[1]):
                 weight_init.c2_msra_fill(conv)
         predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1)
         nn.init.normal_(predictor.weight, std=0.01)
@@ -124,13 +133,22 @@ class RevisitDeepLabV3Head(PixelHead):
 
 def _conv_norm_relu(in_channels: int, channels: int, size: int, norm: str, dilation: int = 1) -> Conv2d:
     """A convolution of ``size`` x ``size`` that keeps the map's size, without bias."""
-    form = {"kernel_size": size, "padding": dilation * (size // 2), "dilation": dilation, "bias": False}
-    return Conv2d(in_channels, channels, norm=get_norm(norm, channels), activation=F.relu, **form)
+    return Conv2d(
+        in_channels,
+        channels,
+        size,
+        padding=dilation * (size // 2),
+        dilation=dilation,
+        bias=False,
+        norm=get_norm(norm, channels),
+        activation=F.relu,
+    )
 
 
 def check_head(cfg: CfgNode, num_processes: int) -> None:
     """Raise UserError where BN would have a single value of each channel to normalise: image pooling of one image."""
-    options, batch = cfg.MODEL.SEM_SEG_HEAD, cfg.SOLVER.IMS_PER_BATCH // cfg.SOLVER.ACCUMULATION_STEPS
+    options = cfg.MODEL.SEM_SEG_HEAD
+    batch = cfg.SOLVER.IMS_PER_BATCH // cfg.SOLVER.ACCUMULATION_STEPS
     if options.NAME != RevisitDeepLabV3Head.__name__ or options.VARIANT != MULTI_TASK:
         return
     images = batch if "Sync" in options.NORM else batch // num_processes
