@@ -121,12 +121,6 @@ class RunStore(Store):
             if digest.hexdigest() != entry.sha256:
                 raise ValueError(f"{self}/{entry.place} has other bytes than {LIST} says")
 
-    def remove(self, name: str) -> None:
-        try:
-            self._filesystem.rm_file(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return
-
     def _write(self, name: str, content: dict) -> None:
         text = json.dumps(content, indent=1)
         if self.folder:
