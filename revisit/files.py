@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import lru_cache
@@ -24,6 +24,8 @@ from revisit.errors import FolderGoneError, UserError, expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
 DIGEST = ".sha256"  # the ending of the record of what was written
+WRITTEN = f"written{DIGEST}"  # the record of many files, in their folder
+_LINE_OF_RECORD = re.compile("^([0-9a-f]{64})  (.+)$", re.MULTILINE)
 _OF_OURS = re.compile(rf"\.[0-9a-f]{{8}}(\.[^.]*)?{re.escape(UNFINISHED)}$")  # the end of its name
 _LONGEST = 40  # characters of a name that a temporary one takes over, so that it is not too long for a disk
 _MOST_BYTES_OF_NAME = 200
@@ -152,6 +154,29 @@ def expect_uncorrected(path: Path) -> None:
             record.read_text(errors="replace").split()[:1] == [file_digest(path)],
             f"{path} has been changed since it was written, such as by corrections: move it, or give another --output",
         )
+
+
+def record_written(folder: Path, files: Iterable[Path]) -> None:
+    """Keep the digests of many files below a folder that somebody may correct by hand, after those of earlier calls:
+    in one file, which ``sha256sum -c`` reads there."""
+    digests = _recorded(folder) | {str(path.relative_to(folder)): file_digest(path) for path in files}
+    write_whole(folder / WRITTEN, "".join(f"{digest}  {name}\n" for name, digest in digests.items()))
+
+
+def expect_all_uncorrected(folder: Path) -> None:
+    """Raises UserError where a file that ``record_written`` was given has been changed since; one may be gone."""
+    for name, digest in _recorded(folder).items():
+        path = folder / below(name, str(folder / WRITTEN))
+        changed = f"{path} has been changed since it was written, such as by corrections"
+        is_same = not path.is_file() or file_digest(path) == digest
+        expect(is_same, f"{changed}: move it, or give another --output")
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """The digests in a folder's record, by name."""
+    record = folder / WRITTEN
+    text = record.read_text(encoding="utf-8", errors="surrogateescape") if record.is_file() else ""
+    return {name: digest for digest, name in _LINE_OF_RECORD.findall(text)}
 
 
 def strict_json(content: object) -> str:

@@ -10,12 +10,22 @@ from pathlib import Path
 
 import pytest
 from kills import fork
-from trees import refused
+from trees import refused, touch
 
 from revisit.command.options import add, parse, parser_of
 from revisit.data.sources.coco_truth import read_coco
 from revisit.data.sources.split_files import read_lines
-from revisit.files import make_folder, make_place, read_json, read_yaml, write_correctable, write_whole, written_whole
+from revisit.files import (
+    expect_all_uncorrected,
+    make_folder,
+    make_place,
+    read_json,
+    read_yaml,
+    record_written,
+    write_correctable,
+    write_whole,
+    written_whole,
+)
 
 DOUBLED = "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 20))
 MERGED = "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30))
@@ -159,3 +169,20 @@ def test_what_somebody_has_corrected_is_not_replaced(tmp_path):
     path.unlink()
     write_correctable(path, "three")
     assert path.read_text() == "three"
+
+
+def test_what_somebody_has_corrected_of_many_files_is_found(tmp_path):
+    files = [tmp_path / "a" / name for name in ("one two.png", os.fsdecode(b"caf\xe9.png"), "three.png")]
+    touch(*files)
+    expect_all_uncorrected(tmp_path)  # without a record
+    record_written(tmp_path, files[:2])
+    record_written(tmp_path, files[1:])
+    subprocess.run(["sha256sum", "-c", "--strict", "written.sha256"], cwd=tmp_path, check=True)
+    expect_all_uncorrected(tmp_path)
+    for file in files:
+        file.write_text("corrected")
+        refused("has been changed since it was written", expect_all_uncorrected, tmp_path)
+        file.unlink()
+        expect_all_uncorrected(tmp_path)
+    (tmp_path / "written.sha256").write_text(f"{'0' * 64}  ../other\n")
+    refused("which leads out of its folder", expect_all_uncorrected, tmp_path)

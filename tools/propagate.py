@@ -29,7 +29,7 @@ from functools import partial
 from revisit.command.options import DEFAULT, add, parse, parser_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import expect_uncorrected, make_folder
+from revisit.files import expect_all_uncorrected, expect_uncorrected, make_folder
 from revisit.jobs.options import add_runner_options, runner_of
 
 RECIPE = "projects/FrozenEvaluations/configs/propagation/any_start.yaml"
@@ -60,6 +60,7 @@ def main() -> None:
     from projects.Labels.given_masks import given_boxes, given_masks
     from projects.Labels.propagated_files import write_files
     from projects.Labels.propagating import (
+        PARTS,
         config_and_network,
         network_again,
         passes_of,
@@ -79,6 +80,8 @@ def main() -> None:
     runner = runner_of(args)
     make_folder(args.output, "--output")
     expect_uncorrected(args.output / "data_set.json")
+    if not (args.output / PARTS).exists():  # an interrupted call replaces what an earlier one has recorded
+        expect_all_uncorrected(args.output)
     videos = find_videos(args.frames, args.output)
     named = (args.weights, args.config_file, args.opts)
     cfg, network = config_and_network(*named)

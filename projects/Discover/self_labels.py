@@ -9,7 +9,7 @@ from projects.Tiles.tested_windows import line_of, objects_of_lines, windows_to_
 from projects.Tiles.window_files import look_at
 from projects.Tiles.windows import Tiling
 from revisit.boxes.boxes import corners_of, in_coco, iou
-from revisit.data.sources.records import WITHOUT_LABELS, Records, others_than
+from revisit.data.sources.records import NOT_SCORED, WITHOUT_LABELS, Records, others_than
 from revisit.data.sources.subsets import is_looked_at
 from revisit.errors import UserError, expect
 from revisit.progress import progress
@@ -99,7 +99,7 @@ def merged(labelled: list[dict], detected: list[dict]) -> list[dict]:
         return [*detected, *labelled]
     highest = iou(corners_of(labelled), corners_of(detected)).max(axis=1)
     pairs = zip(labelled, highest, strict=True)
-    kept = [box for box, overlap in pairs if overlap <= SAME or box.get("iscrowd")]
+    kept = [box for box, overlap in pairs if overlap <= SAME or (box.get("iscrowd") and not box.get(NOT_SCORED))]
     return [*detected, *kept]
 
 

@@ -24,7 +24,7 @@ from revisit.data.images.reader import picture_of
 from revisit.data.sources.labels import VOID, read_ids
 from revisit.data.sources.records import sample
 from revisit.errors import without_secrets
-from revisit.files import make_folder, write_whole, written_whole
+from revisit.files import make_folder, record_written, write_whole, written_whole
 
 MASKS = "masks"  # below an output
 SHOWN, COLUMNS = 12, 4  # frames of a sheet
@@ -58,6 +58,9 @@ def write_files(
         _write_lines(output / "cvat" / f"{video.name}.xml", cvat_lines(video.name, of_video, classes))
         _save_sheet(output, video, pixels)
         yield f"{video.name}: {_counts(of_video)}"
+    tracks = [output / "cvat" / f"{video.name}.xml" for video in videos]
+    masks = [mask_file(output, video, frame) for video in videos for frame in video.frames]
+    record_written(output, [output / "label_studio.json", output / "label_studio.xml", *tracks, *masks])
     yield f"{len(images)} frames of {len(videos)} video{'s' * (len(videos) > 1)}: {output}"
     yield f"a detector learns them as coco:{folder}:{output / 'data_set.json'}"
 

@@ -89,8 +89,9 @@ def check_manifest(
     something else."""
     images = fingerprint(records)
     sizes = {"images_per_shard": images_per_shard} | (smaller._asdict() if smaller else {})
-    manifest = {"images": images, **sizes, "classes": classes}
-    if earlier := read_manifest(place):
+    manifest = json.dumps({"images": images, **sizes, "classes": classes}, indent=2)
+    earlier = read_manifest(place)
+    if earlier:
         earlier.pop("classes", None)
         with translated(f"comparing with {place}/{MANIFEST}"):
             other = [f"other images, by {word}" for word in changes(earlier.pop("images"), images)]
@@ -100,8 +101,11 @@ def check_manifest(
         raise UserError(
             f"{place} has tar files of somebody else: choose another --output, or leave out --data to index those"
         )
-    with place.written(MANIFEST) as temporary:
-        temporary.write_text(json.dumps(manifest, indent=2))
+    if earlier:
+        with place.written(MANIFEST) as temporary:
+            temporary.write_text(manifest)
+    elif not place.created(MANIFEST, manifest):  # another command has begun the place at this moment
+        check_manifest(place, records, images_per_shard, smaller, classes)
 
 
 def read_manifest(place: Place) -> dict:

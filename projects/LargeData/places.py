@@ -93,6 +93,13 @@ class Folder:
         """A file for the block to write, which then has this name."""
         return written_whole(self._path / name)
 
+    def created(self, name: str, text: str) -> bool:
+        """Write a text that is not there yet; whether it is, or another one that somebody has written meanwhile: here
+        nobody has, by a lock."""
+        with self.written(name) as temporary:
+            temporary.write_text(text)
+        return True
+
     def open(self, name: str) -> BinaryIO:
         return open(self._path / name, "rb")
 
@@ -151,12 +158,27 @@ class Store:
             with asking(f"writing {self}/{name}"):
                 self._filesystem.put_file(str(temporary), f"{self._root}/{name}")
 
+    def created(self, name: str, text: str) -> bool:
+        """As a folder's. S3 and Google's stores let one of several commands be first, at whatever moment they ask."""
+        with tempfile.TemporaryDirectory() as folder:
+            temporary = Path(folder) / name
+            temporary.write_text(text)
+            with suppress(Exception):  # packages of stores have errors of their own
+                self._filesystem.put_file(str(temporary), f"{self._root}/{name}", mode="create")
+        with asking(f"reading {self}/{name}"):
+            content = self.read(name)
+        if content is None:  # the store knows no such mode, or says now why nothing can be written
+            with self.written(name) as temporary:
+                temporary.write_text(text)
+            content = self.read(name)
+        return content == text.encode()
+
     def open(self, name: str) -> BinaryIO:
         """Each read is a request for its bytes alone."""
         return self._filesystem.open(f"{self._root}/{name}", "rb", cache_type="none")
 
     def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # of another command that has removed it meanwhile, too
             self._filesystem.rm_file(f"{self._root}/{name}")
 
 

@@ -5,12 +5,13 @@ at a URL is copied once to the user's cache.
 """
 
 import hashlib
+import json
 import math
 import mmap
 import os
 import struct
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -186,6 +187,12 @@ def local_index(filesystem: fsspec.AbstractFileSystem, folder: str) -> str:
                 copy.unlink()
                 raise ValueError("it was written to while it was copied: try again")
     return str(copy)
+
+
+def mark_of(table: ShardTable, states: Sequence[tuple]) -> Path:
+    """A file of the user's cache that is there once tar files of these states were found to be as a table says."""
+    about = json.dumps([os.path.abspath(table.folder), table.checksums, states])
+    return user_cache() / "indexes" / f"{hashlib.sha256(about.encode()).hexdigest()[:32]}.checked"
 
 
 def _end_of(filesystem: fsspec.AbstractFileSystem, path: str) -> bytes:

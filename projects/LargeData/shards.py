@@ -12,6 +12,7 @@ import os
 import posixpath
 import tarfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -22,13 +23,14 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from projects.LargeData.places import Folder, Place, State, is_shard, permitted
-from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, open_index
+from projects.LargeData.shard_index import INDEX, NO_LABEL, ShardTable, local_index, mark_of, open_index
 from revisit.data.images.deep_images import deep_images
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.sources.image_folders import is_visible
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.data.sources.rows import Rows
 from revisit.errors import UserError, expect, first_few, printable, translated
+from revisit.files import make_folder
 from revisit.progress import progress
 from revisit.threads import thread_pool
 
@@ -273,12 +275,25 @@ def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, table: Sha
 
 
 def _check_newest(place: Folder, table: ShardTable) -> None:
-    """Compare the index with the newest tar files that were written after it: another class may have as many bytes."""
+    """Compare the index with the newest tar files that were written after it, once: another class may have as many
+    bytes, and of a copied folder all may be newer."""
     _, written = table.state
-    times = {name: int(state.version) for name, state in place.states().items()}
-    newer = sorted((name for name in times if times[name] > written), key=times.__getitem__)
+    states = place.states()
+    times = {name: int(state.version) for name, state in states.items()}
+    newest = sorted((name for name in times if times[name] > written), key=times.__getitem__)[-NEWEST:]
+    mark = mark_of(table, [(name, *states[name]) for name in newest])
+    if not newest or mark.exists():
+        return
+    _compare(place, table, newest)
+    with suppress(UserError, OSError):  # a cache that cannot be written to: the next call compares them again
+        make_folder(mark.parent, "the folder of copied indexes (XDG_CACHE_HOME)")
+        mark.touch()
+
+
+def _compare(place: Folder, table: ShardTable, names: Sequence[str]) -> None:
+    """Raises UserError for a tar file that has others than the index says."""
     numbers = {name: number for number, name in enumerate(table.names.tolist())}
-    for name in newer[-NEWEST:]:
+    for name in names:
         of_shard = np.flatnonzero(table.file == numbers[name])
         unlabelled = np.broadcast_to(NO_LABEL, len(table.file))
         columns = [table.columns.get(field, unlabelled)[of_shard] for field in ("offset", "size", "label")]

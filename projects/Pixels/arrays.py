@@ -11,12 +11,13 @@ from revisit.data.images.image_bytes import DeepImageError, Size
 from revisit.data.images.opening import MAX_MEMORY, check_pixel_count
 
 NPY_MAGIC, NPZ_MAGIC = b"\x93NUMPY", b"PK\x03\x04"
+WHITE = 255  # of 8 bits
 _COPIES = 3  # of the values, while they are read
 
 
 def read_numpy(data: bytes) -> Samples:
     """(H, W), or (H, W, C): channels are last. An array whose first axis is the shortest, as (C, H, W) has it, is
-    refused, for nothing says which is meant. Pixels with NaN or infinity are missing.
+    refused, for nothing says which is meant. Pixels with NaN or infinity are missing. Of bool, True is white: 255.
 
     Raises:
         DeepImageError: another shape, or no numbers.
@@ -27,7 +28,12 @@ def read_numpy(data: bytes) -> Samples:
     stream, size = io.BytesIO(data), len(data)
     is_npy = data.startswith(NPY_MAGIC)
     values = array_in(stream, size) if is_npy else next(iter(arrays_in(stream, size, MAX_MEMORY // _COPIES).values()))
-    return with_missing(Samples(values if values.ndim == 3 else values[..., None]))
+    return of_array(values if values.ndim == 3 else values[..., None])
+
+
+def of_array(values: np.ndarray) -> Samples:
+    """An (H, W, C) array, or a part of one of ``map_numpy``, as ``read_numpy`` has it."""
+    return with_missing(Samples(values * np.uint8(WHITE) if values.dtype.kind == "b" else values))
 
 
 def map_numpy(file_name: str) -> np.ndarray:

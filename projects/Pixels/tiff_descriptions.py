@@ -14,8 +14,8 @@ import numpy as np
 from revisit.data.images.image_bytes import DeepImageError
 
 _AXES = {"T": "times", "Z": "slices", "Q": "series", "R": "series", "P": "positions"}  # whose first place is read
-_ROLES = ("description", "colorinterp")  # of GDAL's items that name a band, the better one first
-_UNNAMED = {"", "gray", "undefined"}
+# GDAL's items that name a band, the better one first, and what names none there: a colour may be "gray" of any band.
+_ROLES = {"description": {""}, "colorinterp": {"", "gray", "undefined"}}
 
 
 class Planes(NamedTuple):
@@ -138,8 +138,8 @@ def names_of_bands(text: str, count: int) -> tuple[str, ...]:
     has none, or two have the same."""
     items = _parsed(text).iter("Item") if text else ()
     bands = {(item.get("role"), item.get("sample")): (item.text or "").strip() for item in items}
-    for role in _ROLES:
+    for role, unnamed in _ROLES.items():
         names = tuple(bands.get((role, str(sample)), "") for sample in range(count))
-        if len(set(names)) == count and not _UNNAMED & {name.lower() for name in names}:
+        if len(set(names)) == count and not unnamed & {name.lower() for name in names}:
             return names
     return ()

@@ -12,7 +12,15 @@ import numpy as np
 
 from projects.Pictures.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Pictures.tiles import fit
-from projects.Predict.prediction_files import ALL, DATA_SET, OF_MAPS, write_images, write_objects
+from projects.Predict.prediction_files import (
+    ALL,
+    DATA_SET,
+    INTERFACE,
+    OF_MAPS,
+    TASKS,
+    write_images,
+    write_objects,
+)
 from projects.Predict.predictions import Predictor
 from projects.Predict.videos import VIDEOS, VideoFile, problem_of_name
 from revisit.boxes.boxes import Boxes
@@ -29,7 +37,7 @@ from revisit.data.sources.records import fingerprint
 from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, without_secrets
 from revisit.evaluation.pixel_evaluators import predicted_classes
-from revisit.files import expect_uncorrected, written_whole
+from revisit.files import expect_all_uncorrected, expect_uncorrected, record_written, written_whole
 from revisit.jobs.parts import Arrays, Work, as_lines, in_parts, of_lines, own_folder
 from revisit.jobs.processes import HERE
 from revisit.jobs.record import Record
@@ -184,6 +192,8 @@ class FilePredictor:
         expect(not (self.output / "settings.json").is_file(), f"{other}: expected one of its own")
         expect_uncorrected(self.output / DATA_SET)
         parts = self.output / "parts"
+        if not parts.exists():  # an interrupted call replaces what an earlier one has recorded
+            expect_all_uncorrected(self.output)
         own_folder(parts)
         files = [{"file_name": str(source.path)} for source in sources]
         weights = [{"file_name": self.cfg.MODEL.WEIGHTS}]
@@ -196,6 +206,7 @@ class FilePredictor:
             for line in self.lines_of_sources(sources, of_lines(arrays["lines"])):
                 self._collect(line)
             self._write_json()
+            record_written(self.output, correctable(self.output, sources))
 
     def work_of(self, sources: list[Source]) -> Work:
         """What can be done in parts, each of which has lines."""
@@ -292,6 +303,16 @@ class FilePredictor:
         if self.is_detector:
             self.data_set = write_objects(*predicted, len(self.files), without_secrets(self.cfg.MODEL.WEIGHTS))
         write_images(*predicted)
+
+
+def correctable(output: Path, sources: Sequence[Source]) -> list[Path]:
+    """What is there of these sources that somebody may correct by hand: tasks with their interface, and maps."""
+    own = {source.name for source in sources}
+    frames = {source.name for source in sources if source.is_video}
+    maps = [path for kind in ("classes", "depth") for path in sorted((output / kind).glob("*"))]
+    is_of_frame = {path: _FRAME.fullmatch(path.stem) for path in maps}
+    own_maps = [path for path, match in is_of_frame.items() if path.stem in own or (match and match[1] in frames)]
+    return [*filter(Path.is_file, (output / name for name in (TASKS, INTERFACE))), *own_maps]
 
 
 def other_pictures(output: Path, sources: Sequence[Source]) -> list[str]:

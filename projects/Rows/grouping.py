@@ -110,18 +110,35 @@ def grouped(looks: Looks, rule: Rule, order: np.ndarray) -> Grouped:
     """
     count, links, others = len(order), [], NO_PAIRS
     ordered = looks.of(order)
-    for pairs in pairs_of(ordered, ordered, rule.differing, "comparing"):
+    firsts, number_of = np.unique(_first_equals(ordered), return_inverse=True)  # of equal images one has links
+    is_first = np.zeros(count, bool)
+    is_first[firsts] = True
+    for end, pairs in enumerate(pairs_of(ordered, ordered, rule.differing, "comparing"), start=1):
         is_near = rule.may_hold(pairs)
-        block = range(len(links), min(len(links) + block_of(count), count))
-        links += _links_in(pairs.places[is_near], block, count)
+        between = pairs.places[is_near & is_first[pairs.places].all(axis=1)]
+        block = range(len(links), np.searchsorted(firsts, end * block_of(count)))
+        links += _links_in(number_of[between], block, len(firsts))
         is_other = ~is_near & (pairs.places[:, 0] < pairs.places[:, 1])
         others = _most_similar_first(others.joined(pairs.of(is_other))).of(slice(SHOWN))
     kept = np.empty_like(order)
-    kept[order] = order[_kept(ordered.pictures, links)]
+    kept[order] = order[firsts[_kept(ordered.pictures[firsts], links)][number_of]]
     left_out = np.flatnonzero(kept != np.arange(len(kept)))
     alike = _most_similar_first(looks.pairs(left_out, kept[left_out])).of(slice(-SHOWN, None))
     _, where, numbers = np.unique(kept, return_index=True, return_inverse=True)
     return Grouped(where.argsort().argsort()[numbers], kept, alike, others._replace(places=order[others.places]))
+
+
+def _first_equals(looks: Looks) -> np.ndarray:
+    """For each image the place of the first one whose looks are the same bit by bit, (N,) int64."""
+    found: dict[int, list[int]] = {}
+    equals = np.arange(len(looks.rows))
+    for place, each in enumerate(zip(*looks, strict=True)):
+        alike = found.setdefault(hash(tuple(part.tobytes() for part in each)), [])
+        same = (other for other in alike if all(np.array_equal(part[place], part[other]) for part in looks))
+        equals[place] = next(same, place)
+        if equals[place] == place:
+            alike.append(place)
+    return equals
 
 
 def _links_in(places: np.ndarray, block: range, count: int) -> list[np.ndarray]:

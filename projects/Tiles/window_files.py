@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projects.Pixels.arrays import NPY_MAGIC, map_numpy
+from projects.Pixels.arrays import NPY_MAGIC, map_numpy, of_array
 from projects.Pixels.sample_files import read_samples
-from projects.Pixels.samples import Samples, Scan, any_of, with_missing
+from projects.Pixels.samples import Samples, Scan, any_of
 from projects.Pixels.tiff import UnknownCompressionError, read_tiff, stored_samples, tiff_head
 from projects.Pixels.write_tiff import samples_bytes
 from projects.Tiles.geo import JP2_MAGICS
@@ -176,7 +176,7 @@ def _look_at_array(file_name: str) -> Scan:
 
 
 def _read_array(file_name: str, window: Window) -> Samples:
-    return with_missing(Samples(part_of(map_numpy(file_name), window)))
+    return of_array(part_of(map_numpy(file_name), window))
 
 
 def _look_at_whole(file_name: str) -> Scan:

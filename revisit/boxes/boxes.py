@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as run_lengths
 
+from revisit.data.sources.records import NOT_SCORED
+
 from detectron2.structures import BoxMode, Instances
 
 IOU = 0.5  # from which on a box is found
@@ -95,10 +97,12 @@ def sides_of(xyxy: np.ndarray) -> np.ndarray:
 
 def in_coco(annotation: Mapping[str, Any]) -> dict[str, Any]:
     """A record's annotation, in any of Detectron2's modes, as COCO's files have it: ``bbox`` xywh, ``iscrowd``, its
-    class counted from 1, and its mask where it has one."""
+    class counted from 1, and its mask where it has one. One that is NOT_SCORED is ``iscrowd`` with this mark, so that
+    others score it as we do, and ``coco:`` reads it as it was."""
     xywh = BoxMode.convert(list(annotation["bbox"]), annotation["bbox_mode"], BoxMode.XYWH_ABS)
     is_crowd, number = annotation.get("iscrowd", 0), annotation["category_id"] + 1
-    made = {"bbox": xywh, "iscrowd": is_crowd, "category_id": number}
+    mark = {"iscrowd": 1, NOT_SCORED: True} if annotation.get(NOT_SCORED) and not is_crowd else {}
+    made = {"bbox": xywh, "iscrowd": is_crowd, "category_id": number} | mark
     mask = annotation.get("segmentation")
     if isinstance(mask, dict) and isinstance(mask["counts"], bytes):
         mask = {**mask, "counts": mask["counts"].decode()}  # run lengths, as JSON can hold them

@@ -172,11 +172,12 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return self._resume(checkpoint) if self._resuming else self._start_from(checkpoint)
 
     def _resume(self, checkpoint: dict) -> object:
+        misfit = self._misfit(checkpoint["model"])
         if self._trainer:  # which says more than tensors that do not fit
-            self._trainer.check_state_dict(checkpoint["trainer"])
+            self._trainer.check_state_dict(checkpoint["trainer"], fits=not misfit)
         flags = checkpoint.get("flags") or read_flags(self._named)[0]
         check_stated_flags(flags, self._cfg, describe(self.model), self._path, is_folded=False)
-        self._check_fits_exactly(checkpoint["model"])
+        expect(not misfit, misfit)
         self._start = start_of(checkpoint)
         return super()._load_model(checkpoint)
 
@@ -250,17 +251,17 @@ class RevisitCheckpointer(DetectionCheckpointer):
             are_codes = not numbers.is_floating_point() and any(place.endswith(f".{key}") for place in ours)
             expect(not are_codes, f"{self._path}: {key} holds {numbers.dtype}: expected weights of floating point")
 
-    def _check_fits_exactly(self, tensors: dict) -> None:
+    def _misfit(self, tensors: dict) -> str:
+        """In words, which tensors of a checkpoint are not this model's, or have another shape; "" where all fit."""
         ours = shapes_of(self.model.state_dict())
         theirs = shapes_of(tensors)
         wrong = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
-        if wrong:
-            key = wrong[0]
-            raise UserError(
-                f"cannot resume: {self._path} differs from this config in {len(wrong)} tensors, the first {key}: "
-                f"{theirs.get(key, 'absent')} there, {ours.get(key, 'absent')} here. "
-                "Restore the config of that run, or start again in another OUTPUT_DIR"
-            )
+        if not wrong:
+            return ""
+        key = wrong[0]
+        shapes = f"{theirs.get(key, 'absent')} there, {ours.get(key, 'absent')} here"
+        differs = f"cannot resume: {self._path} differs from this config in {len(wrong)} tensors, the first {key}"
+        return f"{differs}: {shapes}. Restore the config of that run, or start again in another OUTPUT_DIR"
 
     def _check_backbone_is_whole(self, missing_keys: list[str], checkpoint: dict) -> None:
         expected = backbone_keys(self.model)

@@ -55,10 +55,17 @@ def may_change(cfg: CfgNode, key: str) -> bool:
 
 
 def check_same_experiment(
-    cfg: CfgNode, images: list[dict], saved: dict, *, accepted: Collection[str] = (), other_processes: bool = False
+    cfg: CfgNode,
+    images: list[dict],
+    saved: dict,
+    *,
+    accepted: Collection[str] = (),
+    other_processes: bool = False,
+    fits: bool = True,
 ) -> None:
     """Compare a config and its training ``images`` (``fingerprint``) with those ``saved`` in a checkpoint, which may be
-    of another number of processes; log what is applied.
+    of another number of processes; log what is applied. What no --accept resumes is not advised: where the checkpoint's
+    tensors do not fit the network.
 
     Raises:
         UserError: keys that differ and are not ``accepted``, all of them.
@@ -66,7 +73,7 @@ def check_same_experiment(
     _warn_of_removed_keys(saved["config"])
     differences = _compare(cfg, images, saved, other_processes)
     refused = [d for d in differences if d.key == DATA or not may_change(cfg, d.key)]
-    _check_accepted(refused, accepted)
+    _check_accepted(refused, accepted, fits=fits)
     if refused:
         logger.warning(f"resuming as another experiment, by --accept: {_listed(refused)}")
     others = [d for d in differences if d not in refused]
@@ -99,13 +106,14 @@ def _is_only_stated(key: str) -> bool:
     return key == "MODEL.META_ARCHITECTURE" or not (is_open or key == DATA)
 
 
-def _check_accepted(refused: Collection[Difference], accepted: Collection[str]) -> None:
+def _check_accepted(refused: Collection[Difference], accepted: Collection[str], *, fits: bool = True) -> None:
     wanted = [d.key for d in refused if d.key not in accepted]
     if wanted:
-        force = " ".join(f"--accept {key}" for key in wanted)
         problem = f"cannot resume: the checkpoint is of another experiment, {_listed(refused)}"
-        way_out = "Restore the values on the left, start again in another OUTPUT_DIR, or force it"
-        raise UserError(f"{problem}. {way_out}: --resume {force}")
+        force = " ".join(f"--accept {key}" for key in wanted)
+        forced = f", or force it: --resume {force}" if fits else ": its tensors have other shapes"
+        way_out = f"Restore the values on the left{',' if fits else ' or'} start again in another OUTPUT_DIR{forced}"
+        raise UserError(f"{problem}. {way_out}")
 
 
 def _listed(differences: Collection[Difference]) -> str:

@@ -172,11 +172,16 @@ class RevisitTrainer(DefaultTrainer):
             "images": self.data_loader.images,
         }
 
-    def check_state_dict(self, state_dict: dict) -> None:
-        """Raise UserError for a checkpoint of another experiment, before anything of it is loaded."""
+    def check_state_dict(self, state_dict: dict, *, fits: bool) -> None:
+        """Raise UserError for a checkpoint of another experiment, before anything of it is loaded.
+
+        Args:
+            fits: whether its tensors have the model's shapes.
+        """
         others = state_dict["world_size"] != comm.get_world_size()
         images = self.data_loader.images
-        check_same_experiment(self.cfg, images, state_dict, accepted=self._accepted, other_processes=others)
+        accepted = self._accepted
+        check_same_experiment(self.cfg, images, state_dict, accepted=accepted, other_processes=others, fits=fits)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state is the checkpoint's; rates and decays are the config's."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from runs import assert_same, load, run, run_config, train, train_for_module
 from tiny import tiny_config
-from trees import logged, refused
+from trees import logged, refusal, refused
 
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import changes, equal_images, fingerprint
@@ -401,6 +401,16 @@ def test_another_optimiser_is_refused_and_begins_without_a_state_where_it_is_acc
     assert not trainer.optimizer.state
     trainer.train()
     train(tmp_path, *OPTIONS, "SOLVER.OPTIMIZER", "Adam", "SOLVER.BASE_LR", 0.001, resume=True)  # is this one now
+
+
+def test_what_gives_tensors_other_shapes_is_not_advised_to_be_accepted(toy_datasets, begun, tmp_path):
+    options = ("MOCO.QUEUE_SIZE", 72, "MOCO.TEMPERATURE", 0.3)
+    message = refusal(trainer_of(begun, tmp_path, *options).resume_or_load)
+    assert "MOCO.QUEUE_SIZE (" in message and "--accept" not in message
+    assert message.endswith("or start again in another OUTPUT_DIR: its tensors have other shapes")
+    refused(
+        "the first queue.features: .* there, ", trainer_of(begun, tmp_path, *options).resume_or_load, True, options[::2]
+    )
 
 
 def test_where_a_batch_that_is_accepted_counts_other_epochs_a_line_names_what_goes_by_them(

@@ -15,7 +15,7 @@ from revisit.data.images.reader import size_if_known
 from revisit.data.sources.coco_truth import read_coco, true_coco
 from revisit.data.sources.label_files import label_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.records import WITHOUT_LABELS
+from revisit.data.sources.records import NOT_SCORED, WITHOUT_LABELS
 from revisit.errors import expect
 
 from detectron2.structures import BoxMode
@@ -114,6 +114,8 @@ def _drained(entries: list) -> Iterator:
 def _box(annotation: dict, index_of: dict) -> dict:
     """Detectron2's form of a true annotation, with the number of its class."""
     box = {key: annotation[key] for key in _KEPT if key in annotation}
+    if box.get("iscrowd") and annotation.get(NOT_SCORED) is True:
+        box |= {"iscrowd": 0, NOT_SCORED: True}  # of ``in_coco``
     box["category_id"] = index_of[annotation["category_id"]]
     mask = annotation.get("segmentation")
     if mask is not None:

@@ -541,6 +541,23 @@ def test_another_mask_or_reach_needs_another_output(carried, film, weights, tmp_
     assert (tmp_path / "out/data_set.json").read_text() == "corrected"
 
 
+@pytest.mark.parametrize("name", ["masks/film/0.png", "masks/film/5.png", "label_studio.json", "cvat/film.xml"])
+def test_what_somebody_has_corrected_is_not_replaced(name, carried):
+    output = carried()
+    carried()
+    corrected = output / name
+    if corrected.suffix == ".png":
+        write_ids(corrected, ids_of(9))
+        (output / "masks/film/9.png").unlink()  # so that the pass would be made again
+    else:
+        corrected.write_text(corrected.read_text() + " ")
+    before = corrected.read_bytes()
+    refused(f"{corrected} has been changed since it was written", carried)
+    assert corrected.read_bytes() == before
+    corrected.unlink()
+    carried()
+
+
 def test_the_page_s_commands_run(film, weights, tmp_path):
     """On drawn frames, for those of a video; and with a drawn network."""
     shutil.copytree(film, tmp_path / "videos/film")

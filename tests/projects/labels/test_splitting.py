@@ -13,6 +13,7 @@ from geotiffs import CORNER, SIDE, geo_keys, tie, write_tiff
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pycocotools.coco import COCO
 from scipy.sparse import csr_array
 from trees import blank_image, refusal, refused, touch, voc_xml_of, write
 
@@ -20,6 +21,7 @@ from projects.Labels.belonging import kept_together
 from projects.Labels.sides import divided
 from projects.Labels.splitting import split_of, write_split
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import NOT_SCORED, as_scored
 from revisit.data.sources.subsets import is_looked_at
 
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -261,6 +263,27 @@ def test_boxes_of_other_files_are_written_as_coco_and_what_nobody_labelled_stays
             boxes = [[(box["category_id"], box["bbox"]) for box in each["annotations"]] for each in (record, own)]
             assert boxes[0] == boxes[1]
     assert len(seen) == 20
+
+
+def test_difficult_objects_of_voc_are_scored_by_nobody_and_learned_from(tmp_path):
+    """In what is written, as before: by pycocotools, and by this package."""
+    tree = tmp_path / "voc"
+    for n in range(20):
+        blank_image(tree / f"JPEGImages/{n}x.jpg")
+        text = voc_xml_of(("cat", 1, 2, 31, 22), ("dog", 5, 6, 25, 40))
+        write(tree / f"Annotations/{n}x.xml", text.replace("<bndbox>", "<difficult>1</difficult><bndbox>", 1))
+    write(tree / "ImageSets/Main/all.txt", [f"{n}x" for n in range(20)])
+    split(f"voc:{tree}:all", tmp_path / "out", shares=LARGE)
+    before = {record["file_name"]: record for record in get_records(f"voc:{tree}:all")}
+    for side in SHARES:
+        file = tmp_path / f"out/{side}.json"
+        coco = COCO(str(file))
+        assert {each["iscrowd"] for each in coco.loadAnns(coco.getAnnIds(catIds=coco.getCatIds(["cat"])))} == {1}
+        assert {each["iscrowd"] for each in coco.loadAnns(coco.getAnnIds(catIds=coco.getCatIds(["dog"])))} == {0}
+        for record in get_records(f"coco:{tree}:{file}"):
+            for box, own in zip(record["annotations"], before[record["file_name"]]["annotations"], strict=True):
+                marks = [(each.get(NOT_SCORED), each.get("iscrowd", 0)) for each in (box, own)]
+                assert marks[0] == marks[1] and as_scored(box)["iscrowd"] == (box["category_id"] == 7)
 
 
 def test_an_unreadable_image_with_boxes_in_shares_is_refused_before_anything_is_written(tmp_path):

@@ -106,6 +106,12 @@ def stored(s3, name: str) -> bytes:
     return s3.get_object(Bucket="bucket", Key=f"train/{name}")["Body"].read()
 
 
+def test_of_two_that_create_a_file_of_a_bucket_the_first_writes_it(places):
+    place = place_of(f"{places[1]}/created")
+    assert [place.created("a.json", text) for text in ("first", "second", "first")] == [True, False, True]
+    assert place.read("a.json") == b"first"
+
+
 def test_a_bucket_gets_the_bytes_of_a_folder(s3, places):
     for path in places[0].iterdir():
         assert stored(s3, path.name) == path.read_bytes()

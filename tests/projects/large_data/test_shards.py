@@ -1,6 +1,7 @@
 """Shards: the same bytes, each image once, whoever reads; damage is named."""
 
 import io
+import os
 import shutil
 import tarfile
 from functools import partial
@@ -383,6 +384,23 @@ def test_an_index_that_is_older_than_a_class_of_its_shards_is_refused(shards):
     pack(f"--output {shards}")
     after = [record["label"] for record in load_shards(str(shards)).records]
     assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
+
+
+def test_the_newest_shards_of_a_copy_are_compared_with_its_index_once(shards, tmp_path, monkeypatch):
+    copy, read = tmp_path / "copy", []
+    shutil.copytree(shards, copy)
+    for path in copy.glob("*.tar"):
+        os.utime(path, (2e9, 2e9))
+    index_shard = shards_module.index_shard
+    monkeypatch.setattr(shards_module, "index_shard", lambda *names: read.append(names) or index_shard(*names))
+    for _ in range(2):
+        load_shards(str(copy))
+    assert len(read) == shards_module.NEWEST
+    os.utime(copy / "shard-000000.tar", (2e9 + 1, 2e9 + 1))
+    load_shards(str(copy))
+    assert len(read) == 2 * shards_module.NEWEST
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")  # where nothing can be written
+    load_shards(str(copy))
 
 
 def test_an_index_of_other_shards_is_found_out_by_the_first_image(shards):

@@ -118,6 +118,42 @@ def test_an_interrupted_index_continues(images, store, monkeypatch):
     assert store.read("index.npz") == whole
 
 
+@pytest.mark.parametrize("count", [3, 4])
+def test_of_two_commands_that_begin_a_place_at_once_none_mixes_its_shards_with_others(
+    count, images, store, monkeypatch
+):
+    """Where both pack the same, each may put what the other has packed into its index."""
+    put, begun = Counting.put_file, []
+
+    def after_another_command(self, lpath, rpath, **options):
+        if not begun:
+            begun.append(rpath)
+            pack(words(images, store).replace("count 3", f"count {count}"))
+        put(self, lpath, rpath, **options)
+
+    monkeypatch.setattr(Counting, "put_file", after_another_command)
+    if count == 3:
+        pack(words(images, store))
+    else:
+        message = refusal(pack, words(images, store))
+        assert "has shards made otherwise: another size" in message and "choose another --output" in message
+    assert begun[0].endswith("shards.json") and json.loads(store.read("shards.json"))["images_per_shard"] == count
+    assert len(load_shards(str(store)).records) == NUM_IMAGES
+
+
+def test_a_store_that_knows_no_file_that_only_one_creates_gets_its_shards(images, store, monkeypatch):
+    put = Counting.put_file
+
+    def as_a_clone(self, lpath, rpath, mode="overwrite", **options):
+        if mode == "create":
+            raise OSError("501 Not Implemented")
+        put(self, lpath, rpath, **options)
+
+    monkeypatch.setattr(Counting, "put_file", as_a_clone)
+    pack(words(images, store))
+    assert len(load_shards(str(store)).records) == NUM_IMAGES
+
+
 def test_refusals_say_what_to_do(images, store):
     assert "no *.tar in counting://bucket/train" in refusal(pack, f"--output {store}")
     assert "opening nowhere://bucket" in refusal(place_of, "nowhere://bucket")

@@ -13,8 +13,11 @@ from PIL import Image
 from trees import spoil_bytes
 
 from projects.Pixels.sample_files import read_samples, size_of
+from revisit.data.images.deep_images import deep_images
 from revisit.data.images.image_bytes import DeepImageError, UnreadableImageError
 from revisit.data.images.opening import MAX_MEMORY
+from revisit.data.images.reader import require_record
+from revisit.data.sources.catalog import get_records
 
 CASES = int(os.environ.get("FUZZ_CASES", 300))
 
@@ -70,8 +73,18 @@ def test_where_an_array_has_no_number_a_pixel_is_missing():
     values[3, 4, 1], values[5, 6, 0] = np.nan, -np.inf
     missing = read_samples(written(np.save, values)).missing
     assert np.argwhere(missing).tolist() == [[3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez])
+def test_of_an_array_of_bool_what_is_true_is_white(save, tmp_path):
     bits = numbers(40, 56) > 7
-    assert (read_samples(written(np.save, bits)).values == bits[..., None]).all()
+    samples = read_samples(written(save, bits))
+    assert samples.values.dtype == np.uint8 and (samples.values == 255 * bits[..., None]).all()
+    for number in range(3):
+        (tmp_path / f"{number}.np{'yz'[save is np.savez]}").write_bytes(written(save, bits))
+    records = get_records(f"folder:{tmp_path}")
+    pixels = deep_images().format_of(deep_images().find(records))
+    assert (require_record(records[0], pixels) == 255 * bits[..., None]).all()
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,8 @@ def test_bands_have_the_names_that_gdal_gives_them():
     assert named((0, "colorinterp", "Red"), (1, "colorinterp", "Blue")) == ("Red", "Blue")
     assert named((0, "description", "red")) == named((0, "colorinterp", "Gray"), (1, "colorinterp", "Blue")) == ()
     assert named((0, "description", "a"), (1, "description", "a")) == ()
+    colours = (0, "colorinterp", "Gray"), (1, "colorinterp", "Undefined")
+    assert named((0, "description", "gray"), (1, "description", "nir"), *colours) == ("gray", "nir")
 
 
 def test_names_in_any_letters_are_those_of_a_window_and_of_a_copy_too(tmp_path):

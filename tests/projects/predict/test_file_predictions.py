@@ -72,7 +72,8 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
     )
     written, cafe = {path.name for path in output.iterdir()}, os.fsdecode(b"caf\xe9.png")
     files = {"data_set.json", "images.json", "label_studio.json", "label_studio.xml", "predictions.json"}
-    assert written == {"film.mp4", "one.png", "ä b_one.png", cafe, "data_set.json.sha256", *files}
+    records = {"data_set.json.sha256", "written.sha256"}
+    assert written == {"film.mp4", "one.png", "ä b_one.png", cafe, *records, *files}
     images = json.loads((output / "images.json").read_text())
     names = [image["file_name"].rpartition("/")[2] for image in images["images"]]
     assert names == [cafe, "one.png", "one.jpg", "film.mp4#1", "film.mp4#2", "film.mp4#3"]
@@ -212,6 +213,16 @@ def test_maps_of_pixels_are_written_in_the_size_of_their_images(recipe, kind, in
     pixels = cv2.imread(str(output / f"{kind}/one.png"), cv2.IMREAD_UNCHANGED)
     assert pixels.shape == (90, 120) and pixels.dtype == (np.uint8 if kind == "classes" else np.uint16)
     assert (output / f"{kind}/film_000003.png").is_file()
+    for name in ("one", "film_000003"):
+        path = output / kind / f"{name}.png"
+        found = path.read_bytes()
+        file_predictions.write_image(path, np.zeros_like(pixels))
+        sources = find_sources([inputs / "ä b", tmp_path / "film.mp4"], output)
+        message = refusal(FilePredictor.run, SimpleNamespace(output=output), sources)
+        assert f"{path} has been changed since it was written" in message
+        path.write_bytes(found)
+    _, again = predict(recipe, inputs / "ä b", tmp_path)
+    assert (again / "written.sha256").read_text(errors="replace").count(f"{kind}/one.png") == 1
 
 
 def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp_path):

@@ -130,15 +130,33 @@ def page_of_text(seed):
     return page
 
 
-def test_frames_that_are_all_alike_take_a_bit_of_memory_for_each_pair(monkeypatch):
+@pytest.mark.parametrize("are_equal", [True, False])
+def test_frames_that_are_all_alike_take_a_bit_of_memory_for_each_pair(are_equal, monkeypatch):
     monkeypatch.setattr(grouping, "BLOCK", 16)
     frames = alike_but_for([np.full((8, 8, 3), 90, np.uint8)] * 2000)
+    if not are_equal:
+        frames.pictures.reshape(2000, -1)[range(2000), range(2000)] += 1
     tracemalloc.start()
     alike = grouped(frames, Rule(0.9, 16), np.arange(2000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert not alike.kept.any() and not alike.groups.any()
     assert peak < 2000**2 * 8  # bytes: one pair alone is two numbers of four
+
+
+def test_copies_take_no_memory_for_each_pair_and_are_grouped_as_if_they_did(looks, monkeypatch):
+    monkeypatch.setattr(grouping, "BLOCK", 16)
+    rng = np.random.default_rng(0)
+    copied = looks.of(rng.integers(30, size=900))
+    order, taken, kept = rng.permutation(900), [], grouping._kept
+    monkeypatch.setattr(grouping, "_kept", lambda pictures, links: taken.append(links) or kept(pictures, links))
+    found = grouped(copied, Rule(0.9, 16), order)
+    monkeypatch.setattr(grouping, "_first_equals", lambda looks: np.arange(len(looks.rows)))
+    every = grouped(copied, Rule(0.9, 16), order)
+    for one, other in zip(found[:2] + found.alike + found.others, every[:2] + every.alike + every.others, strict=True):
+        np.testing.assert_array_equal(one, other)
+    few, many = (sum(each.nbytes for each in links) for links in taken)
+    assert len(set(found.kept.tolist())) > 5 and few < 30 * 30 * 4 and many > 900 * 900 // 8 // 6
 
 
 def test_of_images_that_are_all_alike_so_many_pairs_are_compared_at_a_time(monkeypatch):

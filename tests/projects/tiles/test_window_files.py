@@ -201,6 +201,9 @@ def test_an_array_is_read_by_windows(shape, tmp_path):
     for window in WINDOWS:
         assert_as_whole(str(tmp_path / "a.npy"), window)
     assert look_at(str(tmp_path / "a.npy")) == (*SIZE, True)
+    np.save(tmp_path / "bool.npy", values > 0)
+    for window in WINDOWS:
+        assert_as_whole(str(tmp_path / "bool.npy"), window)
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "turned.jpg", "a.png", "grey.png", "deep.png", "alpha.png"])
