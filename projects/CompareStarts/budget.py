@@ -99,10 +99,12 @@ class Budget:
         self._go(solver, PILOT, seed, [self._timed], 1)
         number = _halvings(len(self._names))
         needed = math.ceil((self._spent + self._seconds(solver, len(self._names), number, _least(solver, number))) / 60)
-        short = f"--time {self._minutes:g}m is too short for {len(self._names)} starts"
-        longer = f"no training is shorter than the warm-up of {_warm_up(solver)} iterations"
         fits = self._longest(solver, len(self._names), number) > 0
-        expect(fits, f"{short}: expected at least {needed}m, as {longer}, or fewer starts")
+        expect(
+            fits,
+            f"--time {self._minutes:g}m is too short for {len(self._names)} starts: expected at least {needed}m, as "
+            f"no training is shorter than the warm-up of {_warm_up(solver)} iterations, or fewer starts",
+        )
 
     def choose(self, seeds: Sequence[int], names: Sequence[str]) -> str:
         """A sentence: which start, how sure, and what more minutes would settle. ``measure`` comes before.
@@ -231,8 +233,11 @@ class Budget:
             self._report(each)
         score = self._task.score_name
         undefined = all(math.isnan(value) for value in each.scores.values())
-        nothing = f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed"
-        expect(not undefined, f"{nothing}; expected another test set, or --score NAME")
+        expect(
+            not undefined,
+            f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed; expected "
+            "another test set, or --score NAME",
+        )
         seconds = last_metric(cells[0].jobs[0].result.parent, "time")
         self._iteration = self._iteration if math.isnan(seconds) else seconds
         batches = math.ceil(len(names) / self._parallel)
@@ -242,8 +247,7 @@ class Budget:
     def _announce(self, each: Round) -> None:
         what = f"{len(each.starts)} starts, {each.iterations:,} iterations, seed {each.seed}"
         what = what if self._begun > 1 else f"{each.iterations} iterations, to be timed"
-        used = f"{self._spent / 60:.0f} of {self._minutes:g} minutes are used"
-        print(f"round {self._begun}: {what}; {used}", flush=True)
+        print(f"round {self._begun}: {what}; {self._spent / 60:.0f} of {self._minutes:g} minutes are used", flush=True)
 
     def _cell(self, solver: CfgNode, name: str, each: Round) -> Cell:
         length = () if each.iterations == solver.MAX_ITER else of_length(solver, each.iterations)

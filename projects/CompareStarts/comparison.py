@@ -54,23 +54,32 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
             _check_lambda(cfg, train)
             continue
         cfg = task.resolved(count, seed)
-        in_time = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g} is another length for every start"
-        expect(not cfg.SOLVER.MINUTES, f"{in_time}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
+        expect(
+            not cfg.SOLVER.MINUTES,
+            f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g} is another length for every start: expected SOLVER.MAX_ITER, or "
+            "SOLVER.EPOCHS",
+        )
         inspect_evaluation(cfg)
         solvers[count] = cfg.SOLVER
     if len({solver.MAX_ITER for solver in solvers.values()}) > 1:
         (fewest, few), (most, many) = sorted(solvers.items())
         steps = f' SOLVER.STEP_EPOCHS "()" SOLVER.STEPS "{tuple(many.STEPS)}"' if many.STEP_EPOCHS else ""
-        lengths = f"{most:,} labelled images {many.MAX_ITER:,} iterations, {fewest:,} only {few.MAX_ITER:,}"
-        remedy = f"to train all alike, add SOLVER.MAX_ITER {many.MAX_ITER}{steps} to --opts"
-        print(f"warning: the length of training is in epochs, which gives {lengths}; {remedy}", file=sys.stderr)
+        print(
+            f"warning: the length of training is in epochs, which gives {most:,} labelled images {many.MAX_ITER:,} "
+            f"iterations, {fewest:,} only {few.MAX_ITER:,}; to train all alike, add SOLVER.MAX_ITER "
+            f"{many.MAX_ITER}{steps} to --opts",
+            file=sys.stderr,
+        )
 
 
 def _check_lambda(cfg: CfgNode, train: LabelledSet) -> None:
     """Raises UserError where no labelled image is left to choose lambda on."""
     once = train.targets.ndim == 1 and len(np.unique(train.targets)) == len(train.targets)
-    problem = f"--how frozen chooses lambda on some labelled images, and {len(train.targets)} show each class once"
-    expect(cfg.LINEAR.METHOD != "logistic" or not once, f"{problem}: expected --labels 2/class or more")
+    expect(
+        cfg.LINEAR.METHOD != "logistic" or not once,
+        f"--how frozen chooses lambda on some labelled images, and {len(train.targets)} show each class once: "
+        "expected --labels 2/class or more",
+    )
 
 
 def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) -> None:

@@ -28,9 +28,10 @@ LEAST = 3  # images, where at least as many are left to learn from
 
 def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     """See the module. Raises UserError where FEWER, MORE and SEED are no numbers in this order of size."""
-    problem = f"data set '{HELD_OUT}:{name}:{fewer}:{more}:{seed}'"
-    expected = "expected numbers of images FEWER below MORE, and a seed"
-    expect(are_numbers(fewer, more, seed) and int(fewer) < int(more), f"{problem}: {expected}")
+    expect(
+        are_numbers(fewer, more, seed) and int(fewer) < int(more),
+        f"data set '{HELD_OUT}:{name}:{fewer}:{more}:{seed}': expected numbers of images FEWER below MORE, and a seed",
+    )
     records = get_records(name)
     learned = nested_subset(records, int(fewer), int(seed), name)
     labelled = nested_subset(records, int(more), int(seed), name)

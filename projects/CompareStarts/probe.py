@@ -177,8 +177,11 @@ def _check_targets(targets: Tensor, data: str) -> None:
     """Raises UserError for labels that leave nothing to tell apart."""
     classes, has_background = targets[targets >= 0].unique(), bool((targets < 0).any())
     enough = targets.is_floating_point() or len(classes) + has_background > 1
-    one = f"all labels of {data} are of one class, with no background to tell it from"
-    expect(enough, f"{one}: a probe expects two classes, or room for boxes around the labelled ones")
+    expect(
+        enough,
+        f"all labels of {data} are of one class, with no background to tell it from: a probe expects two classes, or "
+        "room for boxes around the labelled ones",
+    )
 
 
 def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:

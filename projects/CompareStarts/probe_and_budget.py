@@ -32,12 +32,14 @@ CANNOT_KNOW = (
 
 def check_options(task: Task, labels: Sequence[int], *, slurm: bool) -> None:
     """Raises UserError for what neither a probe nor a budget can do, before anything is made."""
-    whole = (
-        "--how probe and --time judge features of regions: classes of whole images are compared by --how frozen alone"
+    expect(
+        not task.frozen,
+        "--how probe and --time judge features of regions: classes of whole images are compared by --how frozen alone",
     )
-    expect(not task.frozen, whole)
-    one = f"--how probe and --time compare by one number of labels, not {len(labels)}: expected --labels all, or one"
-    expect(len(labels) == 1, one)
+    expect(
+        len(labels) == 1,
+        f"--how probe and --time compare by one number of labels, not {len(labels)}: expected --labels all, or one",
+    )
     expect(not slurm, "--how probe and --time decide by what has run here: expected no --on slurm")
     check_regions(task, labels[0])
 

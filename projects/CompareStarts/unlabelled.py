@@ -42,8 +42,11 @@ def _detector_of(task: Task) -> str:
     architecture = task.load(task.options).MODEL.META_ARCHITECTURE
     is_detector = architecture in DETECTORS and not task.frozen
     kind = "classifies by frozen features" if task.frozen else f"trains a {architecture}"
-    expected = f"expected a recipe of a detector ({' or '.join(DETECTORS)}), which gets a teacher here"
-    expect(is_detector, f"--unlabelled: {task.config} {kind}: {expected}")
+    expect(
+        is_detector,
+        f"--unlabelled: {task.config} {kind}: expected a recipe of a detector ({' or '.join(DETECTORS)}), which gets "
+        "a teacher here",
+    )
     return architecture
 
 

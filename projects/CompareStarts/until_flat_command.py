@@ -82,8 +82,11 @@ def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: He
     )
     if held_out.name:
         _check_others(held_out.name, (task.data, *task.load(task.options).DATASETS.TEST))
-    windows = f"--how until-flat holds out some windows of {task.data}, which have no score on whole images"
-    expect(held_out.name or not tiling_in(task.data), f"{windows}: expected --held-out NAME, windows of other images")
+    expect(
+        held_out.name or not tiling_in(task.data),
+        f"--how until-flat holds out some windows of {task.data}, which have no score on whole images: expected "
+        "--held-out NAME, windows of other images",
+    )
     check_labels(task, sorted({count - held_out.count(count) for count in labels}), seeds)
     for count in labels:
         name = held_out.data_set(task.data, count, seeds[0])
@@ -95,8 +98,11 @@ def _check_others(held_out: str, names: Sequence[str]) -> None:
     chosen_by = get_records(held_out)
     for name in names:
         shared = shared_pairs(get_records(name), chosen_by)
-        both = f"--held-out {held_out}: {len(shared)} of its images are in {name}, too, and would choose on it"
-        expect(not shared, f"{both}: expected other images{such_as(shared)}")
+        expect(
+            not shared,
+            f"--held-out {held_out}: {len(shared)} of its images are in {name}, too, and would choose on it: "
+            f"expected other images{such_as(shared)}",
+        )
 
 
 def _reference(name: str, starts: Mapping[str, Start]) -> str:

@@ -108,8 +108,10 @@ def _what_lacks(cells: Sequence[Cell], score: str) -> list[str]:
     sentences = []
     undefined = sum(any(map(math.isnan, cell.values())) for cell in cells)
     if undefined:
-        why = "the test set has nothing that it scores, or a training failed"
-        sentences.append(f"{undefined} of {len(cells)} cells have no {score}: {why}. They are not compared.")
+        sentences.append(
+            f"{undefined} of {len(cells)} cells have no {score}: the test set has nothing that it scores, or a "
+            "training failed. They are not compared."
+        )
     unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
     if unfinished:
         sentences.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")

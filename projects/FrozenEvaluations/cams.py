@@ -84,8 +84,7 @@ def main(cfg: CfgNode) -> None:
     chosen = sample(records, cfg.CAM.NUM_IMAGES)
     rows, predictions = zip(*(draw(record, pixel_format(cfg), networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]
-    title = "Class activation maps of the true class"
-    save_sheet(Path(cfg.OUTPUT_DIR, "cams.png"), list(rows), headers, title=title)
+    save_sheet(Path(cfg.OUTPUT_DIR, "cams.png"), list(rows), headers, title="Class activation maps of the true class")
     write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": predictions})
 
 
@@ -113,8 +112,10 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Classifier]:
         rows, width = networks[-1].weight.shape
         channels = backbone.shape.channels
         fits = rows >= num_classes and width == channels
-        wanted = f"{num_classes} of {channels}, or more classes"
-        expect(fits, f"{path} is for {rows} classes of {width} channels: expected {wanted}")
+        expect(
+            fits,
+            f"{path} is for {rows} classes of {width} channels: expected {num_classes} of {channels}, or more classes",
+        )
     return networks
 
 

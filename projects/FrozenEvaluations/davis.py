@@ -43,8 +43,10 @@ def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ..
         masks_folder = root / "Annotations" / resolution / name
         frames = sorted(frames_folder.glob("*.jpg"), key=in_order)
         masks = sorted(masks_folder.glob("*.png"), key=in_order)
-        few = f"{frames_folder} has {len(frames)} frames (*.jpg)"
-        expect(len(frames) >= LEAST_FRAMES, f"{few}: expected {LEAST_FRAMES} or more")
+        expect(
+            len(frames) >= LEAST_FRAMES,
+            f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more",
+        )
         of_frames = {path.stem for path in frames}
         of_masks = {path.stem for path in masks}
         lone = sorted(of_frames ^ of_masks)

@@ -73,8 +73,11 @@ def check_classes(
         missing = np.flatnonzero(~((train == PRESENT).any(axis=0) & (test == PRESENT).any(axis=0)))
         lacks_it = train != PRESENT if difficult_is_absent else train == ABSENT
         everywhere = np.flatnonzero(~lacks_it.any(axis=0)).tolist()
-        alone = f"every image of {names[0]} shows class {', '.join(map(str, everywhere))}"
-        expect(not everywhere, f"{alone}, which nothing tells from others: expected images without it, too")
+        expect(
+            not everywhere,
+            f"every image of {names[0]} shows class {', '.join(map(str, everywhere))}, which nothing tells from "
+            "others: expected images without it, too",
+        )
     expect(not len(missing), f"no image of {' or of '.join(names)} shows class {', '.join(map(str, missing))}")
 
 
@@ -191,8 +194,7 @@ def images_key(records: Records) -> str:
         else:
             place = record.get("offset"), record.get("size")  # in a shard
             for file_name in files_of_record(record):
-                text = f"{file_name}\0{place}\0{version(file_name)}\n"
-                digest.update(text.encode(errors="surrogateescape"))
+                digest.update(f"{file_name}\0{place}\0{version(file_name)}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 

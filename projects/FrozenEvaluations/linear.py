@@ -116,8 +116,13 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
     difficult = {"difficult_is_absent": options.DIFFICULT_IS_ABSENT}
     if validation:
         check_classes(targets, validation.targets, (train.name, validation.name), **difficult)
-        effect = "lambda is chosen on what is learned from; expected others"
-        warn_of_shared(train.records, train.name, validation.records, validation.name, effect)
+        warn_of_shared(
+            train.records,
+            train.name,
+            validation.records,
+            validation.name,
+            "lambda is chosen on what is learned from; expected others",
+        )
         fitted, held = (rows, targets), cached_features(cfg, backbone, validation)
     else:
         kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)
@@ -218,8 +223,9 @@ def fit_path(train: Labelled, validation: Labelled, options: CfgNode) -> list[Pa
         iterations, converged = classifier.fit(*train, strength)
         path.append(PathPoint(strength, classifier.score(*validation), iterations, converged))
     if lost := [f"{point.strength:.1e}" for point in path if not point.converged]:
-        which = f"{len(lost)} of {len(path)} fits did not converge: lambda {', '.join(lost)}"
-        logger.warning(f"{which}; raise LINEAR.MAX_ITER")
+        logger.warning(
+            f"{len(lost)} of {len(path)} fits did not converge: lambda {', '.join(lost)}; raise LINEAR.MAX_ITER"
+        )
     return path
 
 
@@ -238,8 +244,11 @@ def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
             count = min(at_least_one, len(members) - 1)
             of_classes.append(members[:count])
         held = np.concatenate(of_classes)
-        one_each = "DATASETS.TRAIN has one image of each class, and so none to choose lambda on"
-        expect(len(held) > 0, f"{one_each}: expected two of a class, or LINEAR.VALIDATION")
+        expect(
+            len(held) > 0,
+            "DATASETS.TRAIN has one image of each class, and so none to choose lambda on: expected two of a class, "
+            "or LINEAR.VALIDATION",
+        )
     return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)
 
 
@@ -359,8 +368,12 @@ METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}
 how = "logistic, svm or knn on features; sgd through the frozen network."
 declare("LINEAR.METHOD", "logistic", how, one_of(*METHODS))
 declare("LINEAR.IMAGE_SIZE", 224, "px.", PIXELS)
-shapes = "square: the whole image, whatever its shape; center_crop: short side to 256/224, then a crop."
-declare("LINEAR.TRANSFORM", "square", shapes, one_of(*TRANSFORMS))
+declare(
+    "LINEAR.TRANSFORM",
+    "square",
+    "square: the whole image, whatever its shape; center_crop: short side to 256/224, then a crop.",
+    one_of(*TRANSFORMS),
+)
 declare("LINEAR.CACHE", "", "Folder of features; '' is OUTPUT_DIR/features.")
 declare("LINEAR.VALIDATION", "", "logistic: chooses lambda on it, or a seeded share of DATASETS.TRAIN; then fits both.")
 declare("LINEAR.VALIDATION_SHARE", 0.2, "That share.", number(0.001, 0.999))

@@ -143,9 +143,11 @@ class LabelFreeMonitor(PretrainingEvaluation):
         neighbors = cfg.KNN_EVAL.NUM_NEIGHBORS
         if name in records:
             count = min(len(records[name]), cfg.MONITOR.MAX_IMAGES)
-            few = f"MONITOR.IMAGES {name} gives {count} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES})"
-            way_out = f"KNN_EVAL.NUM_NEIGHBORS {neighbors}: lower that, or measure nothing by MONITOR.IMAGES ''"
-            expect(count > neighbors, f"{few}: expected more than {way_out}")
+            expect(
+                count > neighbors,
+                f"MONITOR.IMAGES {name} gives {count} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES}): expected "
+                f"more than KNN_EVAL.NUM_NEIGHBORS {neighbors}: lower that, or measure nothing by MONITOR.IMAGES ''",
+            )
 
     def evaluate(self, model: nn.Module, features_of: Callable[[str], Features | None]) -> dict[str, float]:
         self.last = scores = label_free_scores(self.cfg, model)
@@ -205,10 +207,10 @@ class LabelFreeHistory(HookBase):
         self._last = [*self._last, [scores.rankme, scores.alignment, scores.uniformity]][-self.FLAT :]
         if self._is_flat() and not self._advised:
             self._advised = True
-            flattened = (
-                f"the curves without labels have flattened: the last {self.FLAT} lie within {self.TOLERANCE:.0%}"
+            logger.info(
+                f"the curves without labels have flattened: the last {self.FLAT} lie within {self.TOLERANCE:.0%}. "
+                "Finetune this network before you train on (docs/training.md: Without labels)"
             )
-            logger.info(f"{flattened}. Finetune this network before you train on (docs/training.md: Without labels)")
 
     def _is_flat(self) -> bool:
         sizes = np.abs(self._last)  # whose extremes are NaN where a value is

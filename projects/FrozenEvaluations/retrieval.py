@@ -56,8 +56,12 @@ declare("SEGMENT_RETRIEVAL.NUM_REGIONS", 15, "K of K-means, per image.", integer
 declare("SEGMENT_RETRIEVAL.NUM_STARTS", 1, "Starts of K-means, of which the tightest clusters count.", COUNT)
 declare("SEGMENT_RETRIEVAL.NORMALIZE", True, "Unit features before they are clustered and averaged.", SWITCH)
 declare("SEGMENT_RETRIEVAL.REGIONS", "kmeans", "truth: the classes of the mask.", one_of("kmeans", "truth"))
-oracle = "oracle: a cell's true class, with REGIONS truth, which must give 100."
-declare("SEGMENT_RETRIEVAL.FEATURES", "network", oracle, one_of("network", "oracle"))
+declare(
+    "SEGMENT_RETRIEVAL.FEATURES",
+    "network",
+    "oracle: a cell's true class, with REGIONS truth, which must give 100.",
+    one_of("network", "oracle"),
+)
 declare("SEGMENT_RETRIEVAL.SHUFFLE_LABELS", False, "Labelled regions swap labels: what chance reaches.", SWITCH)
 subset = "Beside all classes, these alone: the others are void, and the mean leaves the background out."
 declare("SEGMENT_RETRIEVAL.SUBSET", ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"), subset)
@@ -100,8 +104,9 @@ def check(cfg: CfgNode) -> list[str]:
     subset = set(options.SUBSET)
     is_known = bool(subset) and subset <= set(classes)
     expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
-    effect = "each region finds itself there; expected others"
-    warn_of_shared(get_records(train), train, get_records(test), test, effect)
+    warn_of_shared(
+        get_records(train), train, get_records(test), test, "each region finds itself there; expected others"
+    )
     return classes
 
 
@@ -117,8 +122,11 @@ def scored_classes(names: list[str], subset: Sequence[str]) -> list[tuple[Sequen
 def check_size_of_cells(size: int, stride: int) -> None:
     """Raises UserError for images whose last cells would lie beyond them, so that all would name other pixels."""
     next_multiple = -(-size // stride) * stride
-    fits = f"expected a multiple of it, such as {next_multiple}"
-    expect(size % stride == 0, f"SEGMENT_RETRIEVAL.IMAGE_SIZE {size}: the map has cells of {stride} px, {fits}")
+    expect(
+        size % stride == 0,
+        f"SEGMENT_RETRIEVAL.IMAGE_SIZE {size}: the map has cells of {stride} px, expected a multiple of it, such as "
+        f"{next_multiple}",
+    )
 
 
 def protocol(cfg: CfgNode) -> str:

@@ -88,8 +88,10 @@ class AgainstStart(HookBase):
 
     def before_train(self) -> None:
         trained = self._folder / f"{TRAINED}.pth"
-        gone = f"{FINAL}.pth is the start, which this run has given back: to train on, rename {trained} to it"
-        expect(not self._gave_back, gone)
+        expect(
+            not self._gave_back,
+            f"{FINAL}.pth is the start, which this run has given back: to train on, rename {trained} to it",
+        )
         if not self.trainer.start_iter:
             self._start = self._hits()
 

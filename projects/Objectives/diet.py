@@ -67,8 +67,11 @@ class DIET(Pretraining):
     @classmethod
     def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
         super().warn(cfg, num_images, share)
-        few = f"DIET.NUM_IMAGES {cfg.DIET.NUM_IMAGES} gives no row to some of the {num_images} images"
-        expect(cfg.DIET.NUM_IMAGES >= num_images, f"{few}: expected as many, or 0")
+        expect(
+            cfg.DIET.NUM_IMAGES >= num_images,
+            f"DIET.NUM_IMAGES {cfg.DIET.NUM_IMAGES} gives no row to some of the {num_images} images: expected as "
+            "many, or 0",
+        )
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         passes = all_passes(batch)

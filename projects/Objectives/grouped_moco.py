@@ -60,10 +60,15 @@ class GroupedKNNMoCo(KNNMoCo):
         super().check(cfg, share)
         options, parts = cfg.NEIGHBORS, cfg.SOLVER.ACCUMULATION_STEPS
         plain = not options.GROUPS and not options.CYCLE
-        stale = "NEIGHBORS.ENQUEUE_FIRST scores neighbours by rows of other images"
-        expect(plain or not options.ENQUEUE_FIRST, f"{stale}: expected False with NEIGHBORS.GROUPS or NEIGHBORS.CYCLE")
-        whole = "NEIGHBORS.CYCLE looks for anchors in the whole batch"
-        expect(not options.CYCLE or parts == 1, f"{whole}: expected SOLVER.ACCUMULATION_STEPS 1, not {parts}")
+        expect(
+            plain or not options.ENQUEUE_FIRST,
+            "NEIGHBORS.ENQUEUE_FIRST scores neighbours by rows of other images: expected False with "
+            "NEIGHBORS.GROUPS or NEIGHBORS.CYCLE",
+        )
+        expect(
+            not options.CYCLE or parts == 1,
+            f"NEIGHBORS.CYCLE looks for anchors in the whole batch: expected SOLVER.ACCUMULATION_STEPS 1, not {parts}",
+        )
 
     @classmethod
     def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:

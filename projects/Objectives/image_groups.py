@@ -109,9 +109,10 @@ def groups_of(path: str, records: Records, asked: str = "") -> tuple[list[str], 
     files = [os.path.abspath(record["file_name"]) for record in records]
     missing = [file for file in files if file not in name_of]
     if missing:
-        lacking = f"{len(missing):,} of {len(records):,} images, such as {missing[0]}"
-        expected = "a line file_name,group for each image"
-        raise UserError(f"{named} has no group for {lacking}: expected {expected}")
+        raise UserError(
+            f"{named} has no group for {len(missing):,} of {len(records):,} images, such as {missing[0]}: expected a "
+            "line file_name,group for each image"
+        )
     used = [name_of[file] for file in files]
     unused = groups.keys() - set(used)
     return [groups[name] for name in used], sorted(unused)

@@ -90,8 +90,10 @@ class ObjectMoCo(KNNMoCo):
         views, divisor = cfg.VIEWS, max(1, meta_backbone(cfg).size_divisibility)
         sizes = ("LARGE_SIZE", "SMALL_SIZE") if views.NUM_SMALL > 0 else ("LARGE_SIZE",)
         for name in sizes:
-            wrong = f"VIEWS.{name} {views[name]}: the backbone's pyramid needs a multiple of {divisor} px"
-            expect(views[name] % divisor == 0, wrong)
+            expect(
+                views[name] % divisor == 0,
+                f"VIEWS.{name} {views[name]}: the backbone's pyramid needs a multiple of {divisor} px",
+            )
         expect(views.MAX_IOU == 1, f"VIEWS.MAX_IOU {views.MAX_IOU}: expected 1, as objects lie in what views share")
         both = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT
         expect(not both, "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it")
@@ -99,8 +101,10 @@ class ObjectMoCo(KNNMoCo):
             k, rows = cfg.NEIGHBORS.NUM_NEIGHBORS, _images_in_queue(cfg)
             expect(k <= rows, f"NEIGHBORS.NUM_NEIGHBORS {k}: with OBJECTS.IMAGE_WEIGHT the queue holds {rows} images")
         share_drawn = cfg.OBJECTS.DRAWN_SHARE
-        all_drawn = f"OBJECTS.DRAWN_SHARE {share_drawn}: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn"
-        expect(cfg.OBJECTS.PROPOSALS or not share_drawn, all_drawn)
+        expect(
+            cfg.OBJECTS.PROPOSALS or not share_drawn,
+            f"OBJECTS.DRAWN_SHARE {share_drawn}: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn",
+        )
         super().check(cfg, share)
 
     @classmethod

@@ -35,8 +35,12 @@ swav("SWAV.TEMPERATURE", 0.1, "tau.", POSITIVE)
 swav("SWAV.EPSILON", 0.05, "Of Sinkhorn: the smaller, the nearer are codes to one prototype.", number(0.02))
 swav("SWAV.SINKHORN_ITERATIONS", 3, "Of Sinkhorn.", integer(1))
 swav("SWAV.QUEUE_SIZE", 3840, "Earlier rows of each large view that help to fill prototypes; 0: none.", integer())
-used = "They are used from this epoch on, counted from 0, once the queue is full."
-swav("SWAV.QUEUE_FROM_EPOCH", 15, used, integer(unit="epochs"))
+swav(
+    "SWAV.QUEUE_FROM_EPOCH",
+    15,
+    "They are used from this epoch on, counted from 0, once the queue is full.",
+    integer(unit="epochs"),
+)
 
 
 @torch.no_grad()

@@ -90,8 +90,9 @@ def _chosen(only: Sequence[str], rows: list[str], columns: list[str], table: str
     for words in only:
         row, _, column = map(str.strip, words.partition(","))
         for name, known in ((row, rows), (column, columns)):
-            expected = f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}"
-            expect(name in ("", *known), expected)
+            expect(
+                name in ("", *known), f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}"
+            )
         wanted.update(itertools.product([row] if row else rows, [column] if column else columns))
     return [cell for cell in itertools.product(rows, columns) if cell in wanted]
 
@@ -156,8 +157,10 @@ class JobBuilder:
         evaluate the best one."""
         options = self._options_of(evaluation, seed)
         evaluates = evaluates_on_the_way(make_config(evaluation.config, options, for_here=False))
-        problem = f"{evaluation.config} evaluates nothing before its end"
-        expect(evaluates, f"--how best: {problem}; add --opts TEST.EVAL_EPOCHS 1")
+        expect(
+            evaluates,
+            f"--how best: {evaluation.config} evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1",
+        )
         keep_best, training = ("TEST.KEEP_BEST", "True"), folder / "training"
         train = self._finetuning(evaluation, weights, seed, training, *keep_best)
         *without_resume, _ = self._training(evaluation.config)

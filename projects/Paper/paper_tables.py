@@ -77,8 +77,10 @@ class GivenBackbone:
         from revisit.checkpoint.named_weights import weights_file  # not at start-up: it takes a second
 
         path = weights_file(self.path.replace("{seed}", str(seed)), "backbone").resolve()
-        expected = "expected what tools/convert_to_d2.py writes, or weights of a training that has ended"
-        expect(path.is_file(), f"{path} not found: {expected}")
+        expect(
+            path.is_file(),
+            f"{path} not found: expected what tools/convert_to_d2.py writes, or weights of a training that has ended",
+        )
         return path
 
     def digest(self, seed: int) -> str:

@@ -137,6 +137,9 @@ def check_hash(file: Path, published: PublishedFile) -> str:
     digests = {kind: file_digest(file, kind) for kind in {"sha256", *published.hashes}}
     for kind, expected in published.hashes.items():
         digest = digests[kind]
-        other = f"{file} is another file than {published.name}: its {kind} begins with {digest[: len(expected)]}"
-        expect(digest.startswith(expected.lower()), f"{other}, expected {expected} ({published.url})")
+        expect(
+            digest.startswith(expected.lower()),
+            f"{file} is another file than {published.name}: its {kind} begins with {digest[: len(expected)]}, "
+            f"expected {expected} ({published.url})",
+        )
     return digests["sha256"]

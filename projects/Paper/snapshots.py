@@ -61,8 +61,11 @@ def checkpoints_at_parts(run: Path, parts: int) -> list[tuple[int, Path]]:
         nearest = min(kept, key=lambda one: abs(one[0] - wanted))
         iterations, _ = nearest
         near = abs(iterations - wanted) < total / (2 * parts)
-        kept_by = "pretrain with SOLVER.CHECKPOINTS_KEPT 0, and SOLVER.CHECKPOINT_PERIOD short enough"
-        expect(near, f"{run} has no checkpoint near {part}/{parts} of its {total:,} iterations: {kept_by}")
+        expect(
+            near,
+            f"{run} has no checkpoint near {part}/{parts} of its {total:,} iterations: pretrain with "
+            "SOLVER.CHECKPOINTS_KEPT 0, and SOLVER.CHECKPOINT_PERIOD short enough",
+        )
         chosen.append(nearest)
     return [*chosen, final]
 

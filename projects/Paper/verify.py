@@ -49,9 +49,10 @@ class Verification:
     ):
         published_columns = [score.column for score in published.scores]
         for column in columns:
-            listed = f"expected of {', '.join(published_columns)}"
             expect(
-                column in published_columns, f"--only {column}: {published.name} was not published with it, {listed}"
+                column in published_columns,
+                f"--only {column}: {published.name} was not published with it, expected of "
+                f"{', '.join(published_columns)}",
             )
         self.published, self.file, self._root, self._seed = published, file, root, seed
         self._scores = [score for score in published.scores if score.column in (columns or published_columns)]
@@ -101,9 +102,6 @@ class Verification:
         facts = {"file": self.published.name, "title": self.published.title, "sha256": self.sha256}
         facts |= {"licence": self.published.licence, "seed": self._seed, "scores": rows, "environment": environment}
         write_whole(self._root / "verify.json", json.dumps(facts, indent=2))
-        versions = (
-            f"commit {environment['commit']}, torch {environment['torch']}, Detectron2 {environment['detectron2']}"
-        )
         lines = [
             [
                 self.published.title,
@@ -117,7 +115,11 @@ class Verification:
             for verdict in verdicts
         ]
         table = markdown_table(["weights", "column", "ours", "published", "range", "verdict", "took"], lines)
-        write_whole(self._root / "verify.md", f"{table}\n\nSeed {self._seed}, {versions}.\n")
+        write_whole(
+            self._root / "verify.md",
+            f"{table}\n\nSeed {self._seed}, commit {environment['commit']}, torch {environment['torch']}, Detectron2 "
+            f"{environment['detectron2']}.\n",
+        )
 
     def _convert(self) -> None:
         command = ("tools/convert_to_d2.py", str(self.file), str(self._backbone), *self.published.layout)

@@ -87,8 +87,10 @@ def length_in_time(cfg: CfgNode, facts: Facts) -> Decision | None:
     if not solver.MINUTES:
         return None
     asked = f"SOLVER.MINUTES {solver.MINUTES:g}"
-    by_steps = f"{asked}: {cfg.MODEL.META_ARCHITECTURE} has no length in time"
-    expect(is_read(cfg, facts.key), f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
+    expect(
+        is_read(cfg, facts.key),
+        f"{asked}: {cfg.MODEL.META_ARCHITECTURE} has no length in time: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS",
+    )
     other = next((key for key in ("EPOCHS", "MAX_ITER") if solver[key]), "")
     expect(not other, f"SOLVER.{other} and {asked} both say how long the run is: expected one of them")
     if facts.before.get("SOLVER.MINUTES") == 0 and facts.before.get("SOLVER.MAX_ITER", 0) > 0:

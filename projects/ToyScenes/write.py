@@ -62,8 +62,7 @@ def make_toy_scenes(
     output = Path(output).expanduser().resolve()
     is_empty = output.is_dir() and not any(output.iterdir())
     if output.exists() and not is_empty:
-        unlike = f"{output} is there and is not ToyScenes, of which it would have {RECORD}"
-        expect((output / RECORD).is_file(), unlike)
+        expect((output / RECORD).is_file(), f"{output} is there and is not ToyScenes, of which it would have {RECORD}")
         change = first_few(Record(output, facts, RECORD).differences())
         if not change and not overwrite:
             return False
