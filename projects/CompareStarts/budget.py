@@ -99,9 +99,8 @@ class Budget:
         self._go(solver, PILOT, seed, [self._timed], 1)
         number = _halvings(len(self._names))
         needed = math.ceil((self._spent + self._seconds(solver, len(self._names), number, _least(solver, number))) / 60)
-        fits = self._longest(solver, len(self._names), number) > 0
         expect(
-            fits,
+            self._longest(solver, len(self._names), number) > 0,
             f"--time {self._minutes:g}m is too short for {len(self._names)} starts: expected at least {needed}m, as "
             f"no training is shorter than the warm-up of {_warm_up(solver)} iterations, or fewer starts",
         )
@@ -232,9 +231,8 @@ class Budget:
             self._save()
             self._report(each)
         score = self._task.score_name
-        undefined = all(math.isnan(value) for value in each.scores.values())
         expect(
-            not undefined,
+            not all(math.isnan(value) for value in each.scores.values()),
             f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed; expected "
             "another test set, or --score NAME",
         )

@@ -131,8 +131,7 @@ def _records(task: Task, labels: int, seed: int) -> Records:
 def _digest(trial: Trial, data: list, root: Path) -> str:
     """Of all that a probe depends on."""
     weights = _digest_of_weights(trial.start, trial.seed, root)
-    options = (*trial.task.options, *trial.start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu")
-    cfg = trial.task.load(options)
+    cfg = trial.task.load((*trial.task.options, *trial.start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu"))
     causes = (
         "own features",
         weights,
@@ -176,9 +175,8 @@ def _probe(trial: Trial, records: Records, root: Path, place: str) -> Probe:
 def _check_targets(targets: Tensor, data: str) -> None:
     """Raises UserError for labels that leave nothing to tell apart."""
     classes, has_background = targets[targets >= 0].unique(), bool((targets < 0).any())
-    enough = targets.is_floating_point() or len(classes) + has_background > 1
     expect(
-        enough,
+        targets.is_floating_point() or len(classes) + has_background > 1,
         f"all labels of {data} are of one class, with no background to tell it from: a probe expects two classes, or "
         "room for boxes around the labelled ones",
     )

@@ -62,8 +62,7 @@ def probe(
     data = task.train_set(labels, seed)
     protocol = f"probe of the labelled regions of {data} for {task.config}, seed {seed}, {unit}"
     scores = {each.start: _scores_by_name(each) for each in probes}
-    results = {"protocol": protocol, "sentence": sentence, "best": best, "scores": scores}
-    _write(root / "probe", text, results)
+    _write(root / "probe", text, {"protocol": protocol, "sentence": sentence, "best": best, "scores": scores})
     print(f"\n{text}\n\nwritten to {root / 'probe'}", flush=True)
     return probes
 
@@ -120,8 +119,9 @@ def choose(
         plot_scores(curves, score, "iterations of finetuning", root / "choice/rounds.png")
         return text
 
-    options = {"minutes": minutes, "root": root, "run": run, "parallel": parallel, "gpus": gpus, "report": report}
-    budget = Budget(task, starts, labels, **options)
+    budget = Budget(
+        task, starts, labels, minutes=minutes, root=root, run=run, parallel=parallel, gpus=gpus, report=report
+    )
     make_folder(root, "--output")
     sentence = "Interrupted: the same command continues."
     try:
@@ -150,8 +150,7 @@ def show_plan(
     jobs = preparation(starts, seeds[:1], root, gpus)
     print(f"a probe of {len(starts)} starts, which trains nothing")
     if minutes:
-        options = {"minutes": minutes, "root": root, "run": _refuse, "parallel": 1, "gpus": gpus}
-        budget = Budget(task, starts, labels, **options)
+        budget = Budget(task, starts, labels, minutes=minutes, root=root, run=_refuse, parallel=1, gpus=gpus)
         jobs.insert(0, budget.pilot(seeds[0]))
         print(f"{budget.plan(seeds[0])}; how long they are follows from what the first job takes")
         if budget.rounds:

@@ -106,8 +106,10 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
         UserError: data that are not there, a recipe of another kind, a score that it does not have.
     """
     file = Path(find_config(config)).resolve()
-    by_features = any(file.is_relative_to(home / "projects") for home in HOMES)
-    expect(frozen or not by_features, f"{config} classifies by frozen features: add --how frozen")
+    expect(
+        frozen or not any(file.is_relative_to(home / "projects") for home in HOMES),
+        f"{config} classifies by frozen features: add --how frozen",
+    )
     if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
         options = (*options, "LINEAR.VALIDATION", "")
     task = Task(_portable_name(file), tuple(options), frozen, "", 0, (), ())
@@ -118,8 +120,10 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     _check_recipe(cfg, task.config)
     (train,), (test,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
     records = {name: get_records(name) for name in (train, test)}
-    tested = sum(map(is_labelled, records[test]))
-    expect(tested, f"DATASETS.TEST {test} has no labelled image: expected truth to score against")
+    expect(
+        sum(map(is_labelled, records[test])),
+        f"DATASETS.TEST {test} has no labelled image: expected truth to score against",
+    )
     offered = _scores_of_features(cfg, records[train]) if frozen else tuple(score.name for score in scores_of(cfg))
     score = _choose_score(score, offered, architecture_of(cfg), of_classes=not frozen)
     facts = tuple(fact for name, of_set in records.items() for fact in facts_of(name, of_set))

@@ -132,9 +132,9 @@ class Trainings:
     def _resolved(self, labels: int) -> CfgNode:
         """The recipe's length and rate, with so many labelled images."""
         solver = self.task.resolved(self.learned(labels), 1).SOLVER
-        is_fixed = solver.MAX_ITER > 0 and not solver.MINUTES
         expect(
-            is_fixed, "--how until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS"
+            solver.MAX_ITER > 0 and not solver.MINUTES,
+            "--how until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS",
         )
         return solver
 

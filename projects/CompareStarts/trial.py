@@ -51,8 +51,9 @@ class Trial:
             UserError: a file that is missing, is not converted, or is of another architecture.
         """
         file = weights_file(str(weights)) if weights else ""  # a name would bring its own network: no comparison
-        own = ("MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu")
-        cfg = self.task.load((*self.task.options, *self.start.options, *own))
+        cfg = self.task.load(
+            (*self.task.options, *self.start.options, "MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu")
+        )
         resolve_auto_values(cfg, Facts(records=get_records(self.task.data)))
         if self.task.frozen:
             return nn.ModuleDict({"backbone": Network.of_config(cfg).network}), cfg

@@ -164,8 +164,7 @@ class UntilFlat:
         """All but those of the ends: hundreds of trainings would fill a disk."""
         ends = {curve[:3]: training_of(curve, curve.last.times) for curve in self.curves() if curve.points}
         for each in self.ended():
-            end = ends.get(each[:3], each)
-            self.trainings.remove_networks(each, final=each != end)
+            self.trainings.remove_networks(each, final=each != ends.get(each[:3], each))
 
     def _go(self, jobs: list[Job]) -> None:
         """Run jobs to their end. Raises UserError where one fails for another reason than its learning rate."""

@@ -76,8 +76,7 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
         "sentence": " ".join(sentences),
         "worth": worths,
     }
-    texts = {"table.md": markdown, "scores.csv": _csv(task, cells), "results.json": strict_json(results)}
-    write_texts(folder, texts)
+    write_texts(folder, {"table.md": markdown, "scores.csv": _csv(task, cells), "results.json": strict_json(results)})
     plot_scores(list(curves.values()), score, "labelled images", folder / "labels.png")
     return markdown
 

@@ -83,8 +83,12 @@ def main(cfg: CfgNode) -> None:
         check_not_enlarged(dataset, network.image_size, "the classifier's image size", network.transform)
     chosen = sample(records, cfg.CAM.NUM_IMAGES)
     rows, predictions = zip(*(draw(record, pixel_format(cfg), networks, names) for record in chosen), strict=True)
-    headers = ["image", *(network.name for network in networks)]
-    save_sheet(Path(cfg.OUTPUT_DIR, "cams.png"), list(rows), headers, title="Class activation maps of the true class")
+    save_sheet(
+        Path(cfg.OUTPUT_DIR, "cams.png"),
+        list(rows),
+        ["image", *(network.name for network in networks)],
+        title="Class activation maps of the true class",
+    )
     write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": predictions})
 
 
@@ -111,9 +115,8 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Classifier]:
             networks.append(Classifier(weights or RANDOM, backbone, **content))
         rows, width = networks[-1].weight.shape
         channels = backbone.shape.channels
-        fits = rows >= num_classes and width == channels
         expect(
-            fits,
+            rows >= num_classes and width == channels,
             f"{path} is for {rows} classes of {width} channels: expected {num_classes} of {channels}, or more classes",
         )
     return networks

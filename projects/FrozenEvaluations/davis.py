@@ -77,9 +77,10 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
     if is_white(first):
         stack[stack == VOID] = 1
     objects = np.setdiff1d(first, (0, VOID)).tolist()
-    without_gap = list(range(1, len(objects) + 1))
-    in_order = objects and objects == without_gap
-    expect(in_order, f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap")
+    expect(
+        objects and objects == list(range(1, len(objects) + 1)),
+        f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap",
+    )
     return stack
 
 
@@ -100,8 +101,7 @@ def save_animation(path: Path, pictures: list[np.ndarray], frames_per_second: fl
     """Write (h, w, 3) uint8 RGB pictures of one size as an endless GIF."""
     images = map(Image.fromarray, pictures)
     first, *rest = (image.quantize(method=Image.Quantize.FASTOCTREE) for image in images)
-    milliseconds = round(1000 / frames_per_second)
-    options = {"save_all": True, "append_images": rest, "duration": milliseconds, "loop": 0}
+    options = {"save_all": True, "append_images": rest, "duration": round(1000 / frames_per_second), "loop": 0}
     with written_whole(path) as temporary:
         first.save(temporary, format="GIF", **options)
 

@@ -55,8 +55,10 @@ def read_set(cfg: CfgNode, name: str) -> LabelledSet:
     check_not_enlarged(name, cfg.LINEAR.IMAGE_SIZE, "LINEAR.IMAGE_SIZE", transform_of(cfg))
     key = "labels" if "labels" in records[0] else "label"
     targets = np.array([record.get(key, -1) for record in records])
-    several = targets.ndim > 1 or (targets.min() >= 0 and len(np.unique(targets)) > 1)
-    expect(several, f"data set {name!r} has no labels of two classes: expected class folders, or a data set by name")
+    expect(
+        targets.ndim > 1 or (targets.min() >= 0 and len(np.unique(targets)) > 1),
+        f"data set {name!r} has no labels of two classes: expected class folders, or a data set by name",
+    )
     return LabelledSet(name, records, targets)
 
 
@@ -65,8 +67,10 @@ def check_classes(
 ) -> None:
     """Raises UserError if a class of the test images has no training image, or, of several labels, all of them, or the
     two differ in their classes."""
-    alike = train.ndim == test.ndim and train.shape[1:] == test.shape[1:]
-    expect(alike, f"{names[0]} and {names[1]} have different classes: expected the same")
+    expect(
+        train.ndim == test.ndim and train.shape[1:] == test.shape[1:],
+        f"{names[0]} and {names[1]} have different classes: expected the same",
+    )
     if train.ndim == 1:
         missing = np.setdiff1d(test, train)
     else:  # both have to show every class

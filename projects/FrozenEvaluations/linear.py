@@ -126,8 +126,12 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
         fitted, held = (rows, targets), cached_features(cfg, backbone, validation)
     else:
         kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)
-        part = f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"
-        check_classes(targets[kept], targets[out], part, **difficult)
+        check_classes(
+            targets[kept],
+            targets[out],
+            (f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"),
+            **difficult,
+        )
         fitted, held = (rows[kept], targets[kept]), (rows[out], targets[out])
     path = fit_path(fitted, held, options)
     best = max(path, key=lambda point: point.score)  # of equals the first, which has the strongest regularisation

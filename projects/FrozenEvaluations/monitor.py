@@ -184,8 +184,13 @@ class LabelFreeHistory(HookBase):
         self._advised = False
 
     def state_dict(self) -> dict:
-        state = {"images": self._images, "options": self._options, "last": self._last, "neighbors": self._neighbors}
-        return {**state, "advised": self._advised}
+        return {
+            "images": self._images,
+            "options": self._options,
+            "last": self._last,
+            "neighbors": self._neighbors,
+            "advised": self._advised,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         if changes(state["images"], self._images, times=False) or state["options"] != self._options:

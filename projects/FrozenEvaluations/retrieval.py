@@ -94,16 +94,20 @@ def main(cfg: CfgNode) -> None:
 def check(cfg: CfgNode) -> list[str]:
     """Names of the classes. Raises UserError for options that mean nothing, and for data that is not there."""
     options = cfg.SEGMENT_RETRIEVAL
-    fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
-    expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
+    expect(
+        options.FEATURES != "oracle" or options.REGIONS == "truth",
+        "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth",
+    )
     train, test = only_dataset(cfg, "TRAIN"), only_dataset(cfg, "TEST")
     share_classes(train, [test])
     without = [name for name in (train, test) if "sem_seg_file_name" not in get_records(name)[0]]
     expect(not without, f"{' and '.join(without)}: expected data sets with masks, which name the regions")
     classes = list(MetadataCatalog.get(train).stuff_classes)
     subset = set(options.SUBSET)
-    is_known = bool(subset) and subset <= set(classes)
-    expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
+    expect(
+        bool(subset) and subset <= set(classes),
+        f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}",
+    )
     warn_of_shared(
         get_records(train), train, get_records(test), test, "each region finds itself there; expected others"
     )
@@ -155,8 +159,7 @@ def cluster(features: Tensor, num_regions: int, seed: int, num_starts: int = 1) 
     _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out
     ids = ids.reshape(features.shape[1:]).astype(np.uint8)
     num_clusters = int(ids.max()) + 1
-    descriptors = describe(features, torch.from_numpy(ids), num_clusters)
-    return Regions(ids, descriptors)
+    return Regions(ids, describe(features, torch.from_numpy(ids), num_clusters))
 
 
 def true_regions(features: Tensor, truth: np.ndarray) -> Regions:
@@ -164,8 +167,7 @@ def true_regions(features: Tensor, truth: np.ndarray) -> Regions:
     is_void = truth == VOID
     classes = np.unique(truth[~is_void])
     ids = np.where(is_void, VOID, np.searchsorted(classes, truth)).astype(np.uint8)
-    descriptors = describe(features, torch.from_numpy(ids), len(classes))
-    return Regions(ids, descriptors)
+    return Regions(ids, describe(features, torch.from_numpy(ids), len(classes)))
 
 
 def oracle_features(truth: np.ndarray, num_classes: int) -> Tensor:

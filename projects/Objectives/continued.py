@@ -72,8 +72,10 @@ class Continues(Pretraining):
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
         parts, keep = cfg.SOLVER.ACCUMULATION_STEPS, cfg.KEEP
-        whole = parts == 1 or not keep.WEIGHT or keep.RELATIONS != "images"
-        expect(whole, f"SOLVER.ACCUMULATION_STEPS {parts}: KEEP.RELATIONS images are of whole batches; expected 1")
+        expect(
+            parts == 1 or not keep.WEIGHT or keep.RELATIONS != "images",
+            f"SOLVER.ACCUMULATION_STEPS {parts}: KEEP.RELATIONS images are of whole batches; expected 1",
+        )
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [*super().hooks(cfg, iterations_per_epoch), SameNetwork(self.start, WEIGHTS)]

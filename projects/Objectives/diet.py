@@ -83,5 +83,4 @@ class DIET(Pretraining):
                 first = self.images(rows[: len(passes[0])].detach()).argmax(dim=1)
                 right = (first == images[: len(first)]).float().mean()
                 get_event_storage().put_scalar("index_top1", 100 * right.item())
-            options = (self.label_smoothing, self.max_scores)
-            return {"loss_inst": index_loss(rows, self.images.weight, images, *options)}
+            return {"loss_inst": index_loss(rows, self.images.weight, images, self.label_smoothing, self.max_scores)}

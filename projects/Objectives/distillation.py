@@ -87,13 +87,17 @@ class Distillation(Pretraining):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         options, batch = cfg.DISTILLATION, cfg.SOLVER.IMS_PER_BATCH
-        learns = options.POOLED_WEIGHT + options.CELL_WEIGHT + options.RELATION_WEIGHT > 0
-        expect(learns, "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0")
+        expect(
+            options.POOLED_WEIGHT + options.CELL_WEIGHT + options.RELATION_WEIGHT > 0,
+            "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0",
+        )
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: views are compared with other images; expected 2 or more")
         check_whole_batch(cfg, cls.__name__)
         teacher = options.TEACHER
-        exists = is_named(teacher) or is_url(teacher) or Path(teacher).expanduser().is_file()
-        expect(exists, f"{TEACHER} {teacher!r} is no file: expected {expected_weights()}")
+        expect(
+            is_named(teacher) or is_url(teacher) or Path(teacher).expanduser().is_file(),
+            f"{TEACHER} {teacher!r} is no file: expected {expected_weights()}",
+        )
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [SameNetwork(self.teacher, TEACHER)]

@@ -73,8 +73,9 @@ class ObjectMoCo(KNNMoCo):
         if self.image_weight:
             self.image_head = ProjectionHead(self.feature_dim, self.embedding_dim)
             self.momentum_image_head = momentum_copy(self.image_head)
-            rings = {"keys": self.embedding_dim, "features": self.feature_dim}
-            self.image_queue = AlignedQueue(_images_in_queue(cfg), self.queue.keys.dtype, **rings)
+            self.image_queue = AlignedQueue(
+                _images_in_queue(cfg), self.queue.keys.dtype, keys=self.embedding_dim, features=self.feature_dim
+            )
 
     def build_before_head(self, cfg: CfgNode) -> int:
         """Build a detector's RoI heads without their predictor, which no loss would reach."""
@@ -95,8 +96,10 @@ class ObjectMoCo(KNNMoCo):
                 f"VIEWS.{name} {views[name]}: the backbone's pyramid needs a multiple of {divisor} px",
             )
         expect(views.MAX_IOU == 1, f"VIEWS.MAX_IOU {views.MAX_IOU}: expected 1, as objects lie in what views share")
-        both = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT
-        expect(not both, "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it")
+        expect(
+            not (cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT),
+            "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it",
+        )
         if cfg.OBJECTS.IMAGE_WEIGHT:
             k, rows = cfg.NEIGHBORS.NUM_NEIGHBORS, _images_in_queue(cfg)
             expect(k <= rows, f"NEIGHBORS.NUM_NEIGHBORS {k}: with OBJECTS.IMAGE_WEIGHT the queue holds {rows} images")
@@ -238,8 +241,9 @@ def pooled_regions(pooler: ROIPooler, levels: list[Tensor], boxes: Tensor) -> Te
     of choosing waits for the device, and a dry run's boxes have no values to choose by.
     """
     flat = boxes.flatten(0, 1)
-    rule = (pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level)
-    level = assign_boxes_to_levels([Boxes(flat)], *rule)[:, None]
+    level = assign_boxes_to_levels(
+        [Boxes(flat)], pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level
+    )[:, None]
     batch, count = boxes.shape[:2]
     image = torch.arange(batch, device=flat.device).repeat_interleave(count)
     with_image = torch.cat([image[:, None], flat], dim=1)

@@ -94,8 +94,9 @@ class SwAV(AllViews):
         self.prototypes = nn.Parameter(F.normalize(torch.randn(options.PROTOTYPES, options.EMBEDDING_DIM)))
         self.views = None
         if options.QUEUE_SIZE:
-            rings = {"anchors": options.EMBEDDING_DIM, "positives": options.EMBEDDING_DIM}
-            self.views = AlignedQueue(options.QUEUE_SIZE, **rings)
+            self.views = AlignedQueue(
+                options.QUEUE_SIZE, anchors=options.EMBEDDING_DIM, positives=options.EMBEDDING_DIM
+            )
         self.add_queue(options.PROTOTYPES)
         if self.queue is not None:
             self.queue.keys.fill_(1 / options.PROTOTYPES)  # codes that say nothing

@@ -121,8 +121,13 @@ class JobBuilder:
             commands = (self._finetuning(evaluation, weights, seed, folder),)
         else:
             commands = (self._frozen(evaluation, weights, seed, folder),)
-        name = f"{source.name}, seed {seed}: {recipe}"
-        return Job(name, commands, folder / evaluation.result, (*data_facts(commands[0]), *facts), needs)
+        return Job(
+            f"{source.name}, seed {seed}: {recipe}",
+            commands,
+            folder / evaluation.result,
+            (*data_facts(commands[0]), *facts),
+            needs,
+        )
 
     def _start_of(self, source: Source, seed: int) -> tuple[tuple[Job, ...], Path | None, tuple[str, ...]]:
         """The jobs that make a source's weights, the weights (None: random), and what tells them from others."""
@@ -156,22 +161,37 @@ class JobBuilder:
         """The commands that train into a folder below, whose own evaluation is that of the final network, and that
         evaluate the best one."""
         options = self._options_of(evaluation, seed)
-        evaluates = evaluates_on_the_way(make_config(evaluation.config, options, for_here=False))
         expect(
-            evaluates,
+            evaluates_on_the_way(make_config(evaluation.config, options, for_here=False)),
             f"--how best: {evaluation.config} evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1",
         )
         keep_best, training = ("TEST.KEEP_BEST", "True"), folder / "training"
         train = self._finetuning(evaluation, weights, seed, training, *keep_best)
         *without_resume, _ = self._training(evaluation.config)
-        best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
-        return train, (*without_resume, "--eval-only", *options, *keep_best, *best)
+        return train, (
+            *without_resume,
+            "--eval-only",
+            *options,
+            *keep_best,
+            "OUTPUT_DIR",
+            str(folder),
+            "MODEL.WEIGHTS",
+            str(training / f"{BEST}.pth"),
+        )
 
     def _frozen(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[str, ...]:
         """The command that looks at frozen features."""
         place = ("--weights", str(weights or RANDOM), "--output", str(folder))
-        options = (*evaluation.options, *self._length_of(evaluation), "SEED", str(seed))
-        return (evaluation.program, "--config-file", evaluation.config, *place, *options)
+        return (
+            evaluation.program,
+            "--config-file",
+            evaluation.config,
+            *place,
+            *evaluation.options,
+            *self._length_of(evaluation),
+            "SEED",
+            str(seed),
+        )
 
     def backbone(self, source: PretrainingRun | OthersWeights, seed: int) -> Job:
         """Pretrain and convert."""

@@ -73,10 +73,16 @@ def main(cfg: CfgNode) -> None:
     overlaps = [draw_overlaps(size, (low, high), limit, count, cfg.SEED) for limit in options.MAX_IOUS]
     shared = [draw_framework(size, name, count, cfg.SEED) for name in options.FRAMEWORKS]
     protocol = f"{count} draws of crops of an image of {width} x {height} px"
-    by_limit = {drawn.name: drawn.kinds() for drawn in overlaps}
-    plot_ious(by_limit, f"{protocol}, each {low:g} to {high:g} of it", output / "iou_histogram.png")
-    by_framework = {f"{drawn.name}: {FRAMEWORKS[drawn.name]}": drawn.kinds() for drawn in shared}
-    plot_ious(by_framework, protocol, output / "frameworks.png")
+    plot_ious(
+        {drawn.name: drawn.kinds() for drawn in overlaps},
+        f"{protocol}, each {low:g} to {high:g} of it",
+        output / "iou_histogram.png",
+    )
+    plot_ious(
+        {f"{drawn.name}: {FRAMEWORKS[drawn.name]}": drawn.kinds() for drawn in shared},
+        protocol,
+        output / "frameworks.png",
+    )
     results = {
         "overlaps": [drawn.statistics() for drawn in overlaps],
         "frameworks": {drawn.name: drawn.means() for drawn in shared},

@@ -29,17 +29,18 @@ def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
     """The jobs of all figures, each after those that it needs; the last of each leaves its pictures."""
     moco, multi_crop = (ROWS["ablation"][label][builder.profile] for label in ("MoCo", "+MC"))
     both = {"MoCo": moco, "MoCo + multi-crop": multi_crop}
-    jobs = [
-        *_objects(builder),
-        _class_histogram(builder),
-        _study(builder, "IoU of crops in existing frameworks", "frameworks", "Paper/crops/frameworks"),
-        _iou_study(builder, moco, seed),
-        *(_training_time(builder, both, column, seed) for column in TRANSFERS),
-        _cams(builder, moco, multi_crop, seed),
-        _evaluated(builder, multi_crop, "DAVIS_JF", seed),
-        _retrieval(builder, multi_crop, seed),
-    ]
-    return with_needs(jobs)
+    return with_needs(
+        [
+            *_objects(builder),
+            _class_histogram(builder),
+            _study(builder, "IoU of crops in existing frameworks", "frameworks", "Paper/crops/frameworks"),
+            _iou_study(builder, moco, seed),
+            *(_training_time(builder, both, column, seed) for column in TRANSFERS),
+            _cams(builder, moco, multi_crop, seed),
+            _evaluated(builder, multi_crop, "DAVIS_JF", seed),
+            _retrieval(builder, multi_crop, seed),
+        ]
+    )
 
 
 def figure_page(jobs: list[Job], folder: Path) -> str:
@@ -72,8 +73,9 @@ def _data_set_table(jobs: list[Job]) -> str:
             ours = f"{count['objects_per_image']:.1f}, {count['images']:,} images of {file}"
         yes_no = ("yes" if holds else "no" for holds in properties)
         rows.append([name, f"{thousands}K", str(objects or "–"), ours, *yes_no])
-    headers = ["data set", "images (paper)", "objects per image (paper)", "counted here", "uniform", "discriminative"]
-    return markdown_table(headers, rows)
+    return markdown_table(
+        ["data set", "images (paper)", "objects per image (paper)", "counted here", "uniform", "discriminative"], rows
+    )
 
 
 def _objects_of(name: str) -> str:
@@ -116,8 +118,7 @@ def _study(
     output = builder.root / "figures" / folder
     script, file = study(config)
     start = ("--weights", str(weights)) if weights else ()
-    place = (*start, "--output", str(output))
-    command = (script, "--config-file", file, *place, *options)
+    command = (script, "--config-file", file, *start, "--output", str(output), *options)
     return Job(f"figure: {name}", (command,), output / "results.json", data_facts(command), **needs)
 
 
@@ -174,5 +175,4 @@ def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
 
 
 def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
-    evaluation = getattr(COLUMNS[column], builder.profile)
-    return builder.evaluate(source, evaluation, seed)
+    return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)

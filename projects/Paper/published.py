@@ -87,8 +87,10 @@ def _own_column(form: dict[str, Any], where: str) -> tuple[Evaluation, bool]:
     expect(bool(_RECIPE.fullmatch(recipe)), f"{where}: paper: {recipe}: expected ROOM/RECIPE, such as detection/toy")
     of_run = _keys_of_run()
     for key, value in zip_longest(pairs[::2], pairs[1::2], fillvalue="/"):
-        is_plain = _KEY.fullmatch(key) and key not in of_run and not _PLACE.search(value)
-        expect(bool(is_plain), f"{where}: paper: {key} {value}: a published file names no code, no place and no run")
+        expect(
+            _KEY.fullmatch(key) and key not in of_run and not _PLACE.search(value),
+            f"{where}: paper: {key} {value}: a published file names no code, no place and no run",
+        )
     return read_column(**form).paper, is_trained
 
 

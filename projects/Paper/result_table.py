@@ -75,8 +75,19 @@ def as_latex(cells: list[Cell], title: str) -> str:
         pairs = [" / ".join(_pair(row.get(column))) for column in columns]
         body.append(_latex_line([label, *pairs]))
     places = "l" + "c" * len(columns)
-    start = [f"% {title}: paper / ours", f"\\begin{{tabular}}{{{places}}}", "\\toprule", head, "\\midrule"]
-    return "\n".join([*start, *body, "\\bottomrule", "\\end{tabular}", ""])
+    return "\n".join(
+        [
+            f"% {title}: paper / ours",
+            f"\\begin{{tabular}}{{{places}}}",
+            "\\toprule",
+            head,
+            "\\midrule",
+            *body,
+            "\\bottomrule",
+            "\\end{tabular}",
+            "",
+        ]
+    )
 
 
 def _latex_line(texts: Sequence[str]) -> str:

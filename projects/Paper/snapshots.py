@@ -60,9 +60,8 @@ def checkpoints_at_parts(run: Path, parts: int) -> list[tuple[int, Path]]:
         wanted = total * part / parts
         nearest = min(kept, key=lambda one: abs(one[0] - wanted))
         iterations, _ = nearest
-        near = abs(iterations - wanted) < total / (2 * parts)
         expect(
-            near,
+            abs(iterations - wanted) < total / (2 * parts),
             f"{run} has no checkpoint near {part}/{parts} of its {total:,} iterations: pretrain with "
             "SOLVER.CHECKPOINTS_KEPT 0, and SOLVER.CHECKPOINT_PERIOD short enough",
         )

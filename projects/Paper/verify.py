@@ -140,12 +140,23 @@ class Verification:
             return self._evaluation_alone(score)
         words = (Path(score.evaluation.config).stem, *score.evaluation.options)
         folder = "_".join(words).replace("/", "-")  # several scores are read from one evaluation
-        evaluation = replace(score.evaluation, folder=folder)
-        return self._builder.evaluate(GivenBackbone(str(self._backbone)), evaluation, self._seed)
+        return self._builder.evaluate(
+            GivenBackbone(str(self._backbone)), replace(score.evaluation, folder=folder), self._seed
+        )
 
     def _evaluation_alone(self, score: PublishedScore) -> Job:
         config, folder = score.evaluation.config, self._root / "evaluate" / score.column
         pixels = zoo_options(self.file, make_config(config, (), for_here=False))
-        pairs = (*pixels, *score.evaluation.options, "MODEL.WEIGHTS", str(self.file), "OUTPUT_DIR", str(folder))
-        command = (TRAIN, "--config-file", config, "--eval-only", *pairs)
+        command = (
+            TRAIN,
+            "--config-file",
+            config,
+            "--eval-only",
+            *pixels,
+            *score.evaluation.options,
+            "MODEL.WEIGHTS",
+            str(self.file),
+            "OUTPUT_DIR",
+            str(folder),
+        )
         return Job(score.column, (command,), folder / score.evaluation.result, (f"weights: sha256 {self.sha256}",))

@@ -109,8 +109,12 @@ def _length_of_run(cfg: CfgNode, facts: Facts, asked: str) -> Decision:
     epochs = facts.before.get("SOLVER.EPOCHS", 0)
     if not epochs:
         return Decision(0.0, f"as the run began; SOLVER.MAX_ITER changes it, no longer {asked}", values)
-    without = f"{asked} has no effect, as the run began by SOLVER.EPOCHS {epochs}: change these, or SOLVER.MAX_ITER"
-    return Decision(0.0, without, values, level=logging.WARNING)
+    return Decision(
+        0.0,
+        f"{asked} has no effect, as the run began by SOLVER.EPOCHS {epochs}: change these, or SOLVER.MAX_ITER",
+        values,
+        level=logging.WARNING,
+    )
 
 
 declare(

@@ -112,8 +112,14 @@ def _feeding(cfg: CfgNode, gpu_rate: float) -> dict:
         return {}
     cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
     measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
-    how = {"measured": measured, "assumed": f"a GPU's rate: {ASSUMED}"}
-    return {"loading": {"cores_per_gpu": cores, "images_per_second": rates, **how}}
+    return {
+        "loading": {
+            "cores_per_gpu": cores,
+            "images_per_second": rates,
+            "measured": measured,
+            "assumed": f"a GPU's rate: {ASSUMED}",
+        }
+    }
 
 
 def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:

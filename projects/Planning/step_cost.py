@@ -131,12 +131,14 @@ def take(step: TrainStep) -> None:
 def flop_counter() -> FlopCounterMode:
     """Torch's counter, entered by ``with``, and what it lacks: groups of convolutions in the gradient of their weights,
     and attention on a CPU."""
-    formulas = {
-        aten.convolution_backward: _gradients_of_convolution,
-        CPU_ATTENTION: _attention,
-        CPU_ATTENTION_BACKWARD: _gradients_of_attention,
-    }
-    return FlopCounterMode(display=False, custom_mapping=formulas)
+    return FlopCounterMode(
+        display=False,
+        custom_mapping={
+            aten.convolution_backward: _gradients_of_convolution,
+            CPU_ATTENTION: _attention,
+            CPU_ATTENTION_BACKWARD: _gradients_of_attention,
+        },
+    )
 
 
 def _attention(query, key, value, *_, **__) -> int:

@@ -169,16 +169,17 @@ def _coco_annotations(number: int, scene: Scene) -> list[dict]:
     _, most_objects = OBJECTS_PER_SCENE
     annotations = []
     for rle, class_id, box in zip(encoded, scene.class_ids, with_sides(scene.boxes).tolist(), strict=True):
-        annotation = {
-            "id": number * most_objects + len(annotations),
-            "image_id": number,
-            "category_id": class_id + 1,
-            "bbox": box,
-            "area": int(pycocotools.mask.area(rle)),
-            "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
-            "iscrowd": 0,
-        }
-        annotations.append(annotation)
+        annotations.append(
+            {
+                "id": number * most_objects + len(annotations),
+                "image_id": number,
+                "category_id": class_id + 1,
+                "bbox": box,
+                "area": int(pycocotools.mask.area(rle)),
+                "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
+                "iscrowd": 0,
+            }
+        )
     return annotations
 
 

@@ -58,13 +58,16 @@ def main() -> None:
     from projects.ToyScenes import make_toy_scenes  # takes seconds
 
     with translated(f"writing ToyScenes to --output {args.output}"):
-        looks = {
-            "seed": args.seed,
-            "size": args.size,
-            "long_tailed": args.how == "long-tailed",
-            "channels": args.channels,
-        }
-        written = make_toy_scenes(args.output, args.count, **looks, workers=args.processes, overwrite=args.replace)
+        written = make_toy_scenes(
+            args.output,
+            args.count,
+            seed=args.seed,
+            size=args.size,
+            long_tailed=args.how == "long-tailed",
+            channels=args.channels,
+            workers=args.processes,
+            overwrite=args.replace,
+        )
     print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
 
 
