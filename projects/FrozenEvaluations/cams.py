@@ -76,7 +76,7 @@ def main(cfg: CfgNode) -> None:
     dataset = only_dataset(cfg, "TEST")
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
     records = [record for record in records if class_of(record) >= 0]
-    expect(bool(records), f"no image of {dataset} shows a class: expected class folders, or a set by name")
+    expect(records, f"no image of {dataset} shows a class: expected class folders, or a set by name")
     resolve_auto_values(cfg, Facts(records=records))
     networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
     for network in networks:

@@ -369,8 +369,12 @@ METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}
 
 # DATASETS.TRAIN is for training, DATASETS.TEST for the score. knn has KNN_EVAL.NUM_NEIGHBORS and KNN_EVAL.TEMPERATURE,
 # sgd SOLVER.BASE_LR, EPOCHS, STEP_EPOCHS and so on.
-how = "logistic, svm or knn on features; sgd through the frozen network."
-declare("LINEAR.METHOD", "logistic", how, one_of(*METHODS))
+declare(
+    "LINEAR.METHOD",
+    "logistic",
+    "logistic, svm or knn on features; sgd through the frozen network.",
+    one_of(*METHODS),
+)
 declare("LINEAR.IMAGE_SIZE", 224, "px.", PIXELS)
 declare(
     "LINEAR.TRANSFORM",
@@ -381,9 +385,17 @@ declare(
 declare("LINEAR.CACHE", "", "Folder of features; '' is OUTPUT_DIR/features.")
 declare("LINEAR.VALIDATION", "", "logistic: chooses lambda on it, or a seeded share of DATASETS.TRAIN; then fits both.")
 declare("LINEAR.VALIDATION_SHARE", 0.2, "That share.", number(0.001, 0.999))
-path = "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda."
-declare("LINEAR.LAMBDAS", (1e-5, 1e5, 45), path, list_of(POSITIVE, 3))
+declare(
+    "LINEAR.LAMBDAS",
+    (1e-5, 1e5, 45),
+    "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda.",
+    list_of(POSITIVE, 3),
+)
 declare("LINEAR.MAX_ITER", 1000, "Of L-BFGS, for each lambda.", integer(1, unit="iterations"))
 declare("LINEAR.COST", 0.5, "svm: C.", POSITIVE)
-difficult = "VOC: a class of difficult objects alone is absent; False leaves the image out."
-declare("LINEAR.DIFFICULT_IS_ABSENT", True, difficult, SWITCH)
+declare(
+    "LINEAR.DIFFICULT_IS_ABSENT",
+    True,
+    "VOC: a class of difficult objects alone is absent; False leaves the image out.",
+    SWITCH,
+)

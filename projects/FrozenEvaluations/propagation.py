@@ -49,10 +49,18 @@ declare("LABEL_PROPAGATION.DATA", "DAVIS", "A tree in DAVIS's layout, seen from 
 declare("LABEL_PROPAGATION.RESOLUTION", "480p", "The folder below JPEGImages and Annotations.")
 declare("LABEL_PROPAGATION.SPLIT", "val", "ImageSets/2017/SPLIT.txt; names the result files too.")
 declare("LABEL_PROPAGATION.SEQUENCES", (), "These alone, and no split file is read.")
-methods = one_of("propagate", "copy")
-declare("LABEL_PROPAGATION.METHOD", "propagate", "copy: the first mask for every frame, what is to be beaten.", methods)
-labels = "Labels of a first frame's cell. area: each object's share of its pixels; bilinear: of the 4 at its centre."
-declare("LABEL_PROPAGATION.FIRST_LABELS", "area", labels, one_of("area", "bilinear"))
+declare(
+    "LABEL_PROPAGATION.METHOD",
+    "propagate",
+    "copy: the first mask for every frame, what is to be beaten.",
+    one_of("propagate", "copy"),
+)
+declare(
+    "LABEL_PROPAGATION.FIRST_LABELS",
+    "area",
+    "Labels of a first frame's cell. area: each object's share of its pixels; bilinear: of the 4 at its centre.",
+    one_of("area", "bilinear"),
+)
 declare(
     "LABEL_PROPAGATION.NUM_CONTEXT", 20, "Previous frames that a frame looks at, in addition to the first.", integer()
 )

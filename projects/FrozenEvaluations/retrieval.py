@@ -63,8 +63,11 @@ declare(
     one_of("network", "oracle"),
 )
 declare("SEGMENT_RETRIEVAL.SHUFFLE_LABELS", False, "Labelled regions swap labels: what chance reaches.", SWITCH)
-subset = "Beside all classes, these alone: the others are void, and the mean leaves the background out."
-declare("SEGMENT_RETRIEVAL.SUBSET", ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"), subset)
+declare(
+    "SEGMENT_RETRIEVAL.SUBSET",
+    ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"),
+    "Beside all classes, these alone: the others are void, and the mean leaves the background out.",
+)
 declare("SEGMENT_RETRIEVAL.GALLERY_QUERIES", 8, "Rows of gallery.png.", COUNT)
 declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in each.", COUNT)
 
@@ -105,7 +108,7 @@ def check(cfg: CfgNode) -> list[str]:
     classes = list(MetadataCatalog.get(train).stuff_classes)
     subset = set(options.SUBSET)
     expect(
-        bool(subset) and subset <= set(classes),
+        subset and subset <= set(classes),
         f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}",
     )
     warn_of_shared(
@@ -267,7 +270,7 @@ def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) ->
     values = score(confusion, names)
     of_counted = [names[c] for c in counted]
     per_class = {name: values[f"IoU-{name}"] for name in of_counted if f"IoU-{name}" in values}
-    expect(bool(per_class), f"none of {of_counted} is in the truth or was predicted: expected some")
+    expect(per_class, f"none of {of_counted} is in the truth or was predicted: expected some")
     mean = np.mean(list(per_class.values()))
     return float(mean), per_class
 

@@ -29,8 +29,12 @@ from detectron2.utils.events import get_event_storage
 TEACHER = "DISTILLATION.TEACHER"
 distillation = partial(declare, read_by="Distillation")
 # SameNetwork compares what the teacher is; where it lies may change.
-weights = "Weights of tools/convert_to_d2.py, or what it converts without further options: a file, a URL, or a name."
-distillation(TEACHER, "", weights, may_change=True)
+distillation(
+    TEACHER,
+    "",
+    "Weights of tools/convert_to_d2.py, or what it converts without further options: a file, a URL, or a name.",
+    may_change=True,
+)
 distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
 distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", number(0, 1e6))
 distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", number(0, 1e6))
@@ -79,9 +83,8 @@ class Distillation(Pretraining):
         super().__init__(cfg)
         self.temperature = cfg.DISTILLATION.TEMPERATURE
         self.weights = {kind: cfg.DISTILLATION[f"{kind}_WEIGHT"] for kind in ("POOLED", "CELL", "RELATION")}
-        self._teacher = (
-            load_frozen(cfg, TEACHER),
-        )  # no part of this module: no checkpoint and no MODEL.WEIGHTS has it
+        # No part of this module: no checkpoint and no MODEL.WEIGHTS has it.
+        self._teacher = (load_frozen(cfg, TEACHER),)
         group_batch_norm([self.backbone], whole_batch(cfg))
 
     @classmethod
@@ -148,7 +151,7 @@ def paired_cells(maps: list[Tensor], targets: list[Tensor]) -> list[tuple[Tensor
 def relations(pairs: list[tuple[Tensor, Tensor]], tau: float) -> Tensor:
     """The mean ``divergence`` of cells, (N, n, C) of each pair, among the other cells of their image."""
     pairs = [pair for pair in pairs if pair[0].shape[1] > 1]
-    expect(bool(pairs), "DISTILLATION.RELATION_WEIGHT: expected views of two cells or more (VIEWS.LARGE_SIZE)")
+    expect(pairs, "DISTILLATION.RELATION_WEIGHT: expected views of two cells or more (VIEWS.LARGE_SIZE)")
     counts = [len(ours.flatten(0, 1)) for ours, _ in pairs]
     means = [divergence(ours, ours, theirs, theirs, tau, own=0) for ours, theirs in pairs]
     total = sum(count * mean for count, mean in zip(counts, means, strict=True))

@@ -65,8 +65,8 @@ def _read_file(path: Path, name: str, content: dict[str, Any]) -> PublishedFile:
     expect(name in files, f"{path} has no file {name!r}: expected one of {', '.join(files)}{did_you_mean(name, files)}")
     facts = files[name]
     lacks = f"{path}: {name} states no"
-    expect(bool(facts.get("licence")), f'{lacks} licence: expected the one that its authors state, or "not stated"')
-    expect(bool(facts.get("scores")), f"{lacks} scores: expected at least one column with value and range")
+    expect(facts.get("licence"), f'{lacks} licence: expected the one that its authors state, or "not stated"')
+    expect(facts.get("scores"), f"{lacks} scores: expected at least one column with value and range")
     columns = {"timm_difference": (TIMM_DIFFERENCE, False)}
     columns |= {column: (form.paper, False) for column, form in COLUMNS.items()}
     columns |= {column: _own_column(form, f"{path}: {column}") for column, form in content.get("columns", {}).items()}
@@ -84,7 +84,7 @@ def _own_column(form: dict[str, Any], where: str) -> tuple[Evaluation, bool]:
     form = dict(form)
     is_trained = form.pop("trained", False)
     recipe, *pairs = shlex.split(form["paper"])
-    expect(bool(_RECIPE.fullmatch(recipe)), f"{where}: paper: {recipe}: expected ROOM/RECIPE, such as detection/toy")
+    expect(_RECIPE.fullmatch(recipe), f"{where}: paper: {recipe}: expected ROOM/RECIPE, such as detection/toy")
     of_run = _keys_of_run()
     for key, value in zip_longest(pairs[::2], pairs[1::2], fillvalue="/"):
         expect(
