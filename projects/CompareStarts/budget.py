@@ -117,22 +117,20 @@ class Budget:
             UserError: no start has the score.
         """
         solver, names, finals = self._solver(seeds[0]), list(names), []
-        for number in range(_halvings(len(names)), 0, -1):
+        for number in range(_halvings(len(names)), -1, -1):
             iterations = _length(solver, self._longest(solver, len(names), number), number)
             if not self._is_longer(iterations):
                 return self._verdict([self._last_of(names)])[0]
-            names = self._go(solver, iterations, seeds[0], names, max(2, math.ceil(len(names) / 2)))
-        longest = self._longest(solver, len(names), 0)
-        if not self._is_longer(longest):
-            return self._verdict([self._last_of(names)])[0]
+            if number:
+                names = self._go(solver, iterations, seeds[0], names, max(2, math.ceil(len(names) / 2)))
         more = () if self._has_files_of_seeds(names) else itertools.count(max(seeds) + 1)
         for seed in itertools.chain(seeds, more):
-            left = self._seeds_left(longest, len(names))
+            left = self._seeds_left(iterations, len(names))
             if finals and (len(finals) >= len(seeds) or not left):
                 sentence, is_sure = self._verdict(finals, left)
                 if is_sure or not left:
                     return sentence
-            self._go(solver, longest, seed, names, len(names))
+            self._go(solver, iterations, seed, names, len(names))
             finals.append(self.rounds[self._begun - 1])
         return self._verdict(finals)[0]
 
@@ -143,10 +141,6 @@ class Budget:
         lengths = f"{_least(solver, number):,} to {solver.MAX_ITER:,} iterations"
         return f"{rounds}two starts with {lengths} each, one seed after the other"
 
-    def decisions(self, ended: Round) -> str:
-        """A round's scores, best first, and what was decided by them."""
-        return f"{self._scores(ended)}; {ended.decision}"
-
     def table(self) -> str:
         """Every round and its decision, in Markdown."""
         headers = ["iterations", "seed", self._task.score_name, "minutes", "decision"]
@@ -155,13 +149,14 @@ class Budget:
             numbers = [
                 f"{each.iterations:,}",
                 str(each.seed),
-                self._scores(each) or "begun",
+                self.scores(each) or "begun",
                 f"{each.seconds / 60:.1f}",
             ]
             rows.append([*numbers, each.decision])
         return markdown_table(headers, rows)
 
-    def _scores(self, each: Round) -> str:
+    def scores(self, each: Round) -> str:
+        """A round's scores, best first."""
         return ", ".join(f"{name} {each.scores[name]:.4g}" for name in self._order(each))
 
     @property
@@ -314,12 +309,13 @@ class Budget:
         is_sure = self._test.look(gains, len(gains) + seeds_left)
         if math.isinf(standard_error(gains)):
             return f"{text}; the difference is the same with every seed, which says nothing of chance).", False
-        limit = self._test.limit(gains)
-        text = f"{text}; the difference is {statistics.fmean(gains):.2f}, chance alone reaches {limit:.2f})"
+        text = (
+            f"{text}; the difference is {statistics.fmean(gains):.2f}, "
+            f"chance alone reaches {self._test.limit(gains):.2f})"
+        )
         if is_sure:
             return f"{text}.", True
-        detectable = self._test.detectable(gains)
-        power = f"{POWER:.0%} of true differences of {detectable:.2f} would be found"
+        power = f"{POWER:.0%} of true differences of {self._test.detectable(gains):.2f} would be found"
         total = seeds_to_settle(gains)
         if total is None:
             return f"{text}. That may be chance, though {power}: take either.", False
@@ -367,4 +363,4 @@ def of_length(solver: CfgNode, iterations: int) -> tuple[str, ...]:
         "SOLVER.STEPS": tuple(dict.fromkeys(steps)),
         "SOLVER.WARMUP_ITERS": min(solver.WARMUP_ITERS, iterations // 10),
     }
-    return tuple(str(word) for pair in lengths.items() for word in pair)
+    return tuple(map(str, itertools.chain.from_iterable(lengths.items())))

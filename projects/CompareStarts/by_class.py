@@ -21,10 +21,6 @@ BY_CLASS = "by_class"
 TEXTS = ("NAME", "N", "SEED")
 
 
-def by_class_name(name: str, count: int, seed: int) -> str:
-    return f"{BY_CLASS}:{name}:{count}:{seed}"
-
-
 def images_for(name: str, per_class: int, seeds: Iterable[int]) -> int:
     """How many images it takes until every class is on ``per_class`` of them, or on all that show it, with each seed.
 

@@ -96,13 +96,9 @@ def compare_ends(goodness: Mapping[str, Sequence[float]]) -> Verdict:
     for name, mean in means.items():
         if name != best:
             gains[name] = means[best] - mean
-    defined = [row for row in goodness.values() if is_defined(row)]
+    defined = [row for row in goodness.values() if all(map(math.isfinite, row))]
     limit = tukey_difference(defined) if len(defined) > 1 else 0.0
     return Verdict(best, means[best], gains, limit)
-
-
-def is_defined(row: Sequence[float]) -> bool:
-    return all(map(math.isfinite, row))
 
 
 def tukey_difference(rows: Sequence[Sequence[float]]) -> float:

@@ -125,8 +125,7 @@ def sentence(start: str, other: str, cases: Sequence[Equivalence], *, seeds: int
     """
     if not cases:
         return f"{start} and {other} cannot be compared yet: no number of labels is finished for both."
-    differences = [case for case in cases if case.verdict != NO_DIFFERENCE]
-    if differences:
+    if any(case.verdict != NO_DIFFERENCE for case in cases):
         text = _differences(start, other, cases)
     else:
         text = [f"No difference between {start} and {other} at {_listed(cases)} labelled images: no more than chance."]

@@ -58,8 +58,7 @@ class HeldOut(NamedTuple):
 
     def data_set(self, data: str, labels: int, seed: int) -> str:
         """The name of those of the data set ``data``, the same for all starts."""
-        learned = labels - self.count(labels)
-        return self.name or f"{HELD_OUT}:{data}:{learned}:{labels}:{seed}"
+        return self.name or f"{HELD_OUT}:{data}:{labels - self.count(labels)}:{labels}:{seed}"
 
 
 def read_held_out(text: str) -> HeldOut:
@@ -70,10 +69,6 @@ def read_held_out(text: str) -> HeldOut:
         return HeldOut(name=text)
     expect(0 < share <= 0.5, f"--held-out {text}: expected a share above 0 and up to 0.5, or the name of a data set")
     return HeldOut(share)
-
-
-def picked_name(name: str, count: int, file: str) -> str:
-    return f"{PICKED}:{name}:{count}:{file}"
 
 
 def load_picked(name: str, count: str, file: Path) -> LabelledSet:

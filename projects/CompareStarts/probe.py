@@ -9,8 +9,7 @@ training moves the features.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,8 +84,9 @@ def check_regions(task: Task, labels: int) -> None:
     records = _records(task, labels, seed=1)
     data, cfg = task.data, task.load(task.options)
     expect(len(records) > 1, f"{data} has {len(records)} labelled images: a probe leaves out one and needs others")
-    targets_of = _targets_of(cfg, records)
-    regions = [targets_of(record, size_of(record), np.random.default_rng((0, n))) for n, record in enumerate(records)]
+    regions = [
+        _regions_in(record, size_of(record), np.random.default_rng((0, n)), cfg) for n, record in enumerate(records)
+    ]
     _check_targets(torch.cat([each.targets for each in regions]), data)
 
 
@@ -215,12 +215,11 @@ def regions_of(
     Images without any, of crowds or void alone, have no number. They are padded as the detector of ``backbone`` pads.
     """
     mapper = (DetectionMapper if "annotations" in records[0] else pixel_mapper_of(cfg))(cfg, is_train=False)
-    targets_of = _targets_of(cfg, records)
     network = Network(backbone, flags_of(cfg, None))
     rows, targets, images = [], [], []
     for number, record in enumerate(progress(title, "image", records)):
         image = mapper(record)["image"]
-        regions = targets_of(record, tuple(image.shape[1:]), np.random.default_rng((0, number)))
+        regions = _regions_in(record, tuple(image.shape[1:]), np.random.default_rng((0, number)), cfg)
         if not len(regions.boxes):
             continue
         rows.append(features.rows(network.padded(image), regions.boxes))
@@ -229,8 +228,8 @@ def regions_of(
     return torch.cat(rows), torch.cat(targets), torch.cat(images)
 
 
-def _targets_of(cfg: CfgNode, records: Records) -> Callable[[dict, tuple[int, int], np.random.Generator], Regions]:
-    return _boxes if "annotations" in records[0] else partial(_pixels, cfg=cfg)
+def _regions_in(record: dict, size: tuple[int, int], rng: np.random.Generator, cfg: CfgNode) -> Regions:
+    return _boxes(record, size, rng) if "annotations" in record else _pixels(record, size, rng, cfg)
 
 
 def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Regions:

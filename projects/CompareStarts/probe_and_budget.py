@@ -108,7 +108,7 @@ def choose(
 
     def report(ended: Round) -> None:
         write("So far.")
-        print(f"round of {ended.iterations:,} iterations: {budget.decisions(ended)}", flush=True)
+        print(f"round of {ended.iterations:,} iterations: {budget.scores(ended)}; {ended.decision}", flush=True)
 
     def write(sentence: str) -> str:
         spent = sum(each.seconds for each in budget.rounds) / 60

@@ -143,4 +143,4 @@ def _weights(file: Path, cfg: CfgNode) -> tuple[str, ...]:
     """KEY VALUE pairs of a pretraining from a converted backbone."""
     keys = without_pixels_of_photographs(start(str(file)).keys, cfg)
     expect(keys, f"--weights continue:{file}: expected a converted backbone, with its flags next to it")
-    return (*(str(word) for pair in keys.items() for word in pair), "MODEL.WEIGHTS", str(file))
+    return (*map(str, itertools.chain.from_iterable(keys.items())), "MODEL.WEIGHTS", str(file))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import projects.FrozenEvaluations.linear  # noqa: F401  (declares LINEAR)
-from projects.CompareStarts.by_class import by_class_name
-from projects.CompareStarts.labelled_parts import picked_name
+from projects.CompareStarts.by_class import BY_CLASS
+from projects.CompareStarts.labelled_parts import PICKED
 from projects.Reports.main_score import direction, scores_of
 from revisit.data.sources.catalog import get_records, subset_name
 from revisit.data.sources.class_names import names_of
@@ -57,9 +57,9 @@ class Task:
         if labels == self.total:
             return self.data
         if self.picked:
-            return picked_name(self.data, labels, self.picked.replace(SEED, str(seed)))
+            return f"{PICKED}:{self.data}:{labels}:{self.picked.replace(SEED, str(seed))}"
         if self.by_class:
-            return by_class_name(self.data, labels, seed)
+            return f"{BY_CLASS}:{self.data}:{labels}:{seed}"
         return subset_name(self.data, labels, seed)
 
     def options_for(self, labels: int, seed: int) -> tuple[str, ...]:

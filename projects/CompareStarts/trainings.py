@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ class Trainings:
             "SOLVER.CHECKPOINT_PERIOD": min(solver.CHECKPOINT_PERIOD, math.ceil(solver.MAX_ITER / 2)),
         }
         length = of_length(solver, self.iterations(training)) if times > 1 else ()
-        pairs = (str(word) for pair in values.items() for word in pair)
+        pairs = map(str, chain.from_iterable(values.items()))
         held = f"_{labels - learned}_held_out" * (labels > learned)
         trial = Trial(self.task, start, self.starts[start], learned, seed)
         suffix = f"{held}_{times}x_rate_{rate}"

@@ -123,7 +123,8 @@ class UntilFlat:
             training = best._replace(times=times)
             if not self.trainings.has_ended(training):
                 break
-            points.append(self._point(training))
+            scores = (self.trainings.test_score(training), self.trainings.held_out_score(training))
+            points.append(Point(times, *scores, self.trainings.seconds(training)))
         goodness = self._goodness(points)
         ended = self.rule.next_length(goodness) is None
         return Curve(
@@ -140,12 +141,6 @@ class UntilFlat:
             wanted.add(following)
         return [training_of(curve, times) for times in sorted(wanted)]
 
-    def _point(self, training: Training) -> Point:
-        known = self.trainings
-        test = known.test_score(training)
-        held_out = known.held_out_score(training)
-        return Point(training.times, test, held_out, known.seconds(training))
-
     def _goodness(self, points: Sequence[Point]) -> list[float]:
         return [self.trainings.task.goodness(point.held_out) for point in points]
 
@@ -156,8 +151,7 @@ class UntilFlat:
         ended = {each.start: each for each in self.ended()}
         if all(each.start in ended for each in left):
             expected = [self.trainings.expected_seconds(each, ended[each.start]) for each in left]
-            minutes = sum(expected) / self._parallel / 60
-            text += f", about {minutes:.0f} minutes"
+            text += f", about {sum(expected) / self._parallel / 60:.0f} minutes"
         print(text, flush=True)
 
     def _remove_networks(self) -> None:

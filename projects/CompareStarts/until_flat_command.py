@@ -25,8 +25,7 @@ from revisit.errors import expect
 from revisit.jobs.command_options import show_jobs
 from revisit.jobs.commands import Job, with_needs
 
-TOLERANCES = {"%": 1.0}  # by the unit of a score
-TOLERANCE = 0.01  # of all other units
+OF_PERCENT, OF_OTHERS = 1.0, 0.01  # tolerances, in the unit of a score
 
 
 def compare_until_flat(
@@ -115,4 +114,4 @@ def _reference(name: str, starts: Mapping[str, Start]) -> str:
 def _tolerance(task: Task) -> float:
     score = task.score_name.partition("-")[0]
     unit = next((each.unit for each in scores_of(task.load(task.options)) if each.name == score), "%")
-    return TOLERANCES.get(unit, TOLERANCE)
+    return OF_PERCENT if unit == "%" else OF_OTHERS

@@ -21,7 +21,7 @@ from projects.Pictures.curves import saved_plot
 from revisit.errors import without_secrets
 from revisit.files import make_folder, strict_json, write_whole
 from revisit.jobs.record import Record
-from revisit.markdown import csv_table, markdown_table
+from revisit.markdown import csv_table, deviation, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -207,12 +207,9 @@ def _csv(task: Task, cells: list[Cell]) -> str:
     rows = []
     for cell in cells:
         values = cell.values()
-        curve = LabelCurve(cell.row, {0: values})
-        scored = values and not math.isnan(curve.mean(0))
-        numbers = [
-            f"{curve.mean(0):.4f}" if scored else "",
-            f"{curve.deviation(0):.4f}" if scored and values[1:] else "",
-        ]
+        mean = statistics.mean(values) if values else math.nan
+        scored = not math.isnan(mean)
+        numbers = [f"{mean:.4f}" if scored else "", f"{deviation(values):.4f}" if scored and values[1:] else ""]
         cost = seconds(cell, metric)
         spent = "" if math.isnan(cost) else f"{cost:.1f}"
         rows.append([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs), spent])

@@ -32,10 +32,10 @@ class FlatReport(NamedTuple):
         """Write table.md, scores.csv, results.json and curves.png; returns the Markdown."""
         curves = self.comparison.curves()
         by_labels = {count: self._rows(count, curves) for count in self.comparison.labels}
-        sentences = [self._sentence(count, rows) for count, rows in by_labels.items()]
-        parts = []
-        for (count, rows), sentence in zip(by_labels.items(), sentences, strict=True):
-            parts += [self._title(count), self._table(rows), sentence]
+        parts, sentences = [], []
+        for count, rows in by_labels.items():
+            sentences.append(self._sentence(count, rows))
+            parts += [self._title(count), self._table(rows), sentences[-1]]
         markdown = "\n\n".join([*parts, self._note()])
         results = {
             "protocol": self._protocol(),
@@ -44,13 +44,15 @@ class FlatReport(NamedTuple):
             "seconds_before": dict(self.before),
             "curves": list(map(curve_as_json, curves)),
         }
-        texts = {
-            "table.md": markdown,
-            "scores.csv": self._csv(),
-            "results.json": strict_json(results),
-        }
         folder.mkdir(exist_ok=True)
-        write_texts(folder, texts)
+        write_texts(
+            folder,
+            {
+                "table.md": markdown,
+                "scores.csv": self._csv(),
+                "results.json": strict_json(results),
+            },
+        )
         self._plot(by_labels, folder / "curves.png")
         return markdown
 
