@@ -4,13 +4,13 @@ import logging
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from time import perf_counter
 
 import torch
 from torch import nn
 
-from projects.Planning.evaluation_cost import seconds_of_evaluation
+from projects.Planning.evaluation_cost import seconds_of_evaluation, since
 from projects.Planning.step_cost import random_views, take
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.precision import PARTS, check_precision
@@ -151,7 +151,7 @@ def choose_precision(cfg: CfgNode) -> dict[str, object]:
     candidates = {}
     for name, values in CANDIDATES.items():
         candidate = cfg.clone()
-        candidate.merge_from_list(flat(zip(PARTS, values, strict=True)))
+        candidate.merge_from_list([*chain.from_iterable(zip(PARTS, values, strict=True))])
         try:
             check_precision(candidate)
         except UserError as error:
@@ -337,11 +337,6 @@ def _quietly() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def flat(pairs: Iterable[tuple[str, object]]) -> list[object]:
-    """Keys and values in turn, as ``CfgNode.merge_from_list`` takes them."""
-    return [word for pair in pairs for word in pair]
-
-
 def seconds_of(step: TrainStep) -> float:
     """How long a step takes, its data and its hooks included, waited for."""
     return _launched_and_done(step)[1]
@@ -356,7 +351,5 @@ def _launched_and_done(step: TrainStep) -> tuple[float, float]:
     """Seconds until the host has launched a step, and until the device has done it."""
     start = perf_counter()
     take(step)
-    launched = perf_counter()
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return launched - start, perf_counter() - start
+    launched = perf_counter() - start
+    return launched, since(start)

@@ -99,7 +99,7 @@ def _ready_step(cfg: CfgNode, model: nn.Module, batch: dict[str, Tensor]) -> Tra
 
 
 def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepCost:
-    model, flops = step.model, [0, 0]  # before, and in, the forward
+    model, marks = step.model, []  # operations before and after each forward
     parameters = list(model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     # DistributedDataParallel exchanges gradients in buffers of its own.
@@ -112,12 +112,13 @@ def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepC
         "batch": batch.values(),
     }
     with _record_shapes(model) as shapes, flop_counter() as counter, LiveMemory(kinds) as memory:
-        model.register_forward_pre_hook(lambda *_: flops.__setitem__(0, counter.get_total_flops()))
-        model.register_forward_hook(lambda *_: flops.__setitem__(1, flops[1] + counter.get_total_flops() - flops[0]))
+        for register in (model.register_forward_pre_hook, model.register_forward_hook):
+            register(lambda *_: marks.append(counter.get_total_flops()))
         take(step)
+    forward = sum(marks[1::2]) - sum(marks[::2])
     memory.assign("gradients", (parameter.grad for parameter in trained))
     shapes = {name: list(view.shape) for name, view in batch.items()} | shapes
-    return StepCost(shapes, memory.peak(), flops[1], counter.get_total_flops() - flops[1], memory.traffic)
+    return StepCost(shapes, memory.peak(), forward, counter.get_total_flops() - forward, memory.traffic)
 
 
 def take(step: TrainStep) -> None:
