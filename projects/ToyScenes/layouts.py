@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 
 import cv2
 import numpy as np
-import pycocotools.mask
 from PIL import Image
 
 from projects.Pictures.label_maps import palette_image
@@ -25,7 +24,7 @@ from projects.Pixels.write_tiff import check_tifffile, tiff_bytes
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
 from projects.ToyScenes.scene import Scene, draw_scene
-from revisit.boxes.boxes import with_sides
+from revisit.boxes.boxes import annotation_of, with_sides
 
 from detectron2.data.datasets.builtin_meta import CITYSCAPES_CATEGORIES
 
@@ -123,8 +122,7 @@ def write_scene_set(
     coco, boxes, masks, nyud = SCENE_SETS[split]
     indices = range(split.num_images(num_train))
     numbers = [image_id(split, index, num_train) for index in indices]
-    of_each = {"height": size, "width": size, "license": 1}
-    images = [{"id": n, "file_name": f"{n:012d}{ending}", **of_each} for n in numbers]
+    images = [{"id": n, "file_name": f"{n:012d}{ending}", "height": size, "width": size, "license": 1} for n in numbers]
     categories = []
     for n, name in enumerate(CLASS_NAMES, start=1):
         _, shape = name.split("_")
@@ -164,19 +162,18 @@ def write_other_lists(root: Path, num_train: int, long_tailed: bool, ending: str
 
 
 def _coco_annotations(number: int, scene: Scene) -> list[dict]:
-    masks = scene.masks.transpose(1, 2, 0).astype(np.uint8)
-    encoded = pycocotools.mask.encode(np.asfortranarray(masks))
     _, most_objects = OBJECTS_PER_SCENE
     annotations = []
-    for rle, class_id, box in zip(encoded, scene.class_ids, with_sides(scene.boxes).tolist(), strict=True):
+    for mask, class_id, box in zip(scene.masks, scene.class_ids, with_sides(scene.boxes).tolist(), strict=True):
+        of_mask = annotation_of(mask)
         annotations.append(
             {
                 "id": number * most_objects + len(annotations),
                 "image_id": number,
                 "category_id": class_id + 1,
                 "bbox": box,
-                "area": int(pycocotools.mask.area(rle)),
-                "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
+                "area": of_mask["area"],
+                "segmentation": of_mask["segmentation"],
                 "iscrowd": 0,
             }
         )

@@ -56,9 +56,13 @@ def make_toy_scenes(
     _check_range("processes", workers, 1, 1024)
     ending = layouts.ending_of(channels)
     arguments = {"num_images": num_images, "seed": seed, "size": size, "long_tailed": long_tailed}
-    versions = {"generator_version": GENERATOR_VERSION, "layout_version": LAYOUT_VERSION}
-    of_channels = {"channels": None if channels == "rgb" else channels}  # which older records do not have
-    facts = {**versions, **arguments, **of_channels, "class_names": list(CLASS_NAMES)}  # they decide every byte
+    facts = {  # they decide every byte
+        "generator_version": GENERATOR_VERSION,
+        "layout_version": LAYOUT_VERSION,
+        **arguments,
+        "channels": None if channels == "rgb" else channels,  # which older records do not have
+        "class_names": list(CLASS_NAMES),
+    }
     output = Path(output).expanduser().resolve()
     is_empty = output.is_dir() and not any(output.iterdir())
     if output.exists() and not is_empty:
