@@ -69,8 +69,12 @@ def main(cfg: CfgNode) -> None:
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = (read_set(cfg, name) for name in names)
-    difficult = {"difficult_is_absent": cfg.LINEAR.DIFFICULT_IS_ABSENT}
-    check_classes(train.targets, test.targets, (train.name, test.name), **difficult)
+    check_classes(
+        train.targets,
+        test.targets,
+        (train.name, test.name),
+        difficult_is_absent=cfg.LINEAR.DIFFICULT_IS_ABSENT,
+    )
     effect = "their score says nothing of new images; expected others"
     for name in filter(None, (train.name, cfg.LINEAR.VALIDATION)):
         warn_of_shared(get_records(name), name, test.records, test.name, effect)

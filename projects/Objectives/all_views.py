@@ -81,8 +81,12 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
         """Unit rows ``anchors`` (B, C) and ``positives`` (B, L, C), the large one first, and before the head
         ``anchors_g`` and ``positives_g``."""
         views, views_g = self.rows_of(all_passes(batch), self.embed)
-        encoded = {"anchors": views[:, 0], "positives": views[:, 1:]}
-        return encoded | {"anchors_g": views_g[:, 0], "positives_g": views_g[:, 1:]}
+        return {
+            "anchors": views[:, 0],
+            "positives": views[:, 1:],
+            "anchors_g": views_g[:, 0],
+            "positives_g": views_g[:, 1:],
+        }
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         encoded = self.encode(batch)

@@ -82,8 +82,9 @@ class Continues(Pretraining):
 
     def rate_factors(self) -> dict[str, float]:
         depth = len(self.blocks)
-        factors = {name: self.layer_decay ** (depth - n) for n, block in enumerate(self.blocks) for name in block}
-        return {f"backbone.{name}": factor for name, factor in factors.items()}
+        return {
+            f"backbone.{name}": self.layer_decay ** (depth - n) for n, block in enumerate(self.blocks) for name in block
+        }
 
     def train(self, mode: bool = True) -> nn.Module:
         """Batch norm of the encoders stays in evaluation mode where its statistics stay."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from projects.Objectives.relations import cells_of
 from revisit.checkpoint.named_weights import expected_weights, is_named
 from revisit.errors import expect
 from revisit.files import is_url
@@ -15,7 +16,7 @@ from revisit.modeling.bn_groups import check_whole_batch, whole_batch
 from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
 from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.losses.queue_scores import at_least_float32
-from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
+from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 from revisit.modeling.monitors import feature_std
 from revisit.network.frozen_network import SameNetwork, load_frozen, pooled_rows
 from revisit.network.network import Network
@@ -143,8 +144,7 @@ def paired_cells(maps: list[Tensor], targets: list[Tensor]) -> list[tuple[Tensor
     for pair in zip(maps, targets, strict=True):
         heights, widths = zip(*(each.shape[2:] for each in pair), strict=True)
         size = (min(heights), min(widths))
-        cells = [F.adaptive_avg_pool2d(at_least_float32(each), size) for each in pair]
-        pairs.append(tuple(unit_rows(each.flatten(2).mT) for each in cells))
+        pairs.append(tuple(cells_of(F.adaptive_avg_pool2d(at_least_float32(each), size)) for each in pair))
     return pairs
 
 

@@ -76,13 +76,10 @@ def numbered_groups(path: str, records: Records) -> list[int]:
     """``groups_of`` by numbers; what there is to say of them is logged."""
     groups, unused = groups_of(path, records)
     sizes = Counter(groups)
-    smallest = min(sizes.values())
-    largest = max(sizes.values())
     expect(len(sizes) > 1, f"{KEY} {path}: all images are of group {groups[0]}: expected two groups at least")
-    logger.info(f"{KEY} {path}: {len(sizes):,} groups of {smallest:,} to {largest:,} images")
+    logger.info(f"{KEY} {path}: {len(sizes):,} groups of {min(sizes.values()):,} to {max(sizes.values()):,} images")
     if unused:
-        names = first_few(unused)
-        logger.warning(f"{KEY} {path} names {len(unused):,} images that DATASETS.TRAIN lacks: {names}")
+        logger.warning(f"{KEY} {path} names {len(unused):,} images that DATASETS.TRAIN lacks: {first_few(unused)}")
     return [group_number(group) for group in groups]
 
 

@@ -55,8 +55,8 @@ class Cell:
 def read_score(file: Path, name: str) -> float:
     """A score of a file of results by its flattened name, NaN where it is null. Raises UserError where it is absent."""
     results = flatten_results_dict(json.loads(file.read_text()))
-    values = {key: math.nan if value is None else value for key, value in results.items()}
-    numbers = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
+    values = {key: value for key, value in results.items() if isinstance(value, int | float | None)}
+    numbers = {key: math.nan if value is None else float(value) for key, value in values.items()}
     of_all_classes = [key for key in numbers if "-" not in key]  # a dash stands before a class's name
     expect(name in numbers, f"no score {name} in {file}: expected one of {', '.join(of_all_classes)}, or of a class")
     return numbers[name]

@@ -91,7 +91,7 @@ def as_latex(cells: list[Cell], title: str) -> str:
 
 
 def _latex_line(texts: Sequence[str]) -> str:
-    return " & ".join(map(_escaped, texts)) + " \\\\"
+    return " & ".join(text.translate(LATEX) for text in texts) + " \\\\"
 
 
 def plot_sweep(cells: list[Cell], output: Path) -> None:
@@ -137,7 +137,3 @@ def _pair(cell: Cell | None) -> tuple[str, str]:
     if cell is None:
         return NONE, NONE
     return NONE if cell.paper is None else str(cell.paper), ours(cell)
-
-
-def _escaped(text: str) -> str:
-    return text.translate(LATEX)
