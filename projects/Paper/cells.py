@@ -115,12 +115,8 @@ class JobBuilder:
         recipe = f"{self._folder_of(evaluation)}{'_best' if selects_best else ''}"
         folder = self.root / "evaluate" / source.name / recipe / f"seed{seed}"
         needs, weights, facts = self._start_of(source, seed)
-        if selects_best:
-            commands = self._best_of_finetuning(evaluation, weights, seed, folder)
-        elif trains:
-            commands = (self._finetuning(evaluation, weights, seed, folder),)
-        else:
-            commands = (self._frozen(evaluation, weights, seed, folder),)
+        commands_of = self._finetuning if trains else self._frozen
+        commands = commands_of(evaluation, weights, seed, folder)
         return Job(
             f"{source.name}, seed {seed}: {recipe}",
             commands,
@@ -143,55 +139,33 @@ class JobBuilder:
     def _length_of(self, evaluation: Evaluation) -> tuple[str, ...]:
         return () if self.full else evaluation.length
 
-    def _options_of(self, evaluation: Evaluation, seed: int) -> tuple[str, ...]:
-        """The KEY VALUE pairs of a finetuning, but for its folder and its start."""
-        return (*self._length_of(evaluation), *self.extra, *evaluation.options, "SEED", str(seed))
-
     def _finetuning(
-        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path, *options: str
-    ) -> tuple[str, ...]:
-        """The command that trains into a folder; ``options`` are further KEY VALUE pairs."""
-        start = ("MODEL.WEIGHTS", str(weights)) if weights else ()
-        options = (*self._options_of(evaluation, seed), *options)
-        return (*self._training(evaluation.config), *options, "OUTPUT_DIR", str(folder), *start)
-
-    def _best_of_finetuning(
         self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path
     ) -> tuple[tuple[str, ...], ...]:
-        """The commands that train into a folder below, whose own evaluation is that of the final network, and that
-        evaluate the best one."""
-        options = self._options_of(evaluation, seed)
+        """The command that trains into a folder. Where the best network is judged, it trains into a folder below, whose
+        own evaluation is that of the final network, and another one evaluates the best."""
+        options = (*self._length_of(evaluation), *self.extra, *evaluation.options, "SEED", str(seed))
+        start = ("MODEL.WEIGHTS", str(weights)) if weights else ()
+        *without_resume, resume = self._training(evaluation.config)
+        if self.select != "best":
+            return ((*without_resume, resume, *options, "OUTPUT_DIR", str(folder), *start),)
         expect(
             evaluates_on_the_way(make_config(evaluation.config, options, for_here=False)),
             f"--how best: {evaluation.config} evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1",
         )
-        keep_best, training = ("TEST.KEEP_BEST", "True"), folder / "training"
-        train = self._finetuning(evaluation, weights, seed, training, *keep_best)
-        *without_resume, _ = self._training(evaluation.config)
-        return train, (
-            *without_resume,
-            "--eval-only",
-            *options,
-            *keep_best,
-            "OUTPUT_DIR",
-            str(folder),
-            "MODEL.WEIGHTS",
-            str(training / f"{BEST}.pth"),
-        )
+        training = folder / "training"
+        options += ("TEST.KEEP_BEST", "True")
+        train = (*without_resume, resume, *options, "OUTPUT_DIR", str(training), *start)
+        best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
+        return train, (*without_resume, "--eval-only", *options, *best)
 
-    def _frozen(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[str, ...]:
+    def _frozen(
+        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path
+    ) -> tuple[tuple[str, ...], ...]:
         """The command that looks at frozen features."""
         place = ("--weights", str(weights or RANDOM), "--output", str(folder))
-        return (
-            evaluation.program,
-            "--config-file",
-            evaluation.config,
-            *place,
-            *evaluation.options,
-            *self._length_of(evaluation),
-            "SEED",
-            str(seed),
-        )
+        options = (*evaluation.options, *self._length_of(evaluation), "SEED", str(seed))
+        return ((evaluation.program, "--config-file", evaluation.config, *place, *options),)
 
     def backbone(self, source: PretrainingRun | OthersWeights, seed: int) -> Job:
         """Pretrain and convert."""
