@@ -72,9 +72,15 @@ class Budget:
         gpus: int = 1,
         report: Callable[[Round], None] = lambda ended: None,
     ):
-        self._task, self._starts, self._count = task, {RANDOM: Start(GivenBackbone("random"))} | dict(starts), count
-        self._minutes, self._root, self._parallel, self._gpus = minutes, root, parallel, gpus
-        self._run, self._report = run, report
+        self._task = task
+        self._starts = {RANDOM: Start(GivenBackbone("random"))} | dict(starts)
+        self._count = count
+        self._minutes = minutes
+        self._root = root
+        self._parallel = parallel
+        self._gpus = gpus
+        self._run = run
+        self._report = report
         self._names = list(starts)
         self._record = root / "choice/rounds.json"
         with left_by_earlier_call(self._record):
@@ -116,7 +122,9 @@ class Budget:
         Raises:
             UserError: no start has the score.
         """
-        solver, names, finals = self._solver(seeds[0]), list(names), []
+        solver = self._solver(seeds[0])
+        names = list(names)
+        finals = []
         for number in range(_halvings(len(names)), -1, -1):
             iterations = _length(solver, self._longest(solver, len(names), number), number)
             if not self._is_longer(iterations):
@@ -136,7 +144,8 @@ class Budget:
 
     def plan(self, seed: int) -> str:
         """What ``choose`` would do, in words."""
-        solver, number = self._solver(seed), _halvings(len(self._names))
+        solver = self._solver(seed)
+        number = _halvings(len(self._names))
         rounds = f"{number} round{'s' * (number > 1)} of shorter trainings, then " * bool(number)
         lengths = f"{_least(solver, number):,} to {solver.MAX_ITER:,} iterations"
         return f"{rounds}two starts with {lengths} each, one seed after the other"
@@ -201,7 +210,8 @@ class Budget:
     def _go(self, solver: CfgNode, iterations: int, seed: int, names: Sequence[str], kept: int) -> list[str]:
         """The best ``kept`` of these starts, and those that score as the last of them, by one round: as recorded where
         it has ended, else run now."""
-        number, self._begun = self._begun, self._begun + 1
+        number = self._begun
+        self._begun += 1
         if number == len(self.rounds):
             self.rounds.append(Round(iterations, seed, list(names)))
         each = self.rounds[number]
@@ -294,8 +304,10 @@ class Budget:
         """
         goodness = self._goodness(finals)
         best, other, *_ = sorted(goodness, key=lambda name: -goodness[name])
-        score, seeds = self._task.score_name, f"{len(finals)} seed{'s' * (len(finals) > 1)}"
-        how, value = f"{seeds}, {finals[0].iterations:,} iterations", self._task.sign * goodness[best]
+        score = self._task.score_name
+        seeds = f"{len(finals)} seed{'s' * (len(finals) > 1)}"
+        how = f"{seeds}, {finals[0].iterations:,} iterations"
+        value = self._task.sign * goodness[best]
         if goodness[other] == -math.inf:
             return f"Start from {best}: {score} {value:.2f}, {other} has none ({how}).", True
         if goodness[best] == goodness[other]:

@@ -45,10 +45,12 @@ def rounds(records: Records, seed: int, name: str) -> Iterator[list[int]]:
     )
     order = np.random.default_rng(seed).permutation(sorted(classes)).tolist()
     waiting = [index for index in order if classes[index]]
-    shown, each_on = Counter(), 0
+    shown = Counter()
+    each_on = 0
     while waiting:
         each_on += 1
-        chosen, rest = [], []
+        chosen = []
+        rest = []
         for index in waiting:
             if any(shown[each] < each_on for each in classes[index]):
                 shown.update(classes[index])

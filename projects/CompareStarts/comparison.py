@@ -93,7 +93,8 @@ def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) 
         trial = Trial(task, title, start, task.total, seeds[0])
         if isinstance(start.source, OnTheseImages) and not start.source.start:
             network, cfg = replace(trial, start=Start(start.source)).network(None)
-            description, config = describe(network), start.source.config
+            description = describe(network)
+            config = start.source.config
             expect(method_of(before := make_config(config, ())), f"--weights pretrain:{config} is no pretraining")
             check_flags(flags_of(before, description), cfg, description, config)
             continue

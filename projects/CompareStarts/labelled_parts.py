@@ -21,7 +21,8 @@ from revisit.data.sources.records import Records, others_than
 from revisit.data.sources.subsets import are_numbers, is_labelled, nested_subset
 from revisit.errors import expect
 
-HELD_OUT, PICKED = "held_out", "picked"
+HELD_OUT = "held_out"
+PICKED = "picked"
 SHARE = 0.2  # of the labelled images
 LEAST = 3  # images, where at least as many are left to learn from
 

@@ -82,7 +82,8 @@ def check_regions(task: Task, labels: int) -> None:
             of one class, or boxes of one class without background around them.
     """
     records = _records(task, labels, seed=1)
-    data, cfg = task.data, task.load(task.options)
+    data = task.data
+    cfg = task.load(task.options)
     expect(len(records) > 1, f"{data} has {len(records)} labelled images: a probe leaves out one and needs others")
     regions = [
         _regions_in(record, size_of(record), np.random.default_rng((0, n)), cfg) for n, record in enumerate(records)
@@ -166,7 +167,8 @@ def _probe(trial: Trial, records: Records, root: Path, place: str) -> Probe:
     model, cfg = trial.network(trial.start.weights(trial.seed, root))
     features = own_features(model.eval(), trial.network(None)[0])
     rows, targets, images = regions_of(model.backbone, features, cfg, records, place)
-    scores, count = score_regions(rows, targets, images), int(images.max()) + 1
+    scores = score_regions(rows, targets, images)
+    count = int(images.max()) + 1
     named = {name: with_interval(score, count) for name, score in scores.items()}
     mean = with_interval(lambda weights: np.mean([score(weights) for score in scores.values()], axis=0), count)
     return Probe(trial.title, named, mean, time.perf_counter() - began, features.title)
@@ -174,7 +176,8 @@ def _probe(trial: Trial, records: Records, root: Path, place: str) -> Probe:
 
 def _check_targets(targets: Tensor, data: str) -> None:
     """Raises UserError for labels that leave nothing to tell apart."""
-    classes, has_background = targets[targets >= 0].unique(), bool((targets < 0).any())
+    classes = targets[targets >= 0].unique()
+    has_background = bool((targets < 0).any())
     expect(
         targets.is_floating_point() or len(classes) + has_background > 1,
         f"all labels of {data} are of one class, with no background to tell it from: a probe expects two classes, or "
@@ -193,7 +196,9 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
         predicted = ridge_without_image(rows, targets[:, None], images, torch.ones(len(rows)))[:, 0]
         return {"depth": root_mean_square(predicted, targets, images)}
     _check_targets(targets, "these images")
-    labelled, scores, tasks = targets >= 0, {}, {}
+    labelled = targets >= 0
+    scores = {}
+    tasks = {}
     known = targets[labelled].unique(return_inverse=True)[1]
     if known.any():
         tasks["class"] = (rows[labelled], known, images[labelled])
@@ -216,7 +221,9 @@ def regions_of(
     """
     mapper = (DetectionMapper if "annotations" in records[0] else pixel_mapper_of(cfg))(cfg, is_train=False)
     network = Network(backbone, flags_of(cfg, None))
-    rows, targets, images = [], [], []
+    rows = []
+    targets = []
+    images = []
     for number, record in enumerate(progress(title, "image", records)):
         image = mapper(record)["image"]
         regions = _regions_in(record, tuple(image.shape[1:]), np.random.default_rng((0, number)), cfg)
@@ -266,7 +273,8 @@ def _pixels(record: dict, size: tuple[int, int], rng: np.random.Generator, cfg: 
         known = values > 0
     y, x = np.nonzero(known)
     chosen = rng.permutation(len(y))[:REGIONS]
-    y, x = y[chosen], x[chosen]
+    y = y[chosen]
+    x = x[chosen]
     shown = [record[PADDED]] * 2 if PADDED in record else values.shape
     centre = (np.stack([x, y], axis=1) + 0.5) * size[::-1] / shown[::-1]
     boxes = np.concatenate([centre - SURROUNDINGS / 2, centre + SURROUNDINGS / 2], axis=1)

@@ -115,7 +115,8 @@ def choose(
         text = f"{budget.table()}\n\n{sentence} {spent:.0f} of {minutes:g} minutes are used."
         protocol = f"{task.score_name} by {task.config} on {labels} labelled images of {task.data}, {minutes:g} min"
         _write(root / "choice", text, {"protocol": protocol, "sentence": sentence})
-        curves, score = curves_of(budget.rounds[1:]), task.score_name
+        curves = curves_of(budget.rounds[1:])
+        score = task.score_name
         plot_scores(curves, score, "iterations of finetuning", root / "choice/rounds.png")
         return text
 

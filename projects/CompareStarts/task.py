@@ -142,7 +142,9 @@ def _portable_name(file: Path) -> str:
 def _check_recipe(cfg: CfgNode, config: str) -> None:
     """Raises UserError for a recipe that does not learn from one labelled set, is not scored on one, or names its
     start itself."""
-    weights, train, test = cfg.MODEL.WEIGHTS, cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
+    weights = cfg.MODEL.WEIGHTS
+    train = cfg.DATASETS.TRAIN
+    test = cfg.DATASETS.TEST
     expect(not method_of(cfg), f"{config} is a recipe of pretraining: expected one that learns from labels")
     expect(weights == "", f"MODEL.WEIGHTS is {weights!r}, also of a random start: expected '', and files in --weights")
     expect(len(train) == 1, f"DATASETS.TRAIN is {tuple(train)}: expected one data set, of which the subsets are drawn")

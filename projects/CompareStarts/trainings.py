@@ -55,7 +55,10 @@ class Trainings:
         *,
         gpus: int = 1,
     ):
-        self.task, self.starts, self.held_out, self.root = task, starts, held_out, root
+        self.task = task
+        self.starts = starts
+        self.held_out = held_out
+        self.root = root
         self._gpus = gpus
         cfg = task.load(task.options)
         (self.test,) = cfg.DATASETS.TEST
@@ -81,7 +84,8 @@ class Trainings:
 
     def _make(self, training: Training) -> Job:
         start, labels, seed, times, _ = training
-        solver, learned = self._solvers[labels], self.learned(labels)
+        solver = self._solvers[labels]
+        learned = self.learned(labels)
         rate = f"{self.learning_rate(training):.3g}"
         values = FIXED | {
             "DATASETS.TEST": (self.held_out.data_set(self.task.data, labels, seed), self.test),

@@ -67,7 +67,8 @@ class Trial:
     def job(self, root: Path, gpus: int = 1, *, length: Sequence[str] = (), suffix: str = "") -> Job:
         """The job that trains and scores; ``length`` are KEY VALUE pairs of another length of training, whose folder
         ends in ``suffix``."""
-        task, start = self.task, self.start
+        task = self.task
+        start = self.start
         options = (*task.options_for(self.labels, self.seed), *start.options, *length)
         if task.frozen:
             options += ("LINEAR.CACHE", str(root / "features" / start.source.name / f"seed{self.seed}"))

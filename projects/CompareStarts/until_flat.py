@@ -64,8 +64,13 @@ class UntilFlat:
         report: Callable[[], None] = lambda: None,
         parallel: int = 1,
     ):
-        self.trainings, self.labels, self.seeds, self.rule = trainings, labels, seeds, rule
-        self._run, self._report, self._parallel = run, report, parallel
+        self.trainings = trainings
+        self.labels = labels
+        self.seeds = seeds
+        self.rule = rule
+        self._run = run
+        self._report = report
+        self._parallel = parallel
 
     def claim(self) -> None:
         """Raises UserError where what has ended is of another recipe or of other data."""

@@ -38,7 +38,8 @@ def compare_until_flat(
     parallel: int,
 ) -> None:
     """Run ``--how until-flat``, or with ``--dry-run`` show what comes next. Raises UserError for what it cannot do."""
-    held_out, reference = read_held_out(args.held_out), _reference(args.reference, starts)
+    held_out = read_held_out(args.held_out)
+    reference = _reference(args.reference, starts)
     given = read_spent(args.spent, list(starts))
     _check(task, labels, args.seeds, held_out, slurm=args.on == "slurm")
     if held_out.name:

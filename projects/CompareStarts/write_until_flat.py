@@ -32,7 +32,8 @@ class FlatReport(NamedTuple):
         """Write table.md, scores.csv, results.json and curves.png; returns the Markdown."""
         curves = self.comparison.curves()
         by_labels = {count: self._rows(count, curves) for count in self.comparison.labels}
-        parts, sentences = [], []
+        parts = []
+        sentences = []
         for count, rows in by_labels.items():
             sentences.append(self._sentence(count, rows))
             parts += [self._title(count), self._table(rows), sentences[-1]]

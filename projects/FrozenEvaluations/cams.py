@@ -74,7 +74,8 @@ class Classifier(NamedTuple):
 
 def main(cfg: CfgNode) -> None:
     dataset = only_dataset(cfg, "TEST")
-    records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
+    records = get_records(dataset)
+    names = MetadataCatalog.get(dataset).get("thing_classes", [])
     records = [record for record in records if class_of(record) >= 0]
     expect(records, f"no image of {dataset} shows a class: expected class folders, or a set by name")
     resolve_auto_values(cfg, Facts(records=records))
@@ -100,7 +101,8 @@ def class_of(record: dict) -> int:
 
 def load_networks(cfg: CfgNode, num_classes: int) -> list[Classifier]:
     """The network of --weights and, if there is one, the one to compare it with. Raises UserError where none fits."""
-    options, own = cfg.CAM, cfg.clone()
+    options = cfg.CAM
+    own = cfg.clone()
     own.defrost()
     pairs = [(cfg.MODEL.WEIGHTS, options.CLASSIFIER)]
     if options.OTHER_WEIGHTS or options.OTHER_CLASSIFIER:
@@ -136,8 +138,11 @@ def draw(record: dict, pixels: PixelFormat, networks: list[Classifier], names: l
     def name_of(label: int) -> str:
         return names[label] if label < len(names) else f"class {label}"
 
-    image, label = require_record(record, pixels), class_of(record)
-    tiles, captions, taken = [fit(pixels.picture(image))], [name_of(label)], []
+    image = require_record(record, pixels)
+    label = class_of(record)
+    tiles = [fit(pixels.picture(image))]
+    captions = [name_of(label)]
+    taken = []
     for network in networks:
         view = TRANSFORMS[network.transform](image, network.image_size)
         features = network.backbone.map_of(view).cpu()
@@ -157,7 +162,8 @@ def activation_map(features: Tensor, weight: Tensor) -> Tensor:
     Features are (C, h, w), the weight (C,) is the classifier's row of the class; without bias and without ReLU.
     """
     evidence = torch.einsum("chw,c->hw", features, weight)
-    low, high = evidence.min(), evidence.max()
+    low = evidence.min()
+    high = evidence.max()
     return torch.zeros_like(evidence) if high == low else (evidence - low) / (high - low)
 
 

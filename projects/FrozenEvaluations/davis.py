@@ -118,8 +118,10 @@ def boundary_accuracy(mask: np.ndarray, truth: np.ndarray) -> float:
 
     A boundary pixel is right if the other mask has one within ``ceil(0.008 * diagonal)`` px of it.
     """
-    found, wanted = boundary(mask), boundary(truth)
-    num_found, num_wanted = np.count_nonzero(found), np.count_nonzero(wanted)
+    found = boundary(mask)
+    wanted = boundary(truth)
+    num_found = np.count_nonzero(found)
+    num_wanted = np.count_nonzero(wanted)
     if not num_found or not num_wanted:
         return float(num_found == num_wanted)
     diagonal = np.hypot(*mask.shape)

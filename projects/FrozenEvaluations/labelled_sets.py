@@ -140,7 +140,8 @@ class _KeptRows:
     """Rows on disk, of which the first ``done`` have their values: PATH.npy, and how many they are in PATH.json."""
 
     def __init__(self, path: Path, shape: tuple[int, int]):
-        self.rows_file, self._done_file = path.with_suffix(".npy"), path.with_suffix(".json")
+        self.rows_file = path.with_suffix(".npy")
+        self._done_file = path.with_suffix(".json")
         self.done = 0
         if self._done_file.is_file() and self.rows_file.is_file():
             with left_by_earlier_call(self._done_file):
@@ -169,7 +170,8 @@ class _KeptRows:
 
 def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: Network, data: LabelledSet) -> None:
     """Append the features of the images that have none."""
-    transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
+    transform = TRANSFORMS[cfg.LINEAR.TRANSFORM]
+    size = cfg.LINEAR.IMAGE_SIZE
     missing = data.records[kept.done :]
     loader = image_loader(cfg, missing, lambda image, _: transform(image, size), batch_size=BATCH)
     with progress(f"features of {data.name}", "image", total=len(data.records), done=kept.done) as bar:

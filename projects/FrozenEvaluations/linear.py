@@ -64,7 +64,8 @@ def main(cfg: CfgNode) -> None:
     low, high, count = cfg.LINEAR.LAMBDAS
     counts = count >= 1 and count == int(count)
     expect(low <= high and counts, f"LINEAR.LAMBDAS {cfg.LINEAR.LAMBDAS}: expected 0 < lowest <= highest, and how many")
-    method, epochs = cfg.LINEAR.METHOD, cfg.SOLVER.EPOCHS
+    method = cfg.LINEAR.METHOD
+    epochs = cfg.SOLVER.EPOCHS
     expect(method != "sgd" or epochs > 0, f"SOLVER.EPOCHS is {epochs}: LINEAR.METHOD sgd expects at least 1")
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
@@ -82,9 +83,11 @@ def main(cfg: CfgNode) -> None:
     for data in (train, test):
         look_at_images(cfg, data.name, data.records, to_learn=False)
     if train.targets.ndim > 1:
-        how_many, suited = "several classes", ("logistic", "svm")
+        how_many = "several classes"
+        suited = ("logistic", "svm")
     else:
-        how_many, suited = "one class each", ("logistic", "knn", "sgd")
+        how_many = "one class each"
+        suited = ("logistic", "knn", "sgd")
     expect(method in suited, f"LINEAR.METHOD {method}, but images show {how_many}: expected one of {', '.join(suited)}")
     backbone = Network.of_config(cfg)
     results = METHODS[method](cfg, backbone, train, test)
@@ -96,7 +99,8 @@ def main(cfg: CfgNode) -> None:
 
 def protocol(cfg: CfgNode, map_name: str) -> str:
     """What the score means, in words."""
-    options, knn = cfg.LINEAR, cfg.KNN_EVAL
+    options = cfg.LINEAR
+    knn = cfg.KNN_EVAL
     if options.METHOD == "sgd":
         crops = f"random crops of {options.IMAGE_SIZE} px, scored on central ones"
         return f"linear classifier, SGD for {cfg.SOLVER.EPOCHS} epochs on {crops}"
@@ -127,7 +131,8 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
             validation.name,
             "lambda is chosen on what is learned from; expected others",
         )
-        fitted, held = (rows, targets), cached_features(cfg, backbone, validation)
+        fitted = (rows, targets)
+        held = cached_features(cfg, backbone, validation)
     else:
         kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)
         check_classes(
@@ -136,7 +141,8 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
             (f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"),
             **difficult,
         )
-        fitted, held = (rows[kept], targets[kept]), (rows[out], targets[out])
+        fitted = (rows[kept], targets[kept])
+        held = (rows[out], targets[out])
     path = fit_path(fitted, held, options)
     best = max(path, key=lambda point: point.score)  # of equals the first, which has the strongest regularisation
     all_rows, all_targets = (np.concatenate(parts) for parts in zip(fitted, held, strict=True))
@@ -174,7 +180,8 @@ class Classifier:
     """
 
     def __init__(self, options: CfgNode):
-        self._max_iter, self._difficult_is_absent = options.MAX_ITER, options.DIFFICULT_IS_ABSENT
+        self._max_iter = options.MAX_ITER
+        self._difficult_is_absent = options.DIFFICULT_IS_ABSENT
         self._models: list[LogisticRegression] = []
         self._several = False
 
@@ -286,7 +293,8 @@ def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[floa
         columns(of_length_one(rows), labels, options.DIFFICULT_IS_ABSENT) for rows, labels in (train, test)
     )
     num_classes = train[1].shape[1]
-    scores, machines = [], []
+    scores = []
+    machines = []
     pairs = zip(fitted, scored, strict=True)
     for problem, (rows, present) in progress("SVM", "class", pairs, total=num_classes):
         machine = LinearSVC(C=options.COST, class_weight={True: 2, False: 1}, max_iter=2000, dual=True, random_state=0)
@@ -346,7 +354,8 @@ def sgd(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) 
     training = LinearTraining(cfg, backbone, train, test)
     history = training.run(Path(cfg.OUTPUT_DIR))
     plot_history(history, Path(cfg.OUTPUT_DIR) / "curves.png")
-    weight, bias = training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu()
+    weight = training.layer.weight.detach().cpu()
+    bias = training.layer.bias.detach().cpu()
     save_classifier(cfg, weight, bias, range(len(weight)))
     return {"top1": history[-1]["top1"], "top5": history[-1]["top5"], "history": history}
 
@@ -360,8 +369,10 @@ def save_classifier(
     nothing is taken for it. ``unit``: features have a length of about 1 first.
     """
     names = MetadataCatalog.get(only_dataset(cfg, "TRAIN")).get("thing_classes", [])
-    count, rows = max(len(names), 1 + max(labels)), list(labels)
-    weights, biases = torch.zeros(count, weight.shape[1]), torch.full((count,), -torch.inf)
+    count = max(len(names), 1 + max(labels))
+    rows = list(labels)
+    weights = torch.zeros(count, weight.shape[1])
+    biases = torch.full((count,), -torch.inf)
     weights[rows], biases[rows] = weight.float(), bias.float()
     content = {"weight": weights, "bias": biases, "classes": names, "unit": unit}
     content |= {"transform": transform_of(cfg), "image_size": cfg.LINEAR.IMAGE_SIZE}

@@ -74,14 +74,16 @@ declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in e
 
 def main(cfg: CfgNode) -> None:
     names = check(cfg)
-    train, test = only_dataset(cfg, "TRAIN"), only_dataset(cfg, "TEST")
+    train = only_dataset(cfg, "TRAIN")
+    test = only_dataset(cfg, "TEST")
     records = [*get_records(train), *get_records(test)]
     resolve_auto_values(cfg, Facts(records=records))
     backbone = Network.of_config(cfg)
     check_size_of_cells(cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, backbone.shape.stride)
     labelled = describe_set(backbone, cfg, train)
     queries = describe_set(backbone, cfg, test)
-    results, lines = {}, []
+    results = {}
+    lines = []
     for kept, counted in scored_classes(names, cfg.SEGMENT_RETRIEVAL.SUBSET):
         confusion = retrieve(cfg, labelled, queries, len(names), kept)
         mean, per_class = mean_iou(confusion, names, counted)
@@ -101,7 +103,8 @@ def check(cfg: CfgNode) -> list[str]:
         options.FEATURES != "oracle" or options.REGIONS == "truth",
         "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth",
     )
-    train, test = only_dataset(cfg, "TRAIN"), only_dataset(cfg, "TEST")
+    train = only_dataset(cfg, "TRAIN")
+    test = only_dataset(cfg, "TEST")
     share_classes(train, [test])
     without = [name for name in (train, test) if "sem_seg_file_name" not in get_records(name)[0]]
     expect(not without, f"{' and '.join(without)}: expected data sets with masks, which name the regions")
@@ -212,8 +215,10 @@ def describe_set(backbone: Network, cfg: CfgNode, dataset: str) -> Described:
     """The regions of all images of a data set."""
     records = get_records(dataset)
     metadata = MetadataCatalog.get(dataset)
-    num_classes, offset = len(metadata.stuff_classes), metadata.get("label_offset", 0)
-    regions, pixels = [], []
+    num_classes = len(metadata.stuff_classes)
+    offset = metadata.get("label_offset", 0)
+    regions = []
+    pixels = []
     for record in progress(dataset, "image", records):
         truth = read_labels(record["sem_seg_file_name"], num_classes, offset)
         of_image = find_regions(backbone, cfg, record, truth, num_classes)
@@ -302,7 +307,8 @@ def save_gallery(cfg: CfgNode, labelled: Described, queries: Described, names: l
 
 def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: list[str]) -> list[SheetRow]:
     """The largest region of an object in test images spread over the data set, each with its nearest labelled ones."""
-    options, pixels = cfg.SEGMENT_RETRIEVAL, pixel_format(cfg)
+    options = cfg.SEGMENT_RETRIEVAL
+    pixels = pixel_format(cfg)
     candidates = _largest_things(queries, names)
     chosen = sample(candidates, options.GALLERY_QUERIES) or [0]
     neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, options.GALLERY_NEIGHBORS).places

@@ -84,7 +84,8 @@ class AgainstStart(HookBase):
 
     def load_state_dict(self, state: dict) -> None:
         is_as_before = is_scored_as(self.trainer.cfg, state.get("scored_by"))
-        self._start, self._gave_back = state["start"] if is_as_before else None, state["gave_back"]
+        self._start = state["start"] if is_as_before else None
+        self._gave_back = state["gave_back"]
 
     def before_train(self) -> None:
         trained = self._folder / f"{TRAINED}.pth"

@@ -58,7 +58,9 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        batch, size, k = cfg.SOLVER.IMS_PER_BATCH, cfg.NEIGHBORS.QUEUE_SIZE, cfg.NEIGHBORS.NUM_NEIGHBORS
+        batch = cfg.SOLVER.IMS_PER_BATCH
+        size = cfg.NEIGHBORS.QUEUE_SIZE
+        k = cfg.NEIGHBORS.NUM_NEIGHBORS
         check_whole_batch(cfg, cls.__name__)
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: {cls.__name__} needs other images, too; expected 2 or more")
         expect(
@@ -102,7 +104,8 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
 
     def _neighbor_loss(self, result: Objective, encoded: dict[str, Tensor], batch: dict) -> dict[str, Tensor]:
         """lambda * L_nn on the queue as it is before this step, once it has joined; keeps this step's keys for it."""
-        positives, positives_g = encoded["positives"], encoded["positives_g"].detach()
+        positives = encoded["positives"]
+        positives_g = encoded["positives_g"].detach()
         keys = {"keys": gather_rows(result.keys.detach()), "features": gather_rows(result.keys_g.detach())}
         self.keep_keys(batch, keys)
         if self.watched:

@@ -61,7 +61,8 @@ class DIET(Pretraining):
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
         self.images = nn.Linear(self.feature_dim, cfg.DIET.NUM_IMAGES, bias=False)
-        self.label_smoothing, self.max_scores = cfg.DIET.LABEL_SMOOTHING, cfg.DIET.MAX_SCORES
+        self.label_smoothing = cfg.DIET.LABEL_SMOOTHING
+        self.max_scores = cfg.DIET.MAX_SCORES
         group_batch_norm([self.backbone], whole_batch(cfg))
 
     @classmethod

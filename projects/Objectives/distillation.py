@@ -90,7 +90,8 @@ class Distillation(Pretraining):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        options, batch = cfg.DISTILLATION, cfg.SOLVER.IMS_PER_BATCH
+        options = cfg.DISTILLATION
+        batch = cfg.SOLVER.IMS_PER_BATCH
         expect(
             options.POOLED_WEIGHT + options.CELL_WEIGHT + options.RELATION_WEIGHT > 0,
             "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0",
@@ -120,11 +121,15 @@ class Distillation(Pretraining):
         targets = [self.teacher.last_map(each.flatten(0, 1)) for each in views]  # first: what it needs is free again
         maps = [each.flatten(0, 1) for each in self._maps(views)]
         with torch.autocast(self.device.type, enabled=False):
-            rows, theirs = pooled_rows(maps), pooled_rows(targets)
-            others, their_others = gather_rows_with_gradient(rows), gather_rows(theirs)
+            rows = pooled_rows(maps)
+            theirs = pooled_rows(targets)
+            others = gather_rows_with_gradient(rows)
+            their_others = gather_rows(theirs)
             if self.watched:
                 get_event_storage().put_scalar("feature_std", feature_std(rows).item())
-            losses, weights, tau = {}, self.weights, self.temperature
+            losses = {}
+            weights = self.weights
+            tau = self.temperature
             if weights["POOLED"]:
                 own = comm.get_rank() * len(rows)
                 losses["loss_pooled"] = weights["POOLED"] * divergence(rows, others, theirs, their_others, tau, own)

@@ -51,14 +51,16 @@ class GroupedKNNMoCo(KNNMoCo):
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
         options = cfg.NEIGHBORS
-        self.has_groups, self.has_cycle = options.GROUPS != "", options.CYCLE
+        self.has_groups = options.GROUPS != ""
+        self.has_cycle = options.CYCLE
         self.rule = RULES[options.GROUP_RULE]
         self.register_buffer("group_of_row", torch.full((self.queue.length,), NO_GROUP))
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        options, parts = cfg.NEIGHBORS, cfg.SOLVER.ACCUMULATION_STEPS
+        options = cfg.NEIGHBORS
+        parts = cfg.SOLVER.ACCUMULATION_STEPS
         plain = not options.GROUPS and not options.CYCLE
         expect(
             plain or not options.ENQUEUE_FIRST,
@@ -143,7 +145,8 @@ class GroupedKNNMoCo(KNNMoCo):
         """kNN-MoCo's; with groups ``group_purity``, by whatever rule; ``counted_purity`` where data have classes."""
         values = super().monitors(batch, encoded)
         if self.has_groups:
-            large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
+            large = encoded.positives[:, 0]
+            large_g = encoded.positives_g[:, 0]
             rows, ring = self.mining_space(large, large_g)
             nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
             own = own_share(self.pending_keys[-1]["group"])

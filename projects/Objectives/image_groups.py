@@ -141,7 +141,8 @@ def read_groups(path: str, asked: str = "") -> dict[str, str]:
         lines = CsvDicts(io.StringIO(content.decode("utf-8-sig", errors="surrogateescape"), newline=""))
         check_header(lines.fieldnames or [])
         for line in lines:
-            name, group = line["file_name"], line["group"]
+            name = line["file_name"]
+            group = line["group"]
             if not name or not group:
                 raise ValueError(f"line {lines.line_num} lacks a value: expected file_name,group")
             groups[name] = group

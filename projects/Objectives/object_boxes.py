@@ -125,7 +125,8 @@ def _placed(boxes: np.ndarray, crop: np.ndarray, look: Look, size: int) -> np.nd
     corners = np.array([corners_x, corners_y, ones])  # (3, 4, n), homogeneous
     to_view = np.linalg.inv(look.source_points(size))
     x, y, _ = np.einsum("ij,jkn->ikn", to_view, corners)
-    lowest, highest = (x.min(0), y.min(0)), (x.max(0), y.max(0))
+    lowest = (x.min(0), y.min(0))
+    highest = (x.max(0), y.max(0))
     placed = np.array([*lowest, *highest]).T
     from_centre = np.abs(placed - size / 2)
     is_inside = from_centre <= size / 2 + 1e-6

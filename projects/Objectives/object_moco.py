@@ -69,7 +69,8 @@ class ObjectMoCo(KNNMoCo):
         *_, (self.feature, shape) = shapes.items()
         self.feature_dim = shape.channels
         self.momentum_roi_heads = momentum_copy(self.roi_heads)
-        self.image_weight, self.num_boxes = cfg.OBJECTS.IMAGE_WEIGHT, cfg.OBJECTS.NUM_BOXES
+        self.image_weight = cfg.OBJECTS.IMAGE_WEIGHT
+        self.num_boxes = cfg.OBJECTS.NUM_BOXES
         if self.image_weight:
             self.image_head = ProjectionHead(self.feature_dim, self.embedding_dim)
             self.momentum_image_head = momentum_copy(self.image_head)
@@ -88,7 +89,8 @@ class ObjectMoCo(KNNMoCo):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        views, divisor = cfg.VIEWS, max(1, meta_backbone(cfg).size_divisibility)
+        views = cfg.VIEWS
+        divisor = max(1, meta_backbone(cfg).size_divisibility)
         sizes = ("LARGE_SIZE", "SMALL_SIZE") if views.NUM_SMALL > 0 else ("LARGE_SIZE",)
         for name in sizes:
             expect(
@@ -101,7 +103,8 @@ class ObjectMoCo(KNNMoCo):
             "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it",
         )
         if cfg.OBJECTS.IMAGE_WEIGHT:
-            k, rows = cfg.NEIGHBORS.NUM_NEIGHBORS, _images_in_queue(cfg)
+            k = cfg.NEIGHBORS.NUM_NEIGHBORS
+            rows = _images_in_queue(cfg)
             expect(k <= rows, f"NEIGHBORS.NUM_NEIGHBORS {k}: with OBJECTS.IMAGE_WEIGHT the queue holds {rows} images")
         share_drawn = cfg.OBJECTS.DRAWN_SHARE
         expect(
@@ -155,7 +158,8 @@ class ObjectMoCo(KNNMoCo):
         both = {"keys": unit_rows(self.momentum_projection_head(o)), "features": unit_rows(o)}
         rows = {name: both[name] for name in self.queue.names}
         if self.image_weight:
-            keys, features = unit_rows(self.momentum_image_head(g)), unit_rows(g)
+            keys = unit_rows(self.momentum_image_head(g))
+            features = unit_rows(g)
             rows["image_keys"] = torch.cat([keys, features], dim=1)
         return rows
 

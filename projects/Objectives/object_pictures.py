@@ -25,16 +25,19 @@ from detectron2.evaluation import inference_context
 from detectron2.utils import comm
 
 GREY = (130, 130, 130)  # RGB
-NUM_QUERIES, NUM_NEAREST = 10, 8
+NUM_QUERIES = 10
+NUM_NEAREST = 8
 
 
 def draw_objects(tiles: list[np.ndarray], views: Mapping, num_large: int) -> None:
     """Draw each object that its positive shows into the tiles of an image's views, in place: in the positive and in the
     anchor, in one colour. The first ``num_large`` objects are the large positive's."""
     annotations = views["annotations"]
-    keys, queries = annotations["anchor_objects"], annotations["positive_objects"]
+    keys = annotations["anchor_objects"]
+    queries = annotations["positive_objects"]
     all_views = [views["anchor"], views["positive"], *views.get("small", ())]
-    num_small, of_small = len(tiles) - 2, len(keys) - num_large
+    num_small = len(tiles) - 2
+    of_small = len(keys) - num_large
     is_shown = np.isfinite(queries).all(axis=1)
     for n in np.flatnonzero(is_shown).tolist():
         hue = n / len(keys)

@@ -106,7 +106,8 @@ class SwAV(AllViews):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        batch, size = cfg.SOLVER.IMS_PER_BATCH, cfg.SWAV.QUEUE_SIZE
+        batch = cfg.SOLVER.IMS_PER_BATCH
+        size = cfg.SWAV.QUEUE_SIZE
         expect(not size or batch <= size, f"SWAV.QUEUE_SIZE {size}: expected 0, or at least the batch of {batch}")
         mining = cfg.NEIGHBORS.MINING
         expect(mining == "before_head", f"NEIGHBORS.MINING {mining}: SwAV's queue holds codes; expected before_head")

@@ -74,7 +74,8 @@ def make_cells(
     paper = paper_values(table)
     cells = []
     for label, name in _chosen(only, list(rows), columns_of(table, builder.profile), table):
-        source, evaluation = rows[label][builder.profile], getattr(COLUMNS[name], builder.profile)
+        source = rows[label][builder.profile]
+        evaluation = getattr(COLUMNS[name], builder.profile)
         published = paper.get(label, {}).get(name)
         if not evaluation:
             cells.append(Cell(label, name, published, [], ()))
@@ -172,10 +173,13 @@ class JobBuilder:
         if isinstance(source, OthersWeights):
             checkpoint = datasets_root() / "weights" / source.file
             output = self.root / "weights" / source.name / "backbone.pth"
-            trained, needs, facts = (), (), ()
+            trained = ()
+            needs = ()
+            facts = ()
         else:
             folder = self.root / "pretrain" / source.name / f"seed{seed}"
-            checkpoint, output = folder / "model_final.pth", folder / "backbone.pth"
+            checkpoint = folder / "model_final.pth"
+            output = folder / "backbone.pth"
             needs = (self.drawn(source),) if source.toy_data else ()
             length = () if self.full and not needs else source.length
             options = (*length, *self.extra, *source.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))

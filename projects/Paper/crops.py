@@ -66,10 +66,12 @@ declare("CROP_STUDY.SCORE", "knn_top1", "A key of evaluation.json; a dot goes a 
 
 
 def main(cfg: CfgNode) -> None:
-    options, output = cfg.CROP_STUDY, Path(cfg.OUTPUT_DIR)
+    options = cfg.CROP_STUDY
+    output = Path(cfg.OUTPUT_DIR)
     (height, width), (low, high) = options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE
     runs = read_runs(options.RUNS, options.EVALUATIONS, options.SCORE)
-    size, count = (height, width), options.NUM_PAIRS
+    size = (height, width)
+    count = options.NUM_PAIRS
     overlaps = [draw_overlaps(size, (low, high), limit, count, cfg.SEED) for limit in options.MAX_IOUS]
     shared = [draw_framework(size, name, count, cfg.SEED) for name in options.FRAMEWORKS]
     protocol = f"{count} draws of crops of an image of {width} x {height} px"

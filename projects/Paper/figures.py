@@ -66,7 +66,8 @@ def _data_set_table(jobs: list[Job]) -> str:
     rows = []
     for name, data_set in DATA_SETS.items():
         thousands, objects, *properties = data_set["values"]
-        job, ours = counting.get(_objects_of(name)), "–"
+        job = counting.get(_objects_of(name))
+        ours = "–"
         if job and job.done:
             count = json.loads(job.result.read_text())
             file = os.path.relpath(count["annotations"], datasets_root())
@@ -99,7 +100,9 @@ def _objects(builder: JobBuilder) -> Iterator[Job]:
 
 def _class_histogram(builder: JobBuilder) -> Job:
     """How many images each class has in the long-tailed data set."""
-    folder, needs, reads = builder.root / "figures" / "classes", (), ()
+    folder = builder.root / "figures" / "classes"
+    needs = ()
+    reads = ()
     source = ROWS["linear"]["IN-118K-LT"][builder.profile]
     if builder.profile == "paper":
         reads = (datasets_root() / "subsets/imagenet_118k_lt.txt",)
@@ -161,7 +164,8 @@ def _cams(builder: JobBuilder, moco: PretrainingRun, multi_crop: PretrainingRun,
     weights, other_weights = (builder.backbone(source, seed).result for source in (moco, multi_crop))
     options = ("CAM.CLASSIFIER", ours, "CAM.OTHER_WEIGHTS", str(other_weights), "CAM.OTHER_CLASSIFIER", other)
     recipe = "imagenet_R50" if builder.profile == "paper" else "toy"
-    name, folder = "class activation maps", f"cams/seed{seed}"
+    name = "class activation maps"
+    folder = f"cams/seed{seed}"
     return _study(builder, name, folder, f"FrozenEvaluations/cams/{recipe}", *options, weights=weights, needs=needs)
 
 
@@ -170,7 +174,8 @@ def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
     trained = builder.backbone(source, seed)
     config = f"FrozenEvaluations/retrieval/{'voc_R50' if builder.profile == 'paper' else 'toy'}"
     options = ("SEGMENT_RETRIEVAL.NUM_REGIONS", REGIONS, "SEED", str(seed))
-    name, folder = f"retrieved segments, K {REGIONS}", f"retrieval/seed{seed}"
+    name = f"retrieved segments, K {REGIONS}"
+    folder = f"retrieval/seed{seed}"
     return _study(builder, name, folder, config, *options, weights=trained.result, needs=(trained,))
 
 

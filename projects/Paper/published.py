@@ -16,7 +16,9 @@ from revisit.files import file_digest, local_copy, read_yaml
 PUBLISHED = Path(__file__).with_name("published.yaml")
 HASHES = ("sha256", "md5")
 OF_LAYOUT = ("--source", "--only", "--drop", "--timm", "--how", "--format")
-_RECIPE, _KEY, _PLACE = re.compile(r"\w+/[\w-]+"), re.compile(r"[A-Z][A-Z0-9_.]*"), re.compile(r"[/\\~]")
+_RECIPE = re.compile(r"\w+/[\w-]+")
+_KEY = re.compile(r"[A-Z][A-Z0-9_.]*")
+_PLACE = re.compile(r"[/\\~]")
 TIMM_DIFFERENCE = Evaluation("studies/verify/timm_difference.py", "", ("difference",))
 
 

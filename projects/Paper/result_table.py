@@ -31,7 +31,8 @@ def ours(cell: Cell, digits: int | None = None) -> str:
         return begun[0] if begun else "not run"
     if digits is None:
         digits = COLUMNS[cell.column].digits
-    finished, wanted = len(values), len(cell.jobs)
+    finished = len(values)
+    wanted = len(cell.jobs)
     seeds = f" ({finished} of {wanted} seeds)" if finished < wanted else ""
     return f"{mean_and_spread(values, digits)}{seeds}"
 
@@ -113,7 +114,8 @@ def _swept_scores(cells: list[Cell], swept: str) -> dict[float, list[float]]:
     """By the value of what is swept, the scores of the rows ``SWEPT VALUE`` that have some."""
     scores = {}
     for cell in cells:
-        words, values = cell.row.split(), cell.values()
+        words = cell.row.split()
+        values = cell.values()
         if words[0] == swept and values:
             scores[float(words[1])] = values
     return scores

@@ -74,7 +74,8 @@ def training_seconds(metrics: Path, iterations: int) -> float:
 
     Each record of metrics.json has the median time of the last 20 steps; it stands for all since the record before.
     """
-    seconds, last = 0.0, 0
+    seconds = 0.0
+    last = 0
     with translated(f"reading the times of a training in {metrics}"):
         for iteration, step in read_metrics(metrics)["time"]:
             until = min(iteration + 1, iterations)

@@ -33,7 +33,8 @@ class Verdict:
 
     def __str__(self) -> str:
         """``VOC_SVM_mAP 85.7, published 85.9, range 85.4 to 86.4: agrees``."""
-        score, word = self.score, "agrees" if self.agrees else "disagrees"
+        score = self.score
+        word = "agrees" if self.agrees else "disagrees"
         return f"{score.column} {self.value:.4g}, published {score.value}, range {score.low} to {score.high}: {word}"
 
 
@@ -54,7 +55,10 @@ class Verification:
                 f"--only {column}: {published.name} was not published with it, expected of "
                 f"{', '.join(published_columns)}",
             )
-        self.published, self.file, self._root, self._seed = published, file, root, seed
+        self.published = published
+        self.file = file
+        self._root = root
+        self._seed = seed
         self._scores = [score for score in published.scores if score.column in (columns or published_columns)]
         self._builder = JobBuilder("", root, gpus=gpus, full=True)
         self.sha256 = check_hash(file, published)
@@ -145,7 +149,8 @@ class Verification:
         )
 
     def _evaluation_alone(self, score: PublishedScore) -> Job:
-        config, folder = score.evaluation.config, self._root / "evaluate" / score.column
+        config = score.evaluation.config
+        folder = self._root / "evaluate" / score.column
         pixels = zoo_options(self.file, make_config(config, (), for_here=False))
         command = (
             TRAIN,

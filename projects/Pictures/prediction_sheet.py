@@ -53,7 +53,8 @@ def depth_row(caption: str, image: np.ndarray, truth: np.ndarray, *predicted: np
     measured = truth[truth != 0]
     if not measured.size:
         measured = predicted[0] if predicted else np.zeros(1)
-    low, high = float(measured.min()), float(measured.max())
+    low = float(measured.min())
+    high = float(measured.max())
     depth_range = low, max(high, low + 0.1)
     seen = color_depth(truth, depth_range)
     seen[truth == 0] = 0
@@ -79,7 +80,8 @@ def class_colors(names: list[str]) -> np.ndarray:
 
 def paint_classes(image: np.ndarray, labels: np.ndarray, colors: np.ndarray) -> np.ndarray:
     """The (H, W, 3) uint8 image with every pixel tinted in the (N, 3) colour of its class, VOID left as it is."""
-    painted, classified = image.copy(), labels != VOID
+    painted = image.copy()
+    classified = labels != VOID
     paint = colors[labels[classified]]
     mixed = (1 - PAINT) * image[classified] + PAINT * paint
     painted[classified] = np.round(mixed).astype(np.uint8)

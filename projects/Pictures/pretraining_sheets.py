@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 BATCH_ROWS = 32
 ANCHOR, POSITIVE, SMALL = (230, 60, 60), (60, 170, 60), (50, 110, 230)  # RGB
 NEIGHBOR = 96  # px
-GREEN, RED = (40, 160, 60), (210, 60, 50)
+GREEN = (40, 160, 60)
+RED = (210, 60, 50)
 LEGEND = {0: ("same label as the query", GREEN), 1: ("another label", RED)}
 
 

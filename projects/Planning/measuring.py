@@ -250,7 +250,8 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
     left = 60 * cfg.SOLVER.MINUTES * (1 - UNMEASURED) - spent - count * evaluation
     iterations = max(1, int(left / step))
     if left < step:
-        asked, needed = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}", 60 * cfg.SOLVER.MINUTES - left + step
+        asked = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}"
+        needed = 60 * cfg.SOLVER.MINUTES - left + step
         logger.warning(f"{asked} leaves no time for training, as the start and evaluations take {needed:.0f} s")
     logger.info(
         f"{iterations:,} iterations, {iterations / per_epoch:.1f} epochs of {images:,} images, by {step:.3f} s each"
@@ -285,7 +286,8 @@ def _step_and_evaluation(cfg: CfgNode) -> tuple[float, float]:
     cfg.SOLVER.MAX_ITER = 2**20
     with _quietly():
         step = _step_that_learns_nothing(cfg, _trainer_of(cfg).build_train_loader(cfg))
-        step.iter, step.max_iter = cfg.SOLVER.MAX_ITER - 1, cfg.SOLVER.MAX_ITER
+        step.iter = cfg.SOLVER.MAX_ITER - 1
+        step.max_iter = cfg.SOLVER.MAX_ITER
         first = [seconds_of(step) for _ in range(STARTING + 2 * cfg.DATALOADER.NUM_WORKERS)]
         count = min(TIMED, max(2, int(TIMED_SECONDS / max(comm.all_gather(first[-1])))))
         seconds = sum(seconds_of(step) for _ in range(count)) / count
@@ -306,7 +308,8 @@ def _seconds_of_evaluation(cfg: CfgNode, model: nn.Module) -> float:
 def _step_on_noise(cfg: CfgNode) -> TrainStep:
     """Of a training after its last iteration, where every loss has joined, and one whose losses are not read."""
     views = random_views(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size())
-    step, period = _step_that_learns_nothing(cfg, repeat(views)), metrics_period(cfg)
+    step = _step_that_learns_nothing(cfg, repeat(views))
+    period = metrics_period(cfg)
     step.iter = step.max_iter = -(-cfg.SOLVER.MAX_ITER // period) * period
     return step
 

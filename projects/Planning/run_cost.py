@@ -24,7 +24,9 @@ from detectron2.config import CfgNode
 GIB = 2**30
 # What GPU-hours, and the images that a GPU takes, are stated for: a GPU's peak in dense bfloat16, and the share of it
 # that is assumed. It is low because batch norm and small maps wait for memory, not for arithmetic.
-GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
+GPU = "A100"
+PEAK_FLOPS = 312e12
+UTILISATION = 0.10
 ASSUMED = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
 # Sections and keys that change no operation of a step, or hardly any.
 _OF_NO_COST = ("SEED", "OUTPUT_DIR", "DATASETS", "TEST", "KNN_EVAL", "SOLVER", "NEIGHBORS.NUM_NEIGHBORS")
@@ -110,7 +112,8 @@ def _feeding(cfg: CfgNode, gpu_rate: float) -> dict:
         rate, count = core_rate(cfg)
     except (UserError, UnreadableImageError):  # the section of the data reports it
         return {}
-    cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
+    cores = round(gpu_rate / rate, 1)
+    rates = {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
     measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
     return {
         "loading": {

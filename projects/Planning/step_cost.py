@@ -74,7 +74,8 @@ def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
 
 def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     """Views of noise, always the same, in the sizes and the memory layout of the loader's."""
-    generator, mapper = torch.Generator().manual_seed(0), training_mapper(cfg)
+    generator = torch.Generator().manual_seed(0)
+    mapper = training_mapper(cfg)
     views = {"index": torch.arange(batch)}
     for name, shape in mapper.shapes.items():
         pixels = torch.randint(0, 256, (batch, *shape), dtype=torch.uint8, generator=generator)
@@ -212,19 +213,24 @@ class LiveMemory(TorchDispatchMode):
     def peak(self) -> dict[str, int]:
         """Bytes by kind at the moment when their sum is the largest."""
         now: dict[str, int] = defaultdict(int)
-        total, most, peak = 0, 0, {}
+        total = 0
+        most = 0
+        peak = {}
         for number, change in self._changes:
             now[self._kinds[number]] += change
             total += change
             if total > most:
-                most, peak = total, dict(now)
+                most = total
+                peak = dict(now)
         return peak
 
     def _note(self, value: object, kind: str) -> None:
         if not isinstance(value, Tensor):
             return
         storage = value.untyped_storage()
-        address, number, size = storage_key(storage), len(self._kinds), storage.nbytes()
+        address = storage_key(storage)
+        number = len(self._kinds)
+        size = storage.nbytes()
         if address in self._living:
             return
 

@@ -52,7 +52,8 @@ def unit_polygon(class_id: int) -> np.ndarray:
     """
     outline = _OUTLINES[shape_of(class_id)]
     x, y = outline.T
-    next_x, next_y = np.roll(x, -1), np.roll(y, -1)
+    next_x = np.roll(x, -1)
+    next_y = np.roll(y, -1)
     area = abs(np.sum(x * next_y - y * next_x)) / 2
     return outline / np.sqrt(area)
 
@@ -69,7 +70,8 @@ def polygon_coverage(polygon: np.ndarray, size: int, margin: float = 0.0) -> tup
     left, top = np.clip(lowest, 0, size).astype(int)
     right, bottom = np.clip(highest, 0, size).astype(int)
     window = slice(top, bottom), slice(left, right)
-    height, width = bottom - top, right - left
+    height = bottom - top
+    width = right - left
     if height == 0 or width == 0:
         return window, np.zeros((height, width), np.float32)
     fine = np.zeros((height * SUBSAMPLES, width * SUBSAMPLES), np.uint8)
@@ -84,7 +86,8 @@ def polygon_coverage(polygon: np.ndarray, size: int, margin: float = 0.0) -> tup
 def _ring_of_points(count: int, radii: tuple[float, ...]) -> np.ndarray:
     turn = 2 * np.pi * np.arange(count) / count - np.pi / 2
     radius = np.resize(radii, count)
-    x, y = radius * np.cos(turn), radius * np.sin(turn)
+    x = radius * np.cos(turn)
+    y = radius * np.sin(turn)
     return np.stack([x, y], axis=1)
 
 

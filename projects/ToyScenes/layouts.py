@@ -72,7 +72,8 @@ def write_image(
     root: Path, split: Split, index: int, num_train: int, scene: Scene, channels: str = "rgb"
 ) -> list[dict]:
     """Writes an image to the layouts of its set, with labels and depth; returns its COCO annotations, if it has any."""
-    names, ending = CHANNELS[channels], ending_of(channels)
+    names = CHANNELS[channels]
+    ending = ending_of(channels)
     photograph = tiff_bytes(scene.rgbd, names) if names else _encode(".jpg", scene.image)
     if split.is_object_centric:
         (class_id,) = scene.class_ids
@@ -80,7 +81,8 @@ def write_image(
         return []
     number = image_id(split, index, num_train)
     coco, *_, name = SCENE_SETS[split]
-    borders, semantic = scene.borders, scene.semantic
+    borders = scene.borders
+    semantic = scene.semantic
     label_ids = _LABEL_IDS[semantic]
     voc_classes = np.where(borders, np.uint8(255), semantic)
     nyud_classes = np.where(borders, np.uint8(0), semantic + 1)
@@ -210,7 +212,8 @@ def _polygons(scene: Scene) -> list[dict]:
     visible = [(scene.depth[mask].max(), place) for place, mask in enumerate(masks) if mask.any()]
     for _, place in sorted(visible, reverse=True):
         # Outer contours include what nearer objects hide inside them, and those are filled later.
-        mask, train_id = masks[place].astype(np.uint8), scene.class_ids[place] + 1
+        mask = masks[place].astype(np.uint8)
+        train_id = scene.class_ids[place] + 1
         contours, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
         objects += [_polygon(train_id, contour[:, 0].tolist()) for contour in contours]
     return objects
