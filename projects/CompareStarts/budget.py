@@ -155,13 +155,14 @@ class Budget:
         headers = ["iterations", "seed", self._task.score_name, "minutes", "decision"]
         rows = []
         for each in self.rounds:
-            numbers = [
+            row = [
                 f"{each.iterations:,}",
                 str(each.seed),
                 self.scores(each) or "begun",
                 f"{each.seconds / 60:.1f}",
+                each.decision,
             ]
-            rows.append([*numbers, each.decision])
+            rows.append(row)
         return markdown_table(headers, rows)
 
     def scores(self, each: Round) -> str:

@@ -101,9 +101,9 @@ def save_animation(path: Path, pictures: list[np.ndarray], frames_per_second: fl
     """Write (h, w, 3) uint8 RGB pictures of one size as an endless GIF."""
     images = map(Image.fromarray, pictures)
     first, *rest = (image.quantize(method=Image.Quantize.FASTOCTREE) for image in images)
-    options = {"save_all": True, "append_images": rest, "duration": round(1000 / frames_per_second), "loop": 0}
+    milliseconds = round(1000 / frames_per_second)
     with written_whole(path) as temporary:
-        first.save(temporary, format="GIF", **options)
+        first.save(temporary, format="GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
 
 
 def region_similarity(mask: np.ndarray, truth: np.ndarray) -> float:

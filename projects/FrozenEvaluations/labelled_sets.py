@@ -130,8 +130,8 @@ def _features_key(cfg: CfgNode, backbone: Network, data: LabelledSet) -> str:
     nodes = {flag.rpartition(".")[0] for flag in flags}
     settings = [value_of(cfg, node).dump() for node in sorted(nodes)]
     seen = pixel_format(cfg)
-    pixels = (cfg.INPUT.FORMAT, seen.bits if seen.is_of_photographs else seen)
-    network = (backbone.digest(pixels=True), cfg.MODEL.BACKBONE.NAME, *settings, *pixels)
+    pixels = seen.bits if seen.is_of_photographs else seen
+    network = (backbone.digest(pixels=True), cfg.MODEL.BACKBONE.NAME, *settings, cfg.INPUT.FORMAT, pixels)
     causes = (network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
     return hashlib.sha256(repr(causes).encode()).hexdigest()[:12]
 

@@ -278,8 +278,9 @@ def plot_path(path: list[PathPoint], score: str, output: Path) -> None:
 
 def svm(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:
     """VOC07 SVM, the VOC column of the paper's ablations: a support-vector machine for each class."""
-    pairs = (cached_features(cfg, backbone, data) for data in (train, test))
-    scores, weight, bias = svm_ap(*pairs, cfg.LINEAR)
+    fitted = cached_features(cfg, backbone, train)
+    tested = cached_features(cfg, backbone, test)
+    scores, weight, bias = svm_ap(fitted, tested, cfg.LINEAR)
     save_classifier(cfg, torch.from_numpy(weight), torch.from_numpy(bias), range(len(weight)), unit=True)
     return {"mAP": round(float(np.mean(scores)), 2), "AP": [round(score, 2) for score in scores]}
 

@@ -126,7 +126,7 @@ class LinearTraining:
         kept.defrost()
         kept.OUTPUT_DIR = ""
         kept.DATALOADER.NUM_WORKERS = 0
-        images = " ".join(images_key(records) for _, records, _ in (self._train, self._test))
+        images = f"{images_key(self._train.records)} {images_key(self._test.records)}"
         return f"{kept.dump()}\nweights {self._frozen}\nimages {images}"
 
 

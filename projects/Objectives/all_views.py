@@ -93,8 +93,10 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         encoded = self.encode(batch)
         if self.watched and len(batch["anchor"]) > 1:
-            spread = {"embedding_std": encoded["positives"], "feature_std": encoded["positives_g"]}
-            get_event_storage().put_scalars(**{name: feature_std(x[:, 0]).item() for name, x in spread.items()})
+            get_event_storage().put_scalars(
+                embedding_std=feature_std(encoded["positives"][:, 0]).item(),
+                feature_std=feature_std(encoded["positives_g"][:, 0]).item(),
+            )
         with torch.autocast(self.device.type, enabled=False):
             result = self.objective(encoded)
             losses = {"loss_inst": result.loss}

@@ -136,10 +136,15 @@ class DenseCL(MoCo):
 
     def losses(self, encoded: DenseEncoded) -> dict[str, Tensor]:
         """Both losses, weighted, on the queues as they are before this step."""
-        options = {"temperature": self.temperature, "max_scores": self.max_scores}
         raw = super().losses(encoded)
         raw["loss_dense"] = dense_loss(
-            encoded.cells, encoded.dense, encoded.key_cells, encoded.key_dense, self.queue.dense_keys, **options
+            encoded.cells,
+            encoded.dense,
+            encoded.key_cells,
+            encoded.key_dense,
+            self.queue.dense_keys,
+            temperature=self.temperature,
+            max_scores=self.max_scores,
         )
         if self.watched:
             get_event_storage().put_scalars(**{f"{name}_raw": loss.item() for name, loss in raw.items()})

@@ -103,10 +103,17 @@ class GroupedKNNMoCo(KNNMoCo):
         if not self.has_groups and not self.has_cycle:
             return super().losses(encoded)
         groups = self.groups_of(encoded.positives)
-        options = {"temperature": self.temperature, "max_scores": self.max_scores}
         with torch.autocast(self.device.type, enabled=False):
             mined = self.mined(encoded, groups) if self.neighbor_weight else None
-            losses = grouped_losses(encoded.positives, encoded.anchors, self.queue.keys, groups, mined, **options)
+            losses = grouped_losses(
+                encoded.positives,
+                encoded.anchors,
+                self.queue.keys,
+                groups,
+                mined,
+                temperature=self.temperature,
+                max_scores=self.max_scores,
+            )
         if "loss_nn" in losses:
             losses["loss_nn"] = self.weighted(losses["loss_nn"])
         return losses

@@ -68,8 +68,9 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     images. A file that cannot be written is logged."""
     name = cfg.DATASETS.TRAIN[0]
     anchors, boxes = _anchors_of(cfg, name, num_images)
-    on_device = [to_device(each, model.device) for each in (anchors, boxes)]
-    features, _ = model.object_features(model.backbone, model.roi_heads, *on_device)
+    views = to_device(anchors, model.device)
+    places = to_device(boxes, model.device)
+    features, _ = model.object_features(model.backbone, model.roi_heads, views, places)
     rows = unit_rows(features)  # (n, O, C)
     pictures = pixel_format(cfg).picture(pixels_of(anchors))
     crops = _cut_out(pictures, boxes)

@@ -91,9 +91,14 @@ def _ready_step(cfg: CfgNode, model: nn.Module, batch: dict[str, Tensor]) -> Tra
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     optimizer.step()
-    options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cfg.SOLVER.METRICS_PERIOD}
-    precision = torch.bfloat16 if cfg.SOLVER.AMP.ENABLED else None
-    step = TrainStep(model, repeat(batch), optimizer, precision=precision, **options)
+    step = TrainStep(
+        model,
+        repeat(batch),
+        optimizer,
+        precision=torch.bfloat16 if cfg.SOLVER.AMP.ENABLED else None,
+        accumulation_steps=cfg.SOLVER.ACCUMULATION_STEPS,
+        metrics_period=cfg.SOLVER.METRICS_PERIOD,
+    )
     step.register_hooks(model.hooks(cfg, 1))
     step.iter = step.max_iter = _LATE
     return step

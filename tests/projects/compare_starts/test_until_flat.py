@@ -166,7 +166,7 @@ def test_a_failure_that_is_not_the_learning_rates_ends_the_command(compare, task
         raise UserError("1 of 12 jobs failed")
 
     comparison = compare(machine)
-    comparison._run = break_down
+    comparison.run = break_down
     refused("1 of 12 jobs failed", comparison.train)
 
 
