@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -60,25 +60,25 @@ def monitored_records(cfg: CfgNode) -> Records:
     return sample(get_records(cfg.MONITOR.IMAGES), cfg.MONITOR.MAX_IMAGES)
 
 
+@dataclass
 class SingleViewDataset(Dataset):
     """Of each image in turn its anchor and its large positive in the first epoch, or those of the next readable one."""
 
-    def __init__(self, records: list[dict], mapper: ViewMapper, pixels: PixelFormat):
-        self._records = records
-        self._mapper = mapper
-        self._pixels = pixels
+    records: list[dict]
+    mapper: ViewMapper
+    pixels: PixelFormat
 
     def __len__(self) -> int:
-        return 2 * len(self._records)
+        return 2 * len(self.records)
 
     def __getitem__(self, number: int) -> dict:
         index = number // 2
         name = ("anchor", "positive")[number % 2]
 
         def views_of(record: dict) -> Views:
-            return self._mapper.of_picture(open_record(record, self._pixels), 0, index)
+            return self.mapper.of_picture(open_record(record, self.pixels), 0, index)
 
-        _, views = readable_record(self._records, index, views_of)
+        _, views = readable_record(self.records, index, views_of)
         return {"image": torch.from_numpy(views[name]).permute(2, 0, 1), "label": -1}
 
 
