@@ -207,7 +207,7 @@ class Budget:
         if number == len(self.rounds):
             self.rounds.append(Round(iterations, seed, list(names)))
         each = self.rounds[number]
-        same = (each.iterations, each.seed, list(each.starts)) == (iterations, seed, list(names))
+        same = each[:3] == (iterations, seed, list(names))
         self.is_of_others = True
         expect(same, f"{self._record} is of other starts, seeds or minutes: give another --output, or remove it")
         cells = [self._cell(solver, name, each) for name in names]
@@ -297,8 +297,7 @@ class Budget:
         goodness = self._goodness(finals)
         best, other, *_ = sorted(goodness, key=lambda name: -goodness[name])
         score = self.task.score_name
-        seeds = f"{len(finals)} seed{'s' * (len(finals) > 1)}"
-        how = f"{seeds}, {finals[0].iterations:,} iterations"
+        how = f"{len(finals)} seed{'s' * (len(finals) > 1)}, {finals[0].iterations:,} iterations"
         value = self.task.sign * goodness[best]
         if goodness[other] == -math.inf:
             return f"Start from {best}: {score} {value:.2f}, {other} has none ({how}).", True

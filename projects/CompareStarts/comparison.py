@@ -12,7 +12,7 @@ from projects.CompareStarts.by_class import images_for
 from projects.CompareStarts.starts import OnTheseImages, Start
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
-from projects.FrozenEvaluations.labelled_sets import LabelledSet, check_classes, read_set
+from projects.FrozenEvaluations.labelled_sets import check_classes, read_set
 from projects.Paper.cells import Cell, JobBuilder
 from revisit.checkpoint.flags import check_flags, flags_of
 from revisit.engine.data_checks import inspect_evaluation
@@ -45,15 +45,13 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
     Raises:
         UserError: more than there are, fewer than a batch, data that the recipe cannot learn from.
     """
+    if task.frozen:
+        for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in seeds)]:
+            _check_features(task.load(task.options_for(count, seed)))
+        return
     solvers: dict[int, CfgNode] = {}  # by labels
-    for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in (seeds if task.frozen else seeds[:1]))]:
-        if task.frozen:
-            cfg = task.load(task.options_for(count, seed))
-            train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
-            check_classes(train.targets, test.targets, (train.name, test.name))
-            _check_lambda(cfg, train)
-            continue
-        cfg = task.resolved(count, seed)
+    for count in (labels[-1], labels[0]):
+        cfg = task.resolved(count, seeds[0])
         expect(
             not cfg.SOLVER.MINUTES,
             f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g} is another length for every start: expected SOLVER.MAX_ITER, or "
@@ -72,8 +70,11 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
         )
 
 
-def _check_lambda(cfg: CfgNode, train: LabelledSet) -> None:
-    """Raises UserError where no labelled image is left to choose lambda on."""
+def _check_features(cfg: CfgNode) -> None:
+    """Raises UserError for classes of which none is learned or tested, and where no labelled image is left to choose
+    lambda on."""
+    train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
+    check_classes(train.targets, test.targets, (train.name, test.name))
     once = train.targets.ndim == 1 and len(np.unique(train.targets)) == len(train.targets)
     expect(
         cfg.LINEAR.METHOD != "logistic" or not once,

@@ -108,12 +108,15 @@ def probe_starts(task: Task, starts: Mapping[str, Start], labels: int, seed: int
         place = f"probe [{number}/{len(starts)}] {title}"
         trial = Trial(task, title, start, labels, seed)
         file = root / "probe/cache" / f"{_digest(trial, data, root)}.json"
-        known = file.is_file()
-        probes.append(_read(file, title) if known else _probe(trial, records, root, place))
-        how = "as before" if known else f"{probes[-1].seconds:.0f} s"
-        print(f"{place}: {probes[-1].score.value:.4g} ({how})", flush=True)
-        if not known:
-            _write(file, probes[-1])
+        if file.is_file():
+            probe = _read(file, title)
+            how = "as before"
+        else:
+            probe = _probe(trial, records, root, place)
+            how = f"{probe.seconds:.0f} s"
+            _write(file, probe)
+        print(f"{place}: {probe.score.value:.4g} ({how})", flush=True)
+        probes.append(probe)
     factor = overlap_factor(len(starts), len(records))
     probes = [probe._replace(score=probe.score.widened(factor)) for probe in probes]
     return sorted(probes, key=lambda probe: probe.score.value, reverse="depth" not in probes[0].scores)

@@ -110,25 +110,26 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
         frozen or not any(file.is_relative_to(home / "projects") for home in HOMES),
         f"{config} classifies by frozen features: add --how frozen",
     )
+    options = tuple(options)
     if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
-        options = (*options, "LINEAR.VALIDATION", "")
-    task = Task(_portable_name(file), tuple(options), frozen, "", 0, (), ())
-    cfg = task.load(task.options)
-    if cfg.MODEL.WEIGHTS and "MODEL.WEIGHTS" not in pairs_of(task.options):
-        task = replace(task, options=(*task.options, "MODEL.WEIGHTS", ""))  # not the recipe's: each start has its own
-        cfg = task.load(task.options)
-    _check_recipe(cfg, task.config)
+        options += ("LINEAR.VALIDATION", "")
+    name = _portable_name(file)
+    cfg = make_config(name, options)
+    if cfg.MODEL.WEIGHTS and "MODEL.WEIGHTS" not in pairs_of(options):
+        options += ("MODEL.WEIGHTS", "")  # not the recipe's: each start has its own
+        cfg = make_config(name, options)
+    _check_recipe(cfg, name)
     (train,), (test,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
-    records = {name: get_records(name) for name in (train, test)}
+    records = {part: get_records(part) for part in (train, test)}
     expect(
         sum(map(is_labelled, records[test])),
         f"DATASETS.TEST {test} has no labelled image: expected truth to score against",
     )
     offered = _scores_of_features(cfg, records[train]) if frozen else tuple(score.name for score in scores_of(cfg))
     score = _choose_score(score, offered, architecture_of(cfg), of_classes=not frozen)
-    facts = tuple(fact for name, of_set in records.items() for fact in facts_of(name, of_set))
+    facts = tuple(fact for part, of_set in records.items() for fact in facts_of(part, of_set))
     total = sum(map(is_labelled, records[train]))
-    return replace(task, data=train, total=total, score=tuple(score.split("/")), facts=facts)
+    return Task(name, options, frozen, train, total, tuple(score.split("/")), facts)
 
 
 def _portable_name(file: Path) -> str:

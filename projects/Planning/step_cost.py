@@ -172,7 +172,8 @@ def _record_shapes(model: nn.Module) -> Iterator[dict[str, list]]:
         for part, value in outputs:
             if isinstance(value, Tensor):
                 of_part = shapes.setdefault(f"{name}.{part}".rstrip("."), [])
-                of_part.extend([list(value.shape)] if list(value.shape) not in of_part else [])
+                if list(value.shape) not in of_part:
+                    of_part.append(list(value.shape))
 
     children = dict(model.named_children())
     for name, child in children.items():
@@ -180,8 +181,9 @@ def _record_shapes(model: nn.Module) -> Iterator[dict[str, list]]:
     yield shapes
     for name, child in children.items():
         if not any(key.partition(".")[0] == name for key in shapes):
-            rows = {part: value for part, value in child.named_buffers(recurse=False) if value.dim() == 2}
-            shapes |= {f"{name}.{part}": list(value.shape) for part, value in rows.items()}
+            for part, value in child.named_buffers(recurse=False):
+                if value.dim() == 2:
+                    shapes[f"{name}.{part}"] = list(value.shape)
 
 
 class LiveMemory(TorchDispatchMode):

@@ -21,7 +21,7 @@ from PIL import Image
 
 from projects.Pictures.label_maps import palette_image
 from projects.Pixels.write_tiff import check_tifffile, tiff_bytes
-from projects.ToyScenes.classes import CLASS_NAMES
+from projects.ToyScenes.classes import CLASS_NAMES, shape_of
 from projects.ToyScenes.plan import OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
 from projects.ToyScenes.scene import Scene, draw_scene
 from revisit.boxes.boxes import annotation_of, with_sides
@@ -125,10 +125,8 @@ def write_scene_set(
     indices = range(split.num_images(num_train))
     numbers = [image_id(split, index, num_train) for index in indices]
     images = [{"id": n, "file_name": f"{n:012d}{ending}", "height": size, "width": size, "license": 1} for n in numbers]
-    categories = []
-    for n, name in enumerate(CLASS_NAMES, start=1):
-        _, shape = name.split("_")
-        categories.append({"id": n, "name": name, "supercategory": shape})
+    classes = enumerate(CLASS_NAMES)
+    categories = [{"id": n + 1, "name": name, "supercategory": shape_of(n)} for n, name in classes]
     contents = {
         "info": {"description": "ToyScenes", "version": "1", "year": 2017},
         "licenses": [{"id": 1, "name": "drawn by a program", "url": ""}],
