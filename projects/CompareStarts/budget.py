@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle, standard_error
-from projects.CompareStarts.starts import RANDOM, Start
+from projects.CompareStarts.starts import RANDOM, Start, Starts
 from projects.CompareStarts.task import SEED, Task
 from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import Cell
@@ -62,7 +62,7 @@ class Budget:
     """
 
     task: Task
-    starts: Mapping[str, Start]
+    starts: Starts
     count: int
     minutes: float
     root: Path
@@ -229,7 +229,7 @@ class Budget:
             self.report(each)
         score = self.task.score_name
         expect(
-            not all(math.isnan(value) for value in each.scores.values()),
+            not all(map(math.isnan, each.scores.values())),
             f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed; expected "
             "another test set, or --score NAME",
         )
@@ -295,7 +295,7 @@ class Budget:
             seeds_left: for which there is time yet.
         """
         goodness = self._goodness(finals)
-        best, other, *_ = sorted(goodness, key=lambda name: -goodness[name])
+        best, other, *_ = sorted(goodness, key=goodness.get, reverse=True)
         score = self.task.score_name
         how = f"{len(finals)} seed{'s' * (len(finals) > 1)}, {finals[0].iterations:,} iterations"
         value = self.task.sign * goodness[best]

@@ -2,14 +2,14 @@
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from projects.CompareStarts.by_class import images_for
-from projects.CompareStarts.starts import OnTheseImages, Start
+from projects.CompareStarts.starts import OnTheseImages, Start, Starts
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
 from projects.FrozenEvaluations.labelled_sets import check_classes, read_set
@@ -83,7 +83,7 @@ def _check_features(cfg: CfgNode) -> None:
     )
 
 
-def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) -> None:
+def check_starts(task: Task, starts: Starts, seeds: Sequence[int]) -> None:
     """Load every start as a training would; of what is pretrained first, check that it is of the recipe's network.
 
     Raises:
@@ -104,7 +104,7 @@ def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) 
             trial.network(file)
 
 
-def preparation(starts: Mapping[str, Start], seeds: Sequence[int], root: Path, gpus: int = 1) -> list[Job]:
+def preparation(starts: Starts, seeds: Sequence[int], root: Path, gpus: int = 1) -> list[Job]:
     """The pretrainings that some of the starts need."""
     builder = JobBuilder("", root, gpus=gpus, full=True)
     made = [start.source for start in starts.values() if not start.is_given]
@@ -113,7 +113,7 @@ def preparation(starts: Mapping[str, Start], seeds: Sequence[int], root: Path, g
 
 def make_cells(
     task: Task,
-    starts: Mapping[str, Start],
+    starts: Starts,
     labels: Sequence[int],
     seeds: Sequence[int],
     *,

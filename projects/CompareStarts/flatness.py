@@ -91,7 +91,7 @@ def compare_ends(goodness: Mapping[str, Sequence[float]]) -> Verdict:
             score that is undefined, -inf, is worse than others by more than chance.
     """
     means = {name: statistics.fmean(values) for name, values in goodness.items()}
-    best = max(means, key=lambda name: means[name])
+    best = max(means, key=means.get)
     gains = {}
     for name, mean in means.items():
         if name != best:

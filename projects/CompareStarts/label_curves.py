@@ -81,7 +81,7 @@ def _chance(scores: Sequence[float], others: Sequence[float]) -> float:
 def _holm(chances: Mapping[int, float]) -> set[int]:
     """Which are so small that chance alone makes any such set in ALPHA of all cases, at most."""
     differing: set[int] = set()
-    for left, labels in zip(range(len(chances), 0, -1), sorted(chances, key=lambda each: chances[each]), strict=True):
+    for left, labels in zip(range(len(chances), 0, -1), sorted(chances, key=chances.get), strict=True):
         if chances[labels] > ALPHA / left:
             break
         differing.add(labels)

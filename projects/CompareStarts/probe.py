@@ -9,7 +9,7 @@ training moves the features.
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from projects.CompareStarts.flatness import overlap_factor
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Start, Starts
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
 from projects.Rows.leave_image_out import (
@@ -91,7 +91,7 @@ def check_regions(task: Task, labels: int) -> None:
     _check_targets(torch.cat([each.targets for each in regions]), data)
 
 
-def probe_starts(task: Task, starts: Mapping[str, Start], labels: int, seed: int, root: Path) -> list[Probe]:
+def probe_starts(task: Task, starts: Starts, labels: int, seed: int, root: Path) -> list[Probe]:
     """The starts, best first, by ``labels`` labelled images at most; progress goes to stdout. The intervals of their
     mean scores are as wide as it takes to compare so many starts by so few images.
 

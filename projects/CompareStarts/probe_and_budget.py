@@ -1,13 +1,13 @@
 """Two short ways to a start: a probe of all, and a budget of minutes. They write into OUTPUT/probe/ and choice/."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from projects.CompareStarts.budget import Budget, Round
 from projects.CompareStarts.comparison import preparation
 from projects.CompareStarts.label_curves import LabelCurve
 from projects.CompareStarts.probe import Probe, check_regions, equal_to_best, probe_starts
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Starts
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
 from projects.Paper.cells import read_score
@@ -45,7 +45,7 @@ def check_options(task: Task, labels: Sequence[int], *, slurm: bool) -> None:
 
 
 def probe(
-    task: Task, starts: Mapping[str, Start], labels: int, seed: int, root: Path, *, parallel: int, gpus: int = 1
+    task: Task, starts: Starts, labels: int, seed: int, root: Path, *, parallel: int, gpus: int = 1
 ) -> list[Probe]:
     """Probe all starts, continue before what has to be, print and write the table."""
     make_folder(root, "--output")
@@ -88,7 +88,7 @@ def _scores_by_name(probe: Probe) -> dict[str, dict[str, float]]:
 
 def choose(
     task: Task,
-    starts: Mapping[str, Start],
+    starts: Starts,
     labels: int,
     seeds: Sequence[int],
     root: Path,
@@ -139,7 +139,7 @@ def choose(
 
 def show_plan(
     task: Task,
-    starts: Mapping[str, Start],
+    starts: Starts,
     labels: int,
     seeds: Sequence[int],
     root: Path,

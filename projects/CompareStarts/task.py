@@ -9,6 +9,7 @@ from pathlib import Path
 import projects.FrozenEvaluations.linear  # noqa: F401  (declares LINEAR)
 from projects.CompareStarts.by_class import BY_CLASS
 from projects.CompareStarts.labelled_parts import PICKED
+from projects.Paper.paper_tables import Words
 from projects.Reports.main_score import direction, scores_of
 from revisit.data.sources.catalog import get_records, subset_name
 from revisit.data.sources.class_names import names_of
@@ -43,12 +44,12 @@ class Task:
     """
 
     config: str
-    options: tuple[str, ...]
+    options: Words
     frozen: bool
     data: str
     total: int
-    score: tuple[str, ...]
-    facts: tuple[str, ...]
+    score: Words
+    facts: Words
     picked: str = ""
     by_class: bool = False
 
@@ -62,7 +63,7 @@ class Task:
             return f"{BY_CLASS}:{self.data}:{labels}:{seed}"
         return subset_name(self.data, labels, seed)
 
-    def options_for(self, labels: int, seed: int) -> tuple[str, ...]:
+    def options_for(self, labels: int, seed: int) -> Words:
         return (*self.options, "DATASETS.TRAIN", str((self.train_set(labels, seed),)))
 
     def load(self, options: Sequence[str]) -> CfgNode:
@@ -152,14 +153,14 @@ def _check_recipe(cfg: CfgNode, config: str) -> None:
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
 
 
-def _scores_of_features(cfg: CfgNode, records: Records) -> tuple[str, ...]:
+def _scores_of_features(cfg: CfgNode, records: Records) -> Words:
     """The scores of a linear classifier of frozen features, the main one first."""
     if "labels" in records[0]:
         return ("mAP",)
     return ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
 
 
-def _choose_score(score: str, offered: tuple[str, ...], architecture: str, *, of_classes: bool) -> str:
+def _choose_score(score: str, offered: Words, architecture: str, *, of_classes: bool) -> str:
     """The score that was asked for, or the first that is offered; of none that is known, any may be asked for.
 
     ``of_classes``: a score may be of one class, whose name stands after a dash.

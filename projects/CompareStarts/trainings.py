@@ -1,7 +1,7 @@
 """Trainings of other lengths and learning rates than the recipe's: their jobs, scores and costs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from projects.CompareStarts.budget import of_length
 from projects.CompareStarts.labelled_parts import HeldOut
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Starts
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import read_score
@@ -47,7 +47,7 @@ class Trainings:
     """What is known of trainings: jobs, and of those that have ended scores and costs."""
 
     task: Task
-    starts: Mapping[str, Start]
+    starts: Starts
     labels: Sequence[int]
     held_out: HeldOut
     root: Path

@@ -1,8 +1,8 @@
 """Each start once more, with a teacher: its trainings learn from photographs without labels, too (projects/Teacher)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Start, Starts
 from projects.CompareStarts.task import Task, facts_of
 from projects.Teacher.checks import check_photographs
 from projects.Teacher.keys import ARCHITECTURE
@@ -15,7 +15,7 @@ KEY = "DATASETS.UNLABELLED"
 WITH_TEACHER = " + teacher"  # ends such a start's name
 
 
-def with_teachers(task: Task, starts: Mapping[str, Start], photographs: Sequence[str]) -> dict[str, Start]:
+def with_teachers(task: Task, starts: Starts, photographs: Sequence[str]) -> dict[str, Start]:
     """Each start, and after it the same with a teacher.
 
     Args:

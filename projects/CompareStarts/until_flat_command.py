@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from projects.CompareStarts.comparison import check_labels
@@ -10,7 +10,7 @@ from projects.CompareStarts.flatness import Rule
 from projects.CompareStarts.labelled_parts import HeldOut, read_held_out
 from projects.CompareStarts.probe_and_budget import result_of, run_claimed
 from projects.CompareStarts.start_costs import read_spent, seconds_before
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Starts
 from projects.CompareStarts.task import Task, facts_of
 from projects.CompareStarts.trainings import Trainings
 from projects.CompareStarts.until_flat import UntilFlat
@@ -30,7 +30,7 @@ OF_PERCENT, OF_OTHERS = 1.0, 0.01  # tolerances, in the unit of a score
 
 def compare_until_flat(
     task: Task,
-    starts: Mapping[str, Start],
+    starts: Starts,
     labels: Sequence[int],
     root: Path,
     args: argparse.Namespace,
@@ -105,7 +105,7 @@ def _check_others(held_out: str, names: Sequence[str]) -> None:
         )
 
 
-def _reference(name: str, starts: Mapping[str, Start]) -> str:
+def _reference(name: str, starts: Starts) -> str:
     """The start that is asked for, else the first of ImageNet's, else the first one."""
     expect(not name or name in starts, f"--reference {name}: expected one of {', '.join(starts)}")
     of_imagenet = [title for title in starts if title.startswith("imagenet:")]

@@ -260,7 +260,7 @@ def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
             of_classes.append(members[:count])
         held = np.concatenate(of_classes)
         expect(
-            len(held) > 0,
+            len(held),
             "DATASETS.TRAIN has one image of each class, and so none to choose lambda on: expected two of a class, "
             "or LINEAR.VALIDATION",
         )

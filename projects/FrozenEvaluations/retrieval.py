@@ -286,7 +286,7 @@ def retrieve(
     """(N, N) int64 pixels by true class and that of the nearest labelled region, as if all but ``kept`` were void."""
     labels = majority_labels(keep_classes(labelled.pixels, kept))
     named = np.flatnonzero(labels != VOID)
-    expect(len(named) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows a class of {tuple(kept)}")
+    expect(len(named), f"no region of {cfg.DATASETS.TRAIN[0]} shows a class of {tuple(kept)}")
     labels = labels[named]
     if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
         labels = np.random.default_rng(cfg.SEED).permutation(labels)

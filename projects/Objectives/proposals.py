@@ -35,7 +35,7 @@ def with_proposals(path: str, records: list[dict]) -> list[dict]:
     for record in covered:
         record["proposal_boxes"] = np.array(boxes[_name_of(record)])
     coverage = f"OBJECTS.PROPOSALS {path} has boxes of {len(covered)} of {len(records)} images, by their image_id"
-    expect(len(covered) > 0, f"{coverage}: expected some")
+    expect(covered, f"{coverage}: expected some")
     if len(covered) < len(records):
         logger.warning(f"{coverage}: those of the others are drawn")
     return copies

@@ -18,6 +18,7 @@ from projects.Paper.paper_tables import (
     Row,
     Snapshot,
     Source,
+    Words,
     columns_of,
     paper_values,
 )
@@ -44,7 +45,7 @@ class Cell:
     column: str
     paper: float | None
     jobs: list[Job]
-    score: tuple[str, ...]  # where the number stands in a result
+    score: Words  # where the number stands in a result
     network: str = ""  # of a finetuning, whose: of the last iteration (final), or of the best evaluation (best)
 
     def values(self) -> list[float]:
@@ -104,7 +105,7 @@ class JobBuilder:
 
     profile: str
     root: Path
-    extra: tuple[str, ...] = ()  # KEY VALUE pairs for every training; what a row or column sets itself wins
+    extra: Words = ()  # KEY VALUE pairs for every training; what a row or column sets itself wins
     gpus: int = 1  # processes of each training
     full: bool = False  # toy trainings as long as their configs say, not the short ones of a quick table
     select: str = "final"  # of a finetuning, judge the final network, or that of the best evaluation on the way
@@ -126,7 +127,7 @@ class JobBuilder:
             needs,
         )
 
-    def _start_of(self, source: Source, seed: int) -> tuple[tuple[Job, ...], Path | None, tuple[str, ...]]:
+    def _start_of(self, source: Source, seed: int) -> tuple[tuple[Job, ...], Path | None, Words]:
         """The jobs that make a source's weights, the weights (None: random), and what tells them from others."""
         if isinstance(source, GivenBackbone):
             digest = source.digest(seed)
@@ -137,12 +138,10 @@ class JobBuilder:
         backbone = self.backbone(source, seed)
         return (backbone,), backbone.result, source.facts if isinstance(source, PretrainingRun) else ()
 
-    def _length_of(self, evaluation: Evaluation) -> tuple[str, ...]:
+    def _length_of(self, evaluation: Evaluation) -> Words:
         return () if self.full else evaluation.length
 
-    def _finetuning(
-        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path
-    ) -> tuple[tuple[str, ...], ...]:
+    def _finetuning(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[Words, ...]:
         """The command that trains into a folder. Where the best network is judged, it trains into a folder below, whose
         own evaluation is that of the final network, and another one evaluates the best."""
         options = (*self._length_of(evaluation), *self.extra, *evaluation.options, "SEED", str(seed))
@@ -160,9 +159,7 @@ class JobBuilder:
         best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
         return train, (*without_resume, "--eval-only", *options, *best)
 
-    def _frozen(
-        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path
-    ) -> tuple[tuple[str, ...], ...]:
+    def _frozen(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[Words, ...]:
         """The command that looks at frozen features."""
         place = ("--weights", str(weights or RANDOM), "--output", str(folder))
         options = (*evaluation.options, *self._length_of(evaluation), "SEED", str(seed))
@@ -199,7 +196,7 @@ class JobBuilder:
         convert = [("tools/convert_to_d2.py", str(checkpoint), str(backbone)) for checkpoint, backbone in files]
         return Job(f"{source.name}, seed {seed}: snapshots", (choose, *convert), files[-1][1], needs=(trained,))
 
-    def _training(self, config: str) -> tuple[str, ...]:
+    def _training(self, config: str) -> Words:
         processes = () if self.gpus == 1 else ("--num-gpus", str(self.gpus))
         return (TRAIN, "--config-file", config, *processes, "--resume")
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from projects.Paper.paper_tables import COLUMNS, Evaluation, read_column
+from projects.Paper.paper_tables import COLUMNS, Evaluation, Words, read_column
 from revisit.compat.old_options import current_words
 from revisit.errors import did_you_mean, expect, translated
 from revisit.files import file_digest, local_copy, read_yaml
@@ -47,7 +47,7 @@ class PublishedFile:
     url: str
     licence: str
     hashes: Mapping[str, str]
-    layout: tuple[str, ...]  # options of tools/convert_to_d2.py
+    layout: Words  # options of tools/convert_to_d2.py
     scores: tuple[PublishedScore, ...]
 
 
@@ -108,7 +108,7 @@ def _keys_of_run() -> set[str]:
     return {key for key in dotted_keys(cfg) if declaration(key).scope == RUN}
 
 
-def _layout(text: str, where: str) -> tuple[str, ...]:
+def _layout(text: str, where: str) -> Words:
     """Options of tools/convert_to_d2.py that say how a file is laid out, which name neither code nor other files."""
     words = current_words("convert_to_d2", shlex.split(text))
     other = [word for word in words if word.startswith("-") and word not in OF_LAYOUT]
