@@ -138,8 +138,10 @@ class Budget:
         solver = self._solver(seed)
         number = _halvings(len(self.starts))
         rounds = f"{number} round{'s' * (number > 1)} of shorter trainings, then " * bool(number)
-        lengths = f"{_least(solver, number):,} to {solver.MAX_ITER:,} iterations"
-        return f"{rounds}two starts with {lengths} each, one seed after the other"
+        return (
+            f"{rounds}two starts with {_least(solver, number):,} to {solver.MAX_ITER:,} iterations each, "
+            "one seed after the other"
+        )
 
     def table(self) -> str:
         """Every round and its decision, in Markdown."""
@@ -323,8 +325,11 @@ class Budget:
         if total is None:
             return f"{text}. That may be chance, though {power}: take either.", False
         more = total - len(gains)
-        settled = f"{more} more seeds, {more * minutes:.0f} minutes, would settle a difference of this size"
-        return f"{text}. That may be chance ({power}): {settled}.", False
+        return (
+            f"{text}. That may be chance ({power}): {more} more seeds, {more * minutes:.0f} minutes, "
+            "would settle a difference of this size.",
+            False,
+        )
 
     def _save(self) -> None:
         self._record.parent.mkdir(parents=True, exist_ok=True)

@@ -97,9 +97,10 @@ def _protocol(task: Task, seeds: Sequence[int]) -> str:
     """How the scores were made, in words."""
     better = ", lower is better" if task.sign < 0 else ""
     features = "frozen features" if task.frozen else "finetuning"
-    numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    how = f"{features} with {task.config} on labelled images of {task.data}"
-    return f"{task.score_name}{better}, by {how}, {numbers}"
+    return (
+        f"{task.score_name}{better}, by {features} with {task.config} on labelled images of {task.data}, "
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    )
 
 
 def _what_lacks(cells: Sequence[Cell], score: str) -> list[str]:

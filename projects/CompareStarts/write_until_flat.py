@@ -90,8 +90,9 @@ class FlatReport(NamedTuple):
         task = self._trainings.task
         better = ", lower is better" if task.sign < 0 else ""
         seeds = ", ".join(map(str, self.comparison.seeds))
-        how = f"finetuning with {task.config} until it is flat"
-        return f"{self._score}{better}, by {how}, on {task.data}, seeds {seeds}"
+        return (
+            f"{self._score}{better}, by finetuning with {task.config} until it is flat, on {task.data}, seeds {seeds}"
+        )
 
     def _table(self, rows: Sequence[Row]) -> str:
         lengths = sorted({times for row in rows for times in row.lengths})

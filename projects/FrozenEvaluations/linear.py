@@ -102,8 +102,10 @@ def protocol(cfg: CfgNode, map_name: str) -> str:
     options = cfg.LINEAR
     knn = cfg.KNN_EVAL
     if options.METHOD == "sgd":
-        crops = f"random crops of {options.IMAGE_SIZE} px, scored on central ones"
-        return f"linear classifier, SGD for {cfg.SOLVER.EPOCHS} epochs on {crops}"
+        return (
+            f"linear classifier, SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px, "
+            "scored on central ones"
+        )
     low, high, count = options.LAMBDAS
     chosen = options.VALIDATION or f"{options.VALIDATION_SHARE:g} of the training images"
     how = {

@@ -146,8 +146,10 @@ def protocol(cfg: CfgNode) -> str:
     regions = f"K-means {options.NUM_REGIONS}{starts}" if options.REGIONS == "kmeans" else "true regions"
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""
     length = "unit" if options.NORMALIZE else "raw"
-    what = f"segment retrieval: {length} {options.FEATURES}"
-    return f"{what} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
+    return (
+        f"segment retrieval: {length} {options.FEATURES} features at {options.IMAGE_SIZE} px, {regions}, "
+        f"cosine 1-NN{chance}; mIoU in percent"
+    )
 
 
 class Regions(NamedTuple):

@@ -126,8 +126,10 @@ class LinearTraining:
         kept.defrost()
         kept.OUTPUT_DIR = ""
         kept.DATALOADER.NUM_WORKERS = 0
-        images = f"{images_key(self._train.records)} {images_key(self._test.records)}"
-        return f"{kept.dump()}\nweights {self._frozen}\nimages {images}"
+        return (
+            f"{kept.dump()}\nweights {self._frozen}\n"
+            f"images {images_key(self._train.records)} {images_key(self._test.records)}"
+        )
 
 
 def random_view(image: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

@@ -46,9 +46,11 @@ class Verdict(NamedTuple):
         return "worse than" if self.high < 0 else "as good as"
 
     def __str__(self) -> str:
-        values = f"{self.score} {self.now:.1f} against {self.before:.1f} % on {self.images} images"
-        interval = f"{LEVEL} % interval {self.low:+.1f} to {self.high:+.1f} by a paired bootstrap"
-        return f"this run is {self.word} its start: {values} ({self.now - self.before:+.1f}; {interval})"
+        return (
+            f"this run is {self.word} its start: {self.score} {self.now:.1f} against {self.before:.1f} % on "
+            f"{self.images} images ({self.now - self.before:+.1f}; {LEVEL} % interval {self.low:+.1f} to "
+            f"{self.high:+.1f} by a paired bootstrap)"
+        )
 
 
 def compare(score: str, before: Tensor, now: Tensor) -> Verdict:
