@@ -209,9 +209,11 @@ class Budget:
         if number == len(self.rounds):
             self.rounds.append(Round(iterations, seed, list(names)))
         each = self.rounds[number]
-        same = each[:3] == (iterations, seed, list(names))
         self.is_of_others = True
-        expect(same, f"{self._record} is of other starts, seeds or minutes: give another --output, or remove it")
+        expect(
+            each[:3] == (iterations, seed, list(names)),
+            f"{self._record} is of other starts, seeds or minutes: give another --output, or remove it",
+        )
         cells = [self._cell(solver, name, each) for name in names]
         for cell in cells:
             cell.jobs[0].claim()  # what was recorded is of this recipe and these data, too
@@ -229,11 +231,10 @@ class Budget:
             self.rounds[number] = each = each._replace(decision=self._decision(each, kept))
             self._save()
             self.report(each)
-        score = self.task.score_name
         expect(
             not all(map(math.isnan, each.scores.values())),
-            f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed; expected "
-            "another test set, or --score NAME",
+            f"no start has a {self.task.score_name}: DATASETS.TEST has nothing that it scores, or all trainings "
+            "failed; expected another test set, or --score NAME",
         )
         seconds = last_metric(cells[0].jobs[0].result.parent, "time")
         self._iteration = self._iteration if math.isnan(seconds) else seconds

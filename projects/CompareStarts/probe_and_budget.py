@@ -116,8 +116,7 @@ def choose(
         protocol = f"{task.score_name} by {task.config} on {labels} labelled images of {task.data}, {minutes:g} min"
         _write(root / "choice", text, {"protocol": protocol, "sentence": sentence})
         curves = curves_of(budget.rounds[1:])
-        score = task.score_name
-        plot_scores(curves, score, "iterations of finetuning", root / "choice/rounds.png")
+        plot_scores(curves, task.score_name, "iterations of finetuning", root / "choice/rounds.png")
         return text
 
     budget = Budget(

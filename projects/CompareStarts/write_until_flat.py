@@ -212,8 +212,10 @@ class FlatReport(NamedTuple):
 
     def _note(self) -> str:
         rule = self.comparison.rule
-        part = "a part of the labelled images, the same for all starts, which none learns from"
-        images = self._trainings.held_out.name or part
+        images = (
+            self._trainings.held_out.name
+            or "a part of the labelled images, the same for all starts, which none learns from"
+        )
         lines = [
             f"{self._protocol()}.",
             f"Seconds are {self._trainings.unit} of one training, without its last evaluation; in all: with those "

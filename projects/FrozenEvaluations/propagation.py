@@ -72,7 +72,6 @@ declare("LABEL_PROPAGATION.FRAMES_PER_SECOND", 10, "Of the overlay pictures.", C
 
 def main(cfg: CfgNode) -> None:
     options = cfg.LABEL_PROPAGATION
-    output = Path(cfg.OUTPUT_DIR)
     root = datasets_root() / options.DATA
     sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
     backbone = Network.of_config(cfg)
@@ -87,7 +86,7 @@ def main(cfg: CfgNode) -> None:
         taken = round(time.perf_counter() - started, 1)
         seconds[sequence.name] = taken
         logger.info(f"{sequence.name}: {len(masks)} frames in {taken} s")
-    davis.write_csvs(output, scores, options.SPLIT)
+    davis.write_csvs(Path(cfg.OUTPUT_DIR), scores, options.SPLIT)
     totals = {name: round(100 * value, 2) for name, value in davis.summarize(scores).items()}
     results = totals | {"seconds": seconds, "peak_memory_gb": round(peak_memory(), 2)}
     write_results(cfg, protocol(cfg, backbone.last), results)
@@ -165,9 +164,8 @@ class MaskPropagation:
         self._ids = np.union1d(0, mask).astype(np.uint8)
         features = self._features_of(frame)
         numbers = torch.from_numpy(np.searchsorted(self._ids, mask)).to(features.device)
-        is_sampled = options.FIRST_LABELS == "bilinear"
         size = tuple(features.shape[1:])
-        labels = shrink_labels(numbers, len(self._ids), size, sampled=is_sampled)
+        labels = shrink_labels(numbers, len(self._ids), size, sampled=options.FIRST_LABELS == "bilinear")
         self._propagation = LabelPropagation(features, labels, options)
 
     def step(self, frame: np.ndarray) -> np.ndarray:

@@ -254,8 +254,7 @@ def count_pixels(regions: Regions, truth: np.ndarray, num_classes: int) -> np.nd
     ids = enlarge(regions.ids, truth.shape)
     inside = ids != VOID
     classes = np.minimum(truth[inside], num_classes)
-    num_regions = len(regions.descriptors)
-    return count_pairs(ids[inside], classes, (num_regions, num_classes + 1))
+    return count_pairs(ids[inside], classes, (len(regions.descriptors), num_classes + 1))
 
 
 def keep_classes(pixels: np.ndarray, kept: Sequence[int]) -> np.ndarray:
@@ -293,9 +292,8 @@ def retrieve(
     if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
         labels = np.random.default_rng(cfg.SEED).permutation(labels)
     neighbors = nearest(queries.descriptors, labelled.descriptors[named], 1).places[:, 0].numpy()
-    predicted = labels[neighbors]
     confusion = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(confusion.T, predicted, keep_classes(queries.pixels, kept))
+    np.add.at(confusion.T, labels[neighbors], keep_classes(queries.pixels, kept))
     return confusion
 
 

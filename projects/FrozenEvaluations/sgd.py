@@ -44,8 +44,9 @@ class LinearTraining:
             self.layer.weight.copy_(drawn * 0.01)
             self.layer.bias.zero_()
         options = cfg.SOLVER
-        weights = self.layer.parameters()
-        self._optimizer = torch.optim.SGD(weights, options.BASE_LR, options.MOMENTUM, weight_decay=options.WEIGHT_DECAY)
+        self._optimizer = torch.optim.SGD(
+            self.layer.parameters(), options.BASE_LR, options.MOMENTUM, weight_decay=options.WEIGHT_DECAY
+        )
         self._schedule = MultiStepLR(self._optimizer, list(options.STEP_EPOCHS), gamma=options.GAMMA)
         self._parts = {"layer": self.layer, "optimizer": self._optimizer, "schedule": self._schedule}
         self.history: list[dict] = []  # of each epoch: loss, top1, top5

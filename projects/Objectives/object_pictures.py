@@ -84,10 +84,9 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
 
 def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tensor]:
     """Anchors of the first epoch (n, C, H, W) uint8, and the boxes of their objects (n, O, 4) px."""
-    mapper = ViewMapper.from_config(cfg)
     records = get_records(name)
     keys = [(0, index) for index in evenly_spread(len(records), num_images)]
-    batch = ViewDataset(records, mapper, pixel_format(cfg)).__getitems__(keys)
+    batch = ViewDataset(records, ViewMapper.from_config(cfg), pixel_format(cfg)).__getitems__(keys)
     return batch["anchor"], batch["anchor_objects"]
 
 

@@ -99,11 +99,9 @@ class PublishedMapper(PixelMapper):
 
     @classmethod
     def check(cls, cfg: CfgNode) -> None:
-        is_range = cfg.INPUT.RANDOM_SCALE_SAMPLING == "range"
-        is_depth = cfg.MODEL.META_ARCHITECTURE == "DepthEstimator"
         of = "of segmentation and depth: expected"
         expect(
-            not is_range or len(cfg.INPUT.RANDOM_SCALE) == 2,
+            cfg.INPUT.RANDOM_SCALE_SAMPLING != "range" or len(cfg.INPUT.RANDOM_SCALE) == 2,
             f"INPUT.RANDOM_SCALE {of} the lowest and highest of a range",
         )
         expect(
@@ -111,7 +109,7 @@ class PublishedMapper(PixelMapper):
             f"INPUT.SQUASH {of} None where INPUT.CROP.ENABLED is True",
         )
         expect(
-            cfg.TEST.RESIZE_BACK == "bilinear" or not is_depth,
+            cfg.TEST.RESIZE_BACK == "bilinear" or cfg.MODEL.META_ARCHITECTURE != "DepthEstimator",
             f"TEST.RESIZE_BACK {of} bilinear, as depths have no classes",
         )
         check_input(cfg)

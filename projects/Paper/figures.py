@@ -163,10 +163,16 @@ def _cams(builder: JobBuilder, moco: PretrainingRun, multi_crop: PretrainingRun,
     ours, other = (str(job.result.parent / "classifier.pth") for job in needs)
     weights, other_weights = (builder.backbone(source, seed).result for source in (moco, multi_crop))
     options = ("CAM.CLASSIFIER", ours, "CAM.OTHER_WEIGHTS", str(other_weights), "CAM.OTHER_CLASSIFIER", other)
-    recipe = "imagenet_R50" if builder.profile == "paper" else "toy"
-    name = "class activation maps"
-    folder = f"cams/seed{seed}"
-    return _study(builder, name, folder, f"FrozenEvaluations/cams/{recipe}", *options, weights=weights, needs=needs)
+    config = f"FrozenEvaluations/cams/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}"
+    return _study(
+        builder,
+        "class activation maps",
+        f"cams/seed{seed}",
+        config,
+        *options,
+        weights=weights,
+        needs=needs,
+    )
 
 
 def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
@@ -174,9 +180,15 @@ def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
     trained = builder.backbone(source, seed)
     config = f"FrozenEvaluations/retrieval/{'voc_R50' if builder.profile == 'paper' else 'toy'}"
     options = ("SEGMENT_RETRIEVAL.NUM_REGIONS", REGIONS, "SEED", str(seed))
-    name = f"retrieved segments, K {REGIONS}"
-    folder = f"retrieval/seed{seed}"
-    return _study(builder, name, folder, config, *options, weights=trained.result, needs=(trained,))
+    return _study(
+        builder,
+        f"retrieved segments, K {REGIONS}",
+        f"retrieval/seed{seed}",
+        config,
+        *options,
+        weights=trained.result,
+        needs=(trained,),
+    )
 
 
 def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:

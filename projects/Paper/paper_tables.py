@@ -192,8 +192,9 @@ def _evaluation(text: str, score: str, length: str = "") -> Evaluation | None:
     first, *words = _words(text)
     room, _, recipe = first.partition("/")
     kind = Path(EVALUATIONS.get(room, room)).stem  # files of others may have a name of version 0.1
-    is_frozen = kind in FROZEN
-    program, config = study(f"FrozenEvaluations/{kind}/{recipe}") if is_frozen else (TRAIN, f"configs/{first}.yaml")
+    program, config = (
+        study(f"FrozenEvaluations/{kind}/{recipe}") if kind in FROZEN else (TRAIN, f"configs/{first}.yaml")
+    )
     return Evaluation(program, config, _words(score), tuple(words), _words(length))
 
 

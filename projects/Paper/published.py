@@ -34,9 +34,6 @@ class PublishedScore:
     high: float
     printed: str  # where
 
-    def agrees(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
 
 @dataclass(frozen=True)
 class PublishedFile:
@@ -59,26 +56,26 @@ def read_published(path: Path, name: str) -> PublishedFile:
     """
     content = read_yaml(path)
     with translated(f"reading {path}", content=True):
-        return _read_file(path, name, content)
-
-
-def _read_file(path: Path, name: str, content: dict[str, Any]) -> PublishedFile:
-    files = content["files"]
-    expect(name in files, f"{path} has no file {name!r}: expected one of {', '.join(files)}{did_you_mean(name, files)}")
-    facts = files[name]
-    lacks = f"{path}: {name} states no"
-    expect(facts.get("licence"), f'{lacks} licence: expected the one that its authors state, or "not stated"')
-    expect(facts.get("scores"), f"{lacks} scores: expected at least one column with value and range")
-    columns = {"timm_difference": (TIMM_DIFFERENCE, False)}
-    columns |= {column: (form.paper, False) for column, form in COLUMNS.items()}
-    columns |= {column: _own_column(form, f"{path}: {column}") for column, form in content.get("columns", {}).items()}
-    scores = []
-    for column, score in facts["scores"].items():
-        expect(column in columns, f"{path}: {name} has a column {column}: expected one of {', '.join(columns)}")
-        scores.append(_score(column, *columns[column], score, f"{path}: {name}, {column}"))
-    hashes = {kind: str(facts[kind]) for kind in HASHES if kind in facts}
-    layout = _layout(facts.get("layout", "--source auto"), f"{path}: {name}")
-    return PublishedFile(name, facts["title"], facts["url"], facts["licence"], hashes, layout, tuple(scores))
+        files = content["files"]
+        expect(
+            name in files, f"{path} has no file {name!r}: expected one of {', '.join(files)}{did_you_mean(name, files)}"
+        )
+        facts = files[name]
+        lacks = f"{path}: {name} states no"
+        expect(facts.get("licence"), f'{lacks} licence: expected the one that its authors state, or "not stated"')
+        expect(facts.get("scores"), f"{lacks} scores: expected at least one column with value and range")
+        columns = {"timm_difference": (TIMM_DIFFERENCE, False)}
+        columns |= {column: (form.paper, False) for column, form in COLUMNS.items()}
+        columns |= {
+            column: _own_column(form, f"{path}: {column}") for column, form in content.get("columns", {}).items()
+        }
+        scores = []
+        for column, score in facts["scores"].items():
+            expect(column in columns, f"{path}: {name} has a column {column}: expected one of {', '.join(columns)}")
+            scores.append(_score(column, *columns[column], score, f"{path}: {name}, {column}"))
+        hashes = {kind: str(facts[kind]) for kind in HASHES if kind in facts}
+        layout = _layout(facts.get("layout", "--source auto"), f"{path}: {name}")
+        return PublishedFile(name, facts["title"], facts["url"], facts["licence"], hashes, layout, tuple(scores))
 
 
 def _own_column(form: dict[str, Any], where: str) -> tuple[Evaluation, bool]:

@@ -29,7 +29,7 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        return self.score.agrees(self.value)
+        return self.score.low <= self.value <= self.score.high
 
     def __str__(self) -> str:
         """``VOC_SVM_mAP 85.7, published 85.9, range 85.4 to 86.4: agrees``."""
@@ -132,8 +132,7 @@ class Verification:
         try:
             run_jobs([job], 1)
         except UserError as error:
-            layout = self.published.name
-            raise UserError(f"{self.file} is not of the layout of {layout}: {job.last_line}") from error
+            raise UserError(f"{self.file} is not of the layout of {self.published.name}: {job.last_line}") from error
 
     def _job(self, score: PublishedScore) -> Job:
         if score.evaluation is TIMM_DIFFERENCE:

@@ -29,8 +29,7 @@ def texture_of(class_id: int) -> str:
 
 def class_weights(long_tailed: bool) -> np.ndarray:
     """Probability of each class, float64 (10,): uniform, or in proportion to (k + 1)**-1.5 for class k = 0..9."""
-    num_classes = len(CLASS_NAMES)
-    rank = np.arange(1, num_classes + 1, dtype=np.float64)
+    rank = np.arange(1, len(CLASS_NAMES) + 1, dtype=np.float64)
     weights = rank**-1.5 if long_tailed else np.ones_like(rank)
     return weights / weights.sum()
 

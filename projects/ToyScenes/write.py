@@ -77,13 +77,9 @@ def make_toy_scenes(
         for split in layouts.SCENE_SETS:
             layouts.write_scene_set(folder, split, num_images, size, annotations[split], ending)
         layouts.write_other_lists(folder, num_images, long_tailed, ending)
-        _write_record(folder, facts)
+        record = {name: fact for name, fact in facts.items() if fact is not None}
+        (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return True
-
-
-def _write_record(folder: Path, facts: dict) -> None:
-    record = {name: fact for name, fact in facts.items() if fact is not None}
-    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
