@@ -12,7 +12,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +46,6 @@ class Round(NamedTuple):
     decision: str = ""
 
 
-@dataclass
 class Budget:
     """Chooses among starts within ``minutes``. OUTPUT/choice/rounds.json keeps what was done and decided, so that
     the same calls after an interruption repeat nothing.
@@ -61,19 +59,30 @@ class Budget:
         report: called after every round.
     """
 
-    task: Task
-    starts: Starts
-    count: int
-    minutes: float
-    root: Path
-    run: Callable[[list[Job]], None]
-    parallel: int
-    gpus: int = 1
-    report: Callable[[Round], None] = lambda ended: None
-
-    def __post_init__(self) -> None:
-        self._starts = {RANDOM: Start(GivenBackbone("random"))} | dict(self.starts)
-        self._record = self.root / "choice/rounds.json"
+    def __init__(
+        self,
+        task: Task,
+        starts: Starts,
+        count: int,
+        *,
+        minutes: float,
+        root: Path,
+        run: Callable[[list[Job]], None],
+        parallel: int,
+        gpus: int = 1,
+        report: Callable[[Round], None] = lambda ended: None,
+    ):
+        self._task = task
+        self._starts = {RANDOM: Start(GivenBackbone("random"))} | dict(starts)
+        self._count = count
+        self._minutes = minutes
+        self._root = root
+        self._parallel = parallel
+        self._gpus = gpus
+        self._run = run
+        self._report = report
+        self._names = list(starts)
+        self._record = root / "choice/rounds.json"
         with left_by_earlier_call(self._record):
             recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
             self.rounds = [_read_round(*fields) for fields in recorded]
@@ -94,11 +103,11 @@ class Budget:
         """
         solver = self._solver(seed)
         self._go(solver, PILOT, seed, [self._timed], 1)
-        number = _halvings(len(self.starts))
-        needed = math.ceil((self._spent + self._seconds(solver, len(self.starts), number, _least(solver, number))) / 60)
+        number = _halvings(len(self._names))
+        needed = math.ceil((self._spent + self._seconds(solver, len(self._names), number, _least(solver, number))) / 60)
         expect(
-            self._longest(solver, len(self.starts), number) > 0,
-            f"--time {self.minutes:g}m is too short for {len(self.starts)} starts: expected at least {needed}m, as "
+            self._longest(solver, len(self._names), number) > 0,
+            f"--time {self._minutes:g}m is too short for {len(self._names)} starts: expected at least {needed}m, as "
             f"no training is shorter than the warm-up of {_warm_up(solver)} iterations, or fewer starts",
         )
 
@@ -136,7 +145,7 @@ class Budget:
     def plan(self, seed: int) -> str:
         """What ``choose`` would do, in words."""
         solver = self._solver(seed)
-        number = _halvings(len(self.starts))
+        number = _halvings(len(self._names))
         rounds = f"{number} round{'s' * (number > 1)} of shorter trainings, then " * bool(number)
         return (
             f"{rounds}two starts with {_least(solver, number):,} to {solver.MAX_ITER:,} iterations each, "
@@ -145,7 +154,7 @@ class Budget:
 
     def table(self) -> str:
         """Every round and its decision, in Markdown."""
-        headers = ["iterations", "seed", self.task.score_name, "minutes", "decision"]
+        headers = ["iterations", "seed", self._task.score_name, "minutes", "decision"]
         rows = []
         for each in self.rounds:
             row = [
@@ -164,14 +173,14 @@ class Budget:
 
     @property
     def _timed(self) -> str:
-        given = (name for name in self.starts if self._starts[name].is_given)
+        given = (name for name in self._names if self._starts[name].is_given)
         return next(given, RANDOM)
 
     def _has_files_of_seeds(self, names: Sequence[str]) -> bool:
         """Whether the labelled images, or one of these starts, are a file for each seed that was asked for."""
         sources = [self._starts[name].source for name in names]
         files = [source.path for source in sources if isinstance(source, GivenBackbone)]
-        return any(SEED in file for file in (*files, self.task.picked))
+        return any(SEED in file for file in (*files, self._task.picked))
 
     @property
     def _spent(self) -> float:
@@ -179,20 +188,20 @@ class Budget:
         return sum(each.seconds for each in self.rounds[: self._begun])
 
     def _solver(self, seed: int) -> CfgNode:
-        return self.task.resolved(self.count, seed).SOLVER
+        return self._task.resolved(self._count, seed).SOLVER
 
     def _seconds(self, solver: CfgNode, count: int, number: int, longest: int) -> float:
         """What so many starts take from here on, ``number`` halvings before the last trainings."""
         total = 0.0
         for left in range(number, -1, -1):
-            batches = math.ceil(count / self.parallel)
+            batches = math.ceil(count / self._parallel)
             total += batches * (self._around + self._iteration * _length(solver, longest, left))
             count = max(2, math.ceil(count / 2))
         return total
 
     def _longest(self, solver: CfgNode, count: int, number: int) -> int:
         """Iterations of the last trainings: the recipe's, or as many as leave time for all before them; 0: none."""
-        left = 60 * self.minutes - self._spent
+        left = 60 * self._minutes - self._spent
         lengths = range(_least(solver, number), solver.MAX_ITER + 1)
         fitting = bisect.bisect_right(lengths, left, key=lambda n: self._seconds(solver, count, number, n))
         return lengths[fitting - 1] if fitting else 0
@@ -223,50 +232,50 @@ class Budget:
             self._announce(each)
             began = time.perf_counter()
             try:
-                self.run([cell.jobs[0] for cell in cells])
+                self._run([cell.jobs[0] for cell in cells])
             finally:
                 each = self.rounds[number] = each._replace(seconds=each.seconds + time.perf_counter() - began)
                 self._save()
             each = each._replace(scores={cell.row: cell.values()[0] for cell in cells})
             self.rounds[number] = each = each._replace(decision=self._decision(each, kept))
             self._save()
-            self.report(each)
+            self._report(each)
         expect(
             not all(map(math.isnan, each.scores.values())),
-            f"no start has a {self.task.score_name}: DATASETS.TEST has nothing that it scores, or all trainings "
+            f"no start has a {self._task.score_name}: DATASETS.TEST has nothing that it scores, or all trainings "
             "failed; expected another test set, or --score NAME",
         )
         seconds = last_metric(cells[0].jobs[0].result.parent, "time")
         self._iteration = self._iteration if math.isnan(seconds) else seconds
-        batches = math.ceil(len(names) / self.parallel)
+        batches = math.ceil(len(names) / self._parallel)
         self._around = max(0.0, each.seconds / batches - iterations * self._iteration)
         return self._kept(each, kept)
 
     def _announce(self, each: Round) -> None:
         what = f"{len(each.starts)} starts, {each.iterations:,} iterations, seed {each.seed}"
         what = what if self._begun > 1 else f"{each.iterations} iterations, to be timed"
-        print(f"round {self._begun}: {what}; {self._spent / 60:.0f} of {self.minutes:g} minutes are used", flush=True)
+        print(f"round {self._begun}: {what}; {self._spent / 60:.0f} of {self._minutes:g} minutes are used", flush=True)
 
     def _cell(self, solver: CfgNode, name: str, each: Round) -> Cell:
         length = () if each.iterations == solver.MAX_ITER else of_length(solver, each.iterations)
         suffix = f"_{each.iterations}_iterations" if length else ""
-        trial = Trial(self.task, name, self._starts[name], self.count, each.seed)
-        job = trial.job(self.root, self.gpus, length=length, suffix=suffix)
-        return Cell(name, str(self.count), None, [job], self.task.score)
+        trial = Trial(self._task, name, self._starts[name], self._count, each.seed)
+        job = trial.job(self._root, self._gpus, length=length, suffix=suffix)
+        return Cell(name, str(self._count), None, [job], self._task.score)
 
     def _seeds_left(self, iterations: int, count: int) -> int:
         """For how many more seeds there is time, of trainings of so many iterations from each of ``count`` starts."""
-        seconds = math.ceil(count / self.parallel) * (self._around + iterations * self._iteration)
-        return max(0, math.floor((60 * self.minutes - self._spent) / seconds))
+        seconds = math.ceil(count / self._parallel) * (self._around + iterations * self._iteration)
+        return max(0, math.floor((60 * self._minutes - self._spent) / seconds))
 
     def _order(self, each: Round) -> list[str]:
         """Best first; of equal ones the first of the round's."""
-        return sorted(each.scores, key=lambda name: -self.task.goodness(each.scores[name]))
+        return sorted(each.scores, key=lambda name: -self._task.goodness(each.scores[name]))
 
     def _kept(self, each: Round, count: int) -> list[str]:
         order = self._order(each)
-        last = self.task.goodness(each.scores[order[count - 1]])
-        return [name for name in order if self.task.goodness(each.scores[name]) >= last]
+        last = self._task.goodness(each.scores[order[count - 1]])
+        return [name for name in order if self._task.goodness(each.scores[name]) >= last]
 
     def _decision(self, each: Round, count: int) -> str:
         if len(each.starts) == 1:
@@ -288,7 +297,7 @@ class Budget:
 
     def _goodness(self, finals: Sequence[Round]) -> dict[str, float]:
         """Of each start, the mean over seeds."""
-        better = self.task.goodness
+        better = self._task.goodness
         return {name: statistics.fmean(better(each.scores[name]) for each in finals) for name in finals[0].starts}
 
     def _verdict(self, finals: Sequence[Round], seeds_left: int = 0) -> tuple[str, bool]:
@@ -299,19 +308,19 @@ class Budget:
         """
         goodness = self._goodness(finals)
         best, other, *_ = sorted(goodness, key=goodness.get, reverse=True)
-        score = self.task.score_name
+        score = self._task.score_name
         how = f"{len(finals)} seed{'s' * (len(finals) > 1)}, {finals[0].iterations:,} iterations"
-        value = self.task.sign * goodness[best]
+        value = self._task.sign * goodness[best]
         if goodness[other] == -math.inf:
             return f"Start from {best}: {score} {value:.2f}, {other} has none ({how}).", True
         if goodness[best] == goodness[other]:
             alike = " and ".join(name for name in goodness if goodness[name] == goodness[best])
             return f"No difference: {alike} have {score} {value:.2f} ({how}). Give more minutes, or take any.", False
         minutes = statistics.fmean(each.seconds for each in finals) / 60
-        text = f"Start from {best}: {score} {value:.2f}, {other} has {self.task.sign * goodness[other]:.2f} ({how}"
+        text = f"Start from {best}: {score} {value:.2f}, {other} has {self._task.sign * goodness[other]:.2f} ({how}"
         if len(finals) == 1:
             return f"{text}). One seed says nothing of chance: a second one takes {minutes:.0f} minutes.", False
-        gains = [self.task.sign * (each.scores[best] - each.scores[other]) for each in finals]
+        gains = [self._task.sign * (each.scores[best] - each.scores[other]) for each in finals]
         is_sure = self._test.look(gains, len(gains) + seeds_left)
         if math.isinf(standard_error(gains)):
             return f"{text}; the difference is the same with every seed, which says nothing of chance).", False

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -42,22 +42,28 @@ class Training(NamedTuple):
     rate: float = 1.0
 
 
-@dataclass
 class Trainings:
     """What is known of trainings: jobs, and of those that have ended scores and costs."""
 
-    task: Task
-    starts: Starts
-    labels: Sequence[int]
-    held_out: HeldOut
-    root: Path
-    gpus: int = 1
-
-    def __post_init__(self) -> None:
-        cfg = self.task.load(self.task.options)
+    def __init__(
+        self,
+        task: Task,
+        starts: Starts,
+        labels: Sequence[int],
+        held_out: HeldOut,
+        root: Path,
+        *,
+        gpus: int = 1,
+    ):
+        self.task = task
+        self.starts = starts
+        self.held_out = held_out
+        self.root = root
+        self._gpus = gpus
+        cfg = task.load(task.options)
         (self.test,) = cfg.DATASETS.TEST
-        self.unit, self.metric = self.task.cost
-        self._solvers = {count: self._resolved(count) for count in self.labels}
+        self.unit, self.metric = task.cost
+        self._solvers = {count: self._resolved(count) for count in labels}
         self._jobs: dict[Training, Job] = {}  # a job has the hash of its weights, which takes a while
 
     def learned(self, labels: int) -> int:
@@ -91,7 +97,7 @@ class Trainings:
         held = f"_{labels - learned}_held_out" * (labels > learned)
         trial = Trial(self.task, start, self.starts[start], learned, seed)
         suffix = f"{held}_{times}x_rate_{rate}"
-        job = trial.job(self.root, self.gpus, length=(*length, *pairs), suffix=suffix)
+        job = trial.job(self.root, self._gpus, length=(*length, *pairs), suffix=suffix)
         facts = (*job.facts, *self.held_out.facts)
         return replace(job, name=f"{job.name}, {times}x, learning rate {rate}", facts=facts)
 

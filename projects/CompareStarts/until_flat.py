@@ -45,7 +45,7 @@ class Curve(NamedTuple):
         return self.points[self.end]
 
 
-@dataclass
+@dataclass(frozen=True)
 class UntilFlat:
     """Which trainings come next, and what those that have ended say.
 

@@ -60,7 +60,7 @@ def monitored_records(cfg: CfgNode) -> Records:
     return sample(get_records(cfg.MONITOR.IMAGES), cfg.MONITOR.MAX_IMAGES)
 
 
-@dataclass
+@dataclass(frozen=True)
 class SingleViewDataset(Dataset):
     """Of each image in turn its anchor and its large positive in the first epoch, or those of the next readable one."""
 
