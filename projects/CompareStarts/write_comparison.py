@@ -179,7 +179,7 @@ def draw_band(
 def _table(task: Task, cells: list[Cell], digits: int) -> str:
     """Scores by start and number of labels; of trainings also what one costs."""
     unit, metric = task.cost
-    counts = list(dict.fromkeys(cell.column for cell in cells))
+    counts = dict.fromkeys(cell.column for cell in cells)
     headers = ["labelled images", *(f"{int(count):,}{' (all)' * (int(count) == task.total)}" for count in counts)]
     headers += [] if task.frozen else [f"{unit} of a training"]
     rows = []

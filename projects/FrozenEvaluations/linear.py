@@ -377,8 +377,14 @@ def save_classifier(
     weights = torch.zeros(count, weight.shape[1])
     biases = torch.full((count,), -torch.inf)
     weights[rows], biases[rows] = weight.float(), bias.float()
-    content = {"weight": weights, "bias": biases, "classes": names, "unit": unit}
-    content |= {"transform": transform_of(cfg), "image_size": cfg.LINEAR.IMAGE_SIZE}
+    content = {
+        "weight": weights,
+        "bias": biases,
+        "classes": names,
+        "unit": unit,
+        "transform": transform_of(cfg),
+        "image_size": cfg.LINEAR.IMAGE_SIZE,
+    }
     with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary, open(temporary, "wb") as file:
         torch.save(content, file)
 

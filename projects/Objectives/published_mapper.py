@@ -117,9 +117,12 @@ class PublishedMapper(PixelMapper):
     @classmethod
     def recipe(cls, cfg: CfgNode) -> dict:
         keys = cfg.INPUT
-        own = {"random_rotation": keys.RANDOM_ROTATION, "squash": keys.SQUASH and list(keys.SQUASH)}
-        scale = {"factors": list(keys.RANDOM_SCALE), "sampling": keys.RANDOM_SCALE_SAMPLING}
-        return super().recipe(cfg) | own | {"random_scale": scale, "resampling": keys.RESAMPLING}
+        return super().recipe(cfg) | {
+            "random_rotation": keys.RANDOM_ROTATION,
+            "squash": keys.SQUASH and list(keys.SQUASH),
+            "random_scale": {"factors": list(keys.RANDOM_SCALE), "sampling": keys.RANDOM_SCALE_SAMPLING},
+            "resampling": keys.RESAMPLING,
+        }
 
     def for_test(self, sample: dict, image: torch.Tensor) -> dict:
         file_size = tuple(image.shape[1:])

@@ -103,8 +103,15 @@ class Verification:
             }
             for verdict in verdicts
         ]
-        facts = {"file": self.published.name, "title": self.published.title, "sha256": self.sha256}
-        facts |= {"licence": self.published.licence, "seed": self._seed, "scores": rows, "environment": environment}
+        facts = {
+            "file": self.published.name,
+            "title": self.published.title,
+            "sha256": self.sha256,
+            "licence": self.published.licence,
+            "seed": self._seed,
+            "scores": rows,
+            "environment": environment,
+        }
         write_whole(self._root / "verify.json", json.dumps(facts, indent=2))
         lines = [
             [

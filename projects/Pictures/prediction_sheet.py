@@ -96,12 +96,12 @@ def draw_objects(image: np.ndarray, objects: Boxes, names: list[str], size: int 
     return draw_marked(image, objects, texts_of(objects, names), class_colors(names)[objects.classes], size)
 
 
-def draw_ranked(image: np.ndarray, boxes: np.ndarray, size: int = PANEL) -> np.ndarray:
-    """The image, its longer side fitted to ``size`` px, with outlines of (N, 4) xyxy boxes, best first.
+def draw_ranked(image: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """The image, its longer side fitted to PANEL px, with outlines of (N, 4) xyxy boxes, best first.
 
     As many are drawn as RANKS has colours, the worst first, so that no line hides that of a better box.
     """
-    panel = fit(image, size).copy()
+    panel = fit(image).copy()
     height, width = panel.shape[:2]
     last = np.array([width, height] * 2) - 1
     places = boxes * (width / image.shape[1])

@@ -112,23 +112,20 @@ def _feeding(cfg: CfgNode, gpu_rate: float) -> dict:
         rate, count = core_rate(cfg)
     except (UserError, UnreadableImageError):  # the section of the data reports it
         return {}
-    cores = round(gpu_rate / rate, 1)
-    rates = {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
-    measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
     return {
         "loading": {
-            "cores_per_gpu": cores,
-            "images_per_second": rates,
-            "measured": measured,
+            "cores_per_gpu": round(gpu_rate / rate, 1),
+            "images_per_second": {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)},
+            "measured": f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk",
             "assumed": f"a GPU's rate: {ASSUMED}",
         }
     }
 
 
-def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
+def core_rate(cfg: CfgNode) -> tuple[float, int]:
     """Images that a worker makes views of in a second of its core, and of how many images of DATASETS.TRAIN that is.
 
-    Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
+    Up to 64 of them, spread evenly, for about a second. Waiting for the disk does not count.
     """
     records = sample(joined([get_records(name) for name in cfg.DATASETS.TRAIN]), 64)
     dataset = ViewDataset(records, training_mapper(cfg), pixel_format(cfg))
@@ -137,6 +134,6 @@ def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
         start = time.thread_time()
         for index in range(len(records)):
             dataset.__getitems__([(0, index)])
-            if (spent := time.thread_time() - start) > seconds:
+            if (spent := time.thread_time() - start) > 1:
                 break
     return (index + 1) / spent, index + 1
