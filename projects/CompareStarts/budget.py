@@ -297,8 +297,10 @@ class Budget:
 
     def _goodness(self, finals: Sequence[Round]) -> dict[str, float]:
         """Of each start, the mean over seeds."""
-        better = self._task.goodness
-        return {name: statistics.fmean(better(each.scores[name]) for each in finals) for name in finals[0].starts}
+        return {
+            name: statistics.fmean(self._task.goodness(each.scores[name]) for each in finals)
+            for name in finals[0].starts
+        }
 
     def _verdict(self, finals: Sequence[Round], seeds_left: int = 0) -> tuple[str, bool]:
         """Which start, how sure, what more minutes would settle; and whether it is sure.

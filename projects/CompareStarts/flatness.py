@@ -60,8 +60,7 @@ class Rule(NamedTuple):
 
     def next_length(self, goodness: Sequence[float]) -> int | None:
         """The length after so many scores; None where there is none, or the score is flat and all first lengths are."""
-        lengths = self.lengths()
-        following = lengths[len(goodness) :]
+        following = self.lengths()[len(goodness) :]
         has_first = len(goodness) >= len(self.first_lengths())
         if not following or (has_first and self.is_flat(goodness)):
             return None

@@ -60,8 +60,7 @@ class Trainings:
         self.held_out = held_out
         self.root = root
         self._gpus = gpus
-        cfg = task.load(task.options)
-        (self.test,) = cfg.DATASETS.TEST
+        (self.test,) = task.load(task.options).DATASETS.TEST
         self.unit, self.metric = task.cost
         self._solvers = {count: self._resolved(count) for count in labels}
         self._jobs: dict[Training, Job] = {}  # a job has the hash of its weights, which takes a while

@@ -176,8 +176,7 @@ def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: Network, data: Lab
     loader = image_loader(cfg, missing, lambda image, _: transform(image, size), batch_size=BATCH)
     with progress(f"features of {data.name}", "image", total=len(data.records), done=kept.done) as bar:
         for number, (batch, _) in enumerate(loader, start=1):
-            features = backbone.pooled(batch).cpu().numpy()
-            kept.append(features)
+            kept.append(backbone.pooled(batch).cpu().numpy())
             bar.update(len(batch))
             if number % BATCHES_PER_SAVE == 0 or kept.is_complete:
                 kept.save()

@@ -309,8 +309,7 @@ def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: l
     """The largest region of an object in test images spread over the data set, each with its nearest labelled ones."""
     options = cfg.SEGMENT_RETRIEVAL
     pixels = pixel_format(cfg)
-    candidates = _largest_things(queries, names)
-    chosen = sample(candidates, options.GALLERY_QUERIES) or [0]
+    chosen = sample(_largest_things(queries, names), options.GALLERY_QUERIES) or [0]
     neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, options.GALLERY_NEIGHBORS).places
     rows = []
     for query, of_query in zip(chosen, neighbors.tolist(), strict=True):

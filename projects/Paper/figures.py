@@ -143,8 +143,8 @@ def _training_time(builder: JobBuilder, runs: dict[str, PretrainingRun], column:
     """A column's scores from checkpoints of one training each, against the time that it had taken."""
     evaluation = getattr(COLUMNS[column], builder.profile)
     folder = builder.root / "figures" / "training_time" / column / f"seed{seed}"
-    command = ("projects/Paper/training_time.py", "--output", str(folder), "--title", f"{column} (%)")
-    command += ("--score", *evaluation.score)
+    place = ("--output", str(folder), "--title", f"{column} (%)")
+    command = ("projects/Paper/training_time.py", *place, "--score", *evaluation.score)
     needs: list[Job] = []
     for name, source in runs.items():
         on_its_way = builder.snapshots(source, PARTS, seed)
