@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle, standard_error
-from projects.CompareStarts.starts import RANDOM, Start
+from projects.CompareStarts.starts import RANDOM, Start, Starts
 from projects.CompareStarts.task import SEED, Task
 from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import Cell
@@ -62,7 +62,7 @@ class Budget:
     def __init__(
         self,
         task: Task,
-        starts: Mapping[str, Start],
+        starts: Starts,
         count: int,
         *,
         minutes: float,
@@ -72,9 +72,15 @@ class Budget:
         gpus: int = 1,
         report: Callable[[Round], None] = lambda ended: None,
     ):
-        self._task, self._starts, self._count = task, {RANDOM: Start(GivenBackbone("random"))} | dict(starts), count
-        self._minutes, self._root, self._parallel, self._gpus = minutes, root, parallel, gpus
-        self._run, self._report = run, report
+        self._task = task
+        self._starts = {RANDOM: Start(GivenBackbone("random"))} | dict(starts)
+        self._count = count
+        self._minutes = minutes
+        self._root = root
+        self._parallel = parallel
+        self._gpus = gpus
+        self._run = run
+        self._report = report
         self._names = list(starts)
         self._record = root / "choice/rounds.json"
         with left_by_earlier_call(self._record):
@@ -99,10 +105,11 @@ class Budget:
         self._go(solver, PILOT, seed, [self._timed], 1)
         number = _halvings(len(self._names))
         needed = math.ceil((self._spent + self._seconds(solver, len(self._names), number, _least(solver, number))) / 60)
-        short = f"--time {self._minutes:g}m is too short for {len(self._names)} starts"
-        longer = f"no training is shorter than the warm-up of {_warm_up(solver)} iterations"
-        fits = self._longest(solver, len(self._names), number) > 0
-        expect(fits, f"{short}: expected at least {needed}m, as {longer}, or fewer starts")
+        expect(
+            self._longest(solver, len(self._names), number) > 0,
+            f"--time {self._minutes:g}m is too short for {len(self._names)} starts: expected at least {needed}m, as "
+            f"no training is shorter than the warm-up of {_warm_up(solver)} iterations, or fewer starts",
+        )
 
     def choose(self, seeds: Sequence[int], names: Sequence[str]) -> str:
         """A sentence: which start, how sure, and what more minutes would settle. ``measure`` comes before.
@@ -115,52 +122,53 @@ class Budget:
         Raises:
             UserError: no start has the score.
         """
-        solver, names, finals = self._solver(seeds[0]), list(names), []
-        for number in range(_halvings(len(names)), 0, -1):
+        solver = self._solver(seeds[0])
+        names = list(names)
+        finals = []
+        for number in range(_halvings(len(names)), -1, -1):
             iterations = _length(solver, self._longest(solver, len(names), number), number)
             if not self._is_longer(iterations):
                 return self._verdict([self._last_of(names)])[0]
-            names = self._go(solver, iterations, seeds[0], names, max(2, math.ceil(len(names) / 2)))
-        longest = self._longest(solver, len(names), 0)
-        if not self._is_longer(longest):
-            return self._verdict([self._last_of(names)])[0]
+            if number:
+                names = self._go(solver, iterations, seeds[0], names, max(2, math.ceil(len(names) / 2)))
         more = () if self._has_files_of_seeds(names) else itertools.count(max(seeds) + 1)
         for seed in itertools.chain(seeds, more):
-            left = self._seeds_left(longest, len(names))
+            left = self._seeds_left(iterations, len(names))
             if finals and (len(finals) >= len(seeds) or not left):
                 sentence, is_sure = self._verdict(finals, left)
                 if is_sure or not left:
                     return sentence
-            self._go(solver, longest, seed, names, len(names))
+            self._go(solver, iterations, seed, names, len(names))
             finals.append(self.rounds[self._begun - 1])
         return self._verdict(finals)[0]
 
     def plan(self, seed: int) -> str:
         """What ``choose`` would do, in words."""
-        solver, number = self._solver(seed), _halvings(len(self._names))
+        solver = self._solver(seed)
+        number = _halvings(len(self._names))
         rounds = f"{number} round{'s' * (number > 1)} of shorter trainings, then " * bool(number)
-        lengths = f"{_least(solver, number):,} to {solver.MAX_ITER:,} iterations"
-        return f"{rounds}two starts with {lengths} each, one seed after the other"
-
-    def decisions(self, ended: Round) -> str:
-        """A round's scores, best first, and what was decided by them."""
-        return f"{self._scores(ended)}; {ended.decision}"
+        return (
+            f"{rounds}two starts with {_least(solver, number):,} to {solver.MAX_ITER:,} iterations each, "
+            "one seed after the other"
+        )
 
     def table(self) -> str:
         """Every round and its decision, in Markdown."""
         headers = ["iterations", "seed", self._task.score_name, "minutes", "decision"]
         rows = []
         for each in self.rounds:
-            numbers = [
+            row = [
                 f"{each.iterations:,}",
                 str(each.seed),
-                self._scores(each) or "begun",
+                self.scores(each) or "begun",
                 f"{each.seconds / 60:.1f}",
+                each.decision,
             ]
-            rows.append([*numbers, each.decision])
+            rows.append(row)
         return markdown_table(headers, rows)
 
-    def _scores(self, each: Round) -> str:
+    def scores(self, each: Round) -> str:
+        """A round's scores, best first."""
         return ", ".join(f"{name} {each.scores[name]:.4g}" for name in self._order(each))
 
     @property
@@ -205,13 +213,16 @@ class Budget:
     def _go(self, solver: CfgNode, iterations: int, seed: int, names: Sequence[str], kept: int) -> list[str]:
         """The best ``kept`` of these starts, and those that score as the last of them, by one round: as recorded where
         it has ended, else run now."""
-        number, self._begun = self._begun, self._begun + 1
+        number = self._begun
+        self._begun += 1
         if number == len(self.rounds):
             self.rounds.append(Round(iterations, seed, list(names)))
         each = self.rounds[number]
-        same = (each.iterations, each.seed, list(each.starts)) == (iterations, seed, list(names))
         self.is_of_others = True
-        expect(same, f"{self._record} is of other starts, seeds or minutes: give another --output, or remove it")
+        expect(
+            each[:3] == (iterations, seed, list(names)),
+            f"{self._record} is of other starts, seeds or minutes: give another --output, or remove it",
+        )
         cells = [self._cell(solver, name, each) for name in names]
         for cell in cells:
             cell.jobs[0].claim()  # what was recorded is of this recipe and these data, too
@@ -229,10 +240,11 @@ class Budget:
             self.rounds[number] = each = each._replace(decision=self._decision(each, kept))
             self._save()
             self._report(each)
-        score = self._task.score_name
-        undefined = all(math.isnan(value) for value in each.scores.values())
-        nothing = f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed"
-        expect(not undefined, f"{nothing}; expected another test set, or --score NAME")
+        expect(
+            not all(map(math.isnan, each.scores.values())),
+            f"no start has a {self._task.score_name}: DATASETS.TEST has nothing that it scores, or all trainings "
+            "failed; expected another test set, or --score NAME",
+        )
         seconds = last_metric(cells[0].jobs[0].result.parent, "time")
         self._iteration = self._iteration if math.isnan(seconds) else seconds
         batches = math.ceil(len(names) / self._parallel)
@@ -242,8 +254,7 @@ class Budget:
     def _announce(self, each: Round) -> None:
         what = f"{len(each.starts)} starts, {each.iterations:,} iterations, seed {each.seed}"
         what = what if self._begun > 1 else f"{each.iterations} iterations, to be timed"
-        used = f"{self._spent / 60:.0f} of {self._minutes:g} minutes are used"
-        print(f"round {self._begun}: {what}; {used}", flush=True)
+        print(f"round {self._begun}: {what}; {self._spent / 60:.0f} of {self._minutes:g} minutes are used", flush=True)
 
     def _cell(self, solver: CfgNode, name: str, each: Round) -> Cell:
         length = () if each.iterations == solver.MAX_ITER else of_length(solver, each.iterations)
@@ -286,8 +297,10 @@ class Budget:
 
     def _goodness(self, finals: Sequence[Round]) -> dict[str, float]:
         """Of each start, the mean over seeds."""
-        better = self._task.goodness
-        return {name: statistics.fmean(better(each.scores[name]) for each in finals) for name in finals[0].starts}
+        return {
+            name: statistics.fmean(self._task.goodness(each.scores[name]) for each in finals)
+            for name in finals[0].starts
+        }
 
     def _verdict(self, finals: Sequence[Round], seeds_left: int = 0) -> tuple[str, bool]:
         """Which start, how sure, what more minutes would settle; and whether it is sure.
@@ -296,9 +309,10 @@ class Budget:
             seeds_left: for which there is time yet.
         """
         goodness = self._goodness(finals)
-        best, other, *_ = sorted(goodness, key=lambda name: -goodness[name])
-        score, seeds = self._task.score_name, f"{len(finals)} seed{'s' * (len(finals) > 1)}"
-        how, value = f"{seeds}, {finals[0].iterations:,} iterations", self._task.sign * goodness[best]
+        best, other, *_ = sorted(goodness, key=goodness.get, reverse=True)
+        score = self._task.score_name
+        how = f"{len(finals)} seed{'s' * (len(finals) > 1)}, {finals[0].iterations:,} iterations"
+        value = self._task.sign * goodness[best]
         if goodness[other] == -math.inf:
             return f"Start from {best}: {score} {value:.2f}, {other} has none ({how}).", True
         if goodness[best] == goodness[other]:
@@ -312,18 +326,22 @@ class Budget:
         is_sure = self._test.look(gains, len(gains) + seeds_left)
         if math.isinf(standard_error(gains)):
             return f"{text}; the difference is the same with every seed, which says nothing of chance).", False
-        limit = self._test.limit(gains)
-        text = f"{text}; the difference is {statistics.fmean(gains):.2f}, chance alone reaches {limit:.2f})"
+        text = (
+            f"{text}; the difference is {statistics.fmean(gains):.2f}, "
+            f"chance alone reaches {self._test.limit(gains):.2f})"
+        )
         if is_sure:
             return f"{text}.", True
-        detectable = self._test.detectable(gains)
-        power = f"{POWER:.0%} of true differences of {detectable:.2f} would be found"
+        power = f"{POWER:.0%} of true differences of {self._test.detectable(gains):.2f} would be found"
         total = seeds_to_settle(gains)
         if total is None:
             return f"{text}. That may be chance, though {power}: take either.", False
         more = total - len(gains)
-        settled = f"{more} more seeds, {more * minutes:.0f} minutes, would settle a difference of this size"
-        return f"{text}. That may be chance ({power}): {settled}.", False
+        return (
+            f"{text}. That may be chance ({power}): {more} more seeds, {more * minutes:.0f} minutes, "
+            "would settle a difference of this size.",
+            False,
+        )
 
     def _save(self) -> None:
         self._record.parent.mkdir(parents=True, exist_ok=True)
@@ -365,4 +383,4 @@ def of_length(solver: CfgNode, iterations: int) -> tuple[str, ...]:
         "SOLVER.STEPS": tuple(dict.fromkeys(steps)),
         "SOLVER.WARMUP_ITERS": min(solver.WARMUP_ITERS, iterations // 10),
     }
-    return tuple(str(word) for pair in lengths.items() for word in pair)
+    return tuple(map(str, itertools.chain.from_iterable(lengths.items())))

@@ -21,10 +21,6 @@ BY_CLASS = "by_class"
 TEXTS = ("NAME", "N", "SEED")
 
 
-def by_class_name(name: str, count: int, seed: int) -> str:
-    return f"{BY_CLASS}:{name}:{count}:{seed}"
-
-
 def images_for(name: str, per_class: int, seeds: Iterable[int]) -> int:
     """How many images it takes until every class is on ``per_class`` of them, or on all that show it, with each seed.
 
@@ -43,14 +39,18 @@ def rounds(records: Records, seed: int, name: str) -> Iterator[list[int]]:
         UserError: images that do not name their classes.
     """
     classes = {index: set(classes_shown(each)) for index, each in enumerate(records) if is_labelled(each)}
-    named = all(records[index].keys() & LABELS for index in classes)
-    expect(named, f"{name} does not name the classes of each image: expected --labels N, without /class")
+    expect(
+        all(records[index].keys() & LABELS for index in classes),
+        f"{name} does not name the classes of each image: expected --labels N, without /class",
+    )
     order = np.random.default_rng(seed).permutation(sorted(classes)).tolist()
     waiting = [index for index in order if classes[index]]
-    shown, each_on = Counter(), 0
+    shown = Counter()
+    each_on = 0
     while waiting:
         each_on += 1
-        chosen, rest = [], []
+        chosen = []
+        rest = []
         for index in waiting:
             if any(shown[each] < each_on for each in classes[index]):
                 shown.update(classes[index])
@@ -64,12 +64,16 @@ def rounds(records: Records, seed: int, name: str) -> Iterator[list[int]]:
 
 def load_by_class(name: str, count: str, seed: str) -> LabelledSet:
     """See the module. Raises UserError where N and SEED are no numbers, or there are fewer than N labelled images."""
-    is_sound = are_numbers(count, seed) and int(count) > 0
-    expect(is_sound, f"data set '{BY_CLASS}:{name}:{count}:{seed}': expected numbers N and SEED")
+    expect(
+        are_numbers(count, seed) and int(count) > 0,
+        f"data set '{BY_CLASS}:{name}:{count}:{seed}': expected numbers N and SEED",
+    )
     records = get_records(name)
     order = list(islice(chain.from_iterable(rounds(records, int(seed), name)), int(count)))
-    enough = len(order) == int(count)
-    expect(enough, f"data set {name!r} has {len(order):,} labelled images: expected at most as many, not {count}")
+    expect(
+        len(order) == int(count),
+        f"data set {name!r} has {len(order):,} labelled images: expected at most as many, not {count}",
+    )
     return LabelledSet(take(records, np.sort(order)), class_metadata(name))
 
 

@@ -2,17 +2,17 @@
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from projects.CompareStarts.by_class import images_for
-from projects.CompareStarts.starts import OnTheseImages, Start
+from projects.CompareStarts.starts import OnTheseImages, Start, Starts
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
-from projects.FrozenEvaluations.labelled_sets import LabelledSet, check_classes, read_set
+from projects.FrozenEvaluations.labelled_sets import check_classes, read_set
 from projects.Paper.cells import Cell, JobBuilder
 from revisit.checkpoint.flags import check_flags, flags_of
 from revisit.engine.data_checks import inspect_evaluation
@@ -45,35 +45,45 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
     Raises:
         UserError: more than there are, fewer than a batch, data that the recipe cannot learn from.
     """
+    if task.frozen:
+        for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in seeds)]:
+            _check_features(task.load(task.options_for(count, seed)))
+        return
     solvers: dict[int, CfgNode] = {}  # by labels
-    for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in (seeds if task.frozen else seeds[:1]))]:
-        if task.frozen:
-            cfg = task.load(task.options_for(count, seed))
-            train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
-            check_classes(train.targets, test.targets, (train.name, test.name))
-            _check_lambda(cfg, train)
-            continue
-        cfg = task.resolved(count, seed)
-        in_time = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g} is another length for every start"
-        expect(not cfg.SOLVER.MINUTES, f"{in_time}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
+    for count in (labels[-1], labels[0]):
+        cfg = task.resolved(count, seeds[0])
+        expect(
+            not cfg.SOLVER.MINUTES,
+            f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g} is another length for every start: expected SOLVER.MAX_ITER, or "
+            "SOLVER.EPOCHS",
+        )
         inspect_evaluation(cfg)
         solvers[count] = cfg.SOLVER
     if len({solver.MAX_ITER for solver in solvers.values()}) > 1:
         (fewest, few), (most, many) = sorted(solvers.items())
         steps = f' SOLVER.STEP_EPOCHS "()" SOLVER.STEPS "{tuple(many.STEPS)}"' if many.STEP_EPOCHS else ""
-        lengths = f"{most:,} labelled images {many.MAX_ITER:,} iterations, {fewest:,} only {few.MAX_ITER:,}"
-        remedy = f"to train all alike, add SOLVER.MAX_ITER {many.MAX_ITER}{steps} to --opts"
-        print(f"warning: the length of training is in epochs, which gives {lengths}; {remedy}", file=sys.stderr)
+        print(
+            f"warning: the length of training is in epochs, which gives {most:,} labelled images {many.MAX_ITER:,} "
+            f"iterations, {fewest:,} only {few.MAX_ITER:,}; to train all alike, add SOLVER.MAX_ITER "
+            f"{many.MAX_ITER}{steps} to --opts",
+            file=sys.stderr,
+        )
 
 
-def _check_lambda(cfg: CfgNode, train: LabelledSet) -> None:
-    """Raises UserError where no labelled image is left to choose lambda on."""
+def _check_features(cfg: CfgNode) -> None:
+    """Raises UserError for classes of which none is learned or tested, and where no labelled image is left to choose
+    lambda on."""
+    train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
+    check_classes(train.targets, test.targets, (train.name, test.name))
     once = train.targets.ndim == 1 and len(np.unique(train.targets)) == len(train.targets)
-    problem = f"--how frozen chooses lambda on some labelled images, and {len(train.targets)} show each class once"
-    expect(cfg.LINEAR.METHOD != "logistic" or not once, f"{problem}: expected --labels 2/class or more")
+    expect(
+        cfg.LINEAR.METHOD != "logistic" or not once,
+        f"--how frozen chooses lambda on some labelled images, and {len(train.targets)} show each class once: "
+        "expected --labels 2/class or more",
+    )
 
 
-def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) -> None:
+def check_starts(task: Task, starts: Starts, seeds: Sequence[int]) -> None:
     """Load every start as a training would; of what is pretrained first, check that it is of the recipe's network.
 
     Raises:
@@ -84,7 +94,8 @@ def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) 
         trial = Trial(task, title, start, task.total, seeds[0])
         if isinstance(start.source, OnTheseImages) and not start.source.start:
             network, cfg = replace(trial, start=Start(start.source)).network(None)
-            description, config = describe(network), start.source.config
+            description = describe(network)
+            config = start.source.config
             expect(method_of(before := make_config(config, ())), f"--weights pretrain:{config} is no pretraining")
             check_flags(flags_of(before, description), cfg, description, config)
             continue
@@ -93,7 +104,7 @@ def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) 
             trial.network(file)
 
 
-def preparation(starts: Mapping[str, Start], seeds: Sequence[int], root: Path, gpus: int = 1) -> list[Job]:
+def preparation(starts: Starts, seeds: Sequence[int], root: Path, gpus: int = 1) -> list[Job]:
     """The pretrainings that some of the starts need."""
     builder = JobBuilder("", root, gpus=gpus, full=True)
     made = [start.source for start in starts.values() if not start.is_given]
@@ -102,7 +113,7 @@ def preparation(starts: Mapping[str, Start], seeds: Sequence[int], root: Path, g
 
 def make_cells(
     task: Task,
-    starts: Mapping[str, Start],
+    starts: Starts,
     labels: Sequence[int],
     seeds: Sequence[int],
     *,

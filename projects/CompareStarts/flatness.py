@@ -60,8 +60,7 @@ class Rule(NamedTuple):
 
     def next_length(self, goodness: Sequence[float]) -> int | None:
         """The length after so many scores; None where there is none, or the score is flat and all first lengths are."""
-        lengths = self.lengths()
-        following = lengths[len(goodness) :]
+        following = self.lengths()[len(goodness) :]
         has_first = len(goodness) >= len(self.first_lengths())
         if not following or (has_first and self.is_flat(goodness)):
             return None
@@ -91,18 +90,14 @@ def compare_ends(goodness: Mapping[str, Sequence[float]]) -> Verdict:
             score that is undefined, -inf, is worse than others by more than chance.
     """
     means = {name: statistics.fmean(values) for name, values in goodness.items()}
-    best = max(means, key=lambda name: means[name])
+    best = max(means, key=means.get)
     gains = {}
     for name, mean in means.items():
         if name != best:
             gains[name] = means[best] - mean
-    defined = [row for row in goodness.values() if is_defined(row)]
+    defined = [row for row in goodness.values() if all(map(math.isfinite, row))]
     limit = tukey_difference(defined) if len(defined) > 1 else 0.0
     return Verdict(best, means[best], gains, limit)
-
-
-def is_defined(row: Sequence[float]) -> bool:
-    return all(map(math.isfinite, row))
 
 
 def tukey_difference(rows: Sequence[Sequence[float]]) -> float:

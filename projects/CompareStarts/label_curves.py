@@ -13,7 +13,9 @@ from projects.CompareStarts.flatness import ALPHA
 from projects.CompareStarts.sequential_test import standard_error
 from revisit.markdown import deviation
 
-BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference"
+BETTER = "better"
+WORSE = "worse"
+NO_DIFFERENCE = "no difference"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _chance(scores: Sequence[float], others: Sequence[float]) -> float:
 def _holm(chances: Mapping[int, float]) -> set[int]:
     """Which are so small that chance alone makes any such set in ALPHA of all cases, at most."""
     differing: set[int] = set()
-    for left, labels in zip(range(len(chances), 0, -1), sorted(chances, key=lambda each: chances[each]), strict=True):
+    for left, labels in zip(range(len(chances), 0, -1), sorted(chances, key=chances.get), strict=True):
         if chances[labels] > ALPHA / left:
             break
         differing.add(labels)
@@ -87,15 +89,20 @@ def _holm(chances: Mapping[int, float]) -> set[int]:
 
 
 def _equivalence(curve: LabelCurve, other: LabelCurve, labels: int, counts: list[int], sign: int) -> Equivalence:
-    mean, deviation = sign * curve.mean(labels), curve.deviation(labels)
+    mean = sign * curve.mean(labels)
+    deviation = curve.deviation(labels)
 
     def edge(of_band: int) -> Callable[[int], float]:
         return lambda count: sign * other.mean(count) + of_band * other.deviation(count)
 
     if mean > edge(0)(labels):
-        verdict, way, along = BETTER, 1, [count for count in counts if count >= labels]
+        verdict = BETTER
+        way = 1
+        along = [count for count in counts if count >= labels]
     else:
-        verdict, way, along = WORSE, -1, [count for count in counts[::-1] if count <= labels]
+        verdict = WORSE
+        way = -1
+        along = [count for count in counts[::-1] if count <= labels]
     # Mirrored where the start is worse: then the other one falls to its score towards fewer labels.
     places = (
         first_reaching(along, [way * edge(way * side)(count) for count in along], way * mean - side * deviation)
@@ -125,8 +132,7 @@ def sentence(start: str, other: str, cases: Sequence[Equivalence], *, seeds: int
     """
     if not cases:
         return f"{start} and {other} cannot be compared yet: no number of labels is finished for both."
-    differences = [case for case in cases if case.verdict != NO_DIFFERENCE]
-    if differences:
+    if any(case.verdict != NO_DIFFERENCE for case in cases):
         text = _differences(start, other, cases)
     else:
         text = [f"No difference between {start} and {other} at {_listed(cases)} labelled images: no more than chance."]

@@ -21,16 +21,18 @@ from revisit.data.sources.records import Records, others_than
 from revisit.data.sources.subsets import are_numbers, is_labelled, nested_subset
 from revisit.errors import expect
 
-HELD_OUT, PICKED = "held_out", "picked"
+HELD_OUT = "held_out"
+PICKED = "picked"
 SHARE = 0.2  # of the labelled images
 LEAST = 3  # images, where at least as many are left to learn from
 
 
 def load_held_out(name: str, fewer: str, more: str, seed: str) -> LabelledSet:
     """See the module. Raises UserError where FEWER, MORE and SEED are no numbers in this order of size."""
-    problem = f"data set '{HELD_OUT}:{name}:{fewer}:{more}:{seed}'"
-    expected = "expected numbers of images FEWER below MORE, and a seed"
-    expect(are_numbers(fewer, more, seed) and int(fewer) < int(more), f"{problem}: {expected}")
+    expect(
+        are_numbers(fewer, more, seed) and int(fewer) < int(more),
+        f"data set '{HELD_OUT}:{name}:{fewer}:{more}:{seed}': expected numbers of images FEWER below MORE, and a seed",
+    )
     records = get_records(name)
     learned = nested_subset(records, int(fewer), int(seed), name)
     labelled = nested_subset(records, int(more), int(seed), name)
@@ -57,8 +59,7 @@ class HeldOut(NamedTuple):
 
     def data_set(self, data: str, labels: int, seed: int) -> str:
         """The name of those of the data set ``data``, the same for all starts."""
-        learned = labels - self.count(labels)
-        return self.name or f"{HELD_OUT}:{data}:{learned}:{labels}:{seed}"
+        return self.name or f"{HELD_OUT}:{data}:{labels - self.count(labels)}:{labels}:{seed}"
 
 
 def read_held_out(text: str) -> HeldOut:
@@ -69,10 +70,6 @@ def read_held_out(text: str) -> HeldOut:
         return HeldOut(name=text)
     expect(0 < share <= 0.5, f"--held-out {text}: expected a share above 0 and up to 0.5, or the name of a data set")
     return HeldOut(share)
-
-
-def picked_name(name: str, count: int, file: str) -> str:
-    return f"{PICKED}:{name}:{count}:{file}"
 
 
 def load_picked(name: str, count: str, file: Path) -> LabelledSet:

@@ -9,8 +9,7 @@ training moves the features.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from projects.CompareStarts.flatness import overlap_factor
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Start, Starts
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
 from projects.Rows.leave_image_out import (
@@ -83,14 +82,16 @@ def check_regions(task: Task, labels: int) -> None:
             of one class, or boxes of one class without background around them.
     """
     records = _records(task, labels, seed=1)
-    data, cfg = task.data, task.load(task.options)
+    data = task.data
+    cfg = task.load(task.options)
     expect(len(records) > 1, f"{data} has {len(records)} labelled images: a probe leaves out one and needs others")
-    targets_of = _targets_of(cfg, records)
-    regions = [targets_of(record, size_of(record), np.random.default_rng((0, n))) for n, record in enumerate(records)]
+    regions = [
+        _regions_in(record, size_of(record), np.random.default_rng((0, n)), cfg) for n, record in enumerate(records)
+    ]
     _check_targets(torch.cat([each.targets for each in regions]), data)
 
 
-def probe_starts(task: Task, starts: Mapping[str, Start], labels: int, seed: int, root: Path) -> list[Probe]:
+def probe_starts(task: Task, starts: Starts, labels: int, seed: int, root: Path) -> list[Probe]:
     """The starts, best first, by ``labels`` labelled images at most; progress goes to stdout. The intervals of their
     mean scores are as wide as it takes to compare so many starts by so few images.
 
@@ -107,12 +108,15 @@ def probe_starts(task: Task, starts: Mapping[str, Start], labels: int, seed: int
         place = f"probe [{number}/{len(starts)}] {title}"
         trial = Trial(task, title, start, labels, seed)
         file = root / "probe/cache" / f"{_digest(trial, data, root)}.json"
-        known = file.is_file()
-        probes.append(_read(file, title) if known else _probe(trial, records, root, place))
-        how = "as before" if known else f"{probes[-1].seconds:.0f} s"
-        print(f"{place}: {probes[-1].score.value:.4g} ({how})", flush=True)
-        if not known:
-            _write(file, probes[-1])
+        if file.is_file():
+            probe = _read(file, title)
+            how = "as before"
+        else:
+            probe = _probe(trial, records, root, place)
+            how = f"{probe.seconds:.0f} s"
+            _write(file, probe)
+        print(f"{place}: {probe.score.value:.4g} ({how})", flush=True)
+        probes.append(probe)
     factor = overlap_factor(len(starts), len(records))
     probes = [probe._replace(score=probe.score.widened(factor)) for probe in probes]
     return sorted(probes, key=lambda probe: probe.score.value, reverse="depth" not in probes[0].scores)
@@ -131,8 +135,7 @@ def _records(task: Task, labels: int, seed: int) -> Records:
 def _digest(trial: Trial, data: list, root: Path) -> str:
     """Of all that a probe depends on."""
     weights = _digest_of_weights(trial.start, trial.seed, root)
-    options = (*trial.task.options, *trial.start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu")
-    cfg = trial.task.load(options)
+    cfg = trial.task.load((*trial.task.options, *trial.start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu"))
     causes = (
         "own features",
         weights,
@@ -167,7 +170,8 @@ def _probe(trial: Trial, records: Records, root: Path, place: str) -> Probe:
     model, cfg = trial.network(trial.start.weights(trial.seed, root))
     features = own_features(model.eval(), trial.network(None)[0])
     rows, targets, images = regions_of(model.backbone, features, cfg, records, place)
-    scores, count = score_regions(rows, targets, images), int(images.max()) + 1
+    scores = score_regions(rows, targets, images)
+    count = int(images.max()) + 1
     named = {name: with_interval(score, count) for name, score in scores.items()}
     mean = with_interval(lambda weights: np.mean([score(weights) for score in scores.values()], axis=0), count)
     return Probe(trial.title, named, mean, time.perf_counter() - began, features.title)
@@ -175,10 +179,13 @@ def _probe(trial: Trial, records: Records, root: Path, place: str) -> Probe:
 
 def _check_targets(targets: Tensor, data: str) -> None:
     """Raises UserError for labels that leave nothing to tell apart."""
-    classes, has_background = targets[targets >= 0].unique(), bool((targets < 0).any())
-    enough = targets.is_floating_point() or len(classes) + has_background > 1
-    one = f"all labels of {data} are of one class, with no background to tell it from"
-    expect(enough, f"{one}: a probe expects two classes, or room for boxes around the labelled ones")
+    classes = targets[targets >= 0].unique()
+    has_background = bool((targets < 0).any())
+    expect(
+        targets.is_floating_point() or len(classes) + has_background > 1,
+        f"all labels of {data} are of one class, with no background to tell it from: a probe expects two classes, or "
+        "room for boxes around the labelled ones",
+    )
 
 
 def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
@@ -192,7 +199,9 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
         predicted = ridge_without_image(rows, targets[:, None], images, torch.ones(len(rows)))[:, 0]
         return {"depth": root_mean_square(predicted, targets, images)}
     _check_targets(targets, "these images")
-    labelled, scores, tasks = targets >= 0, {}, {}
+    labelled = targets >= 0
+    scores = {}
+    tasks = {}
     known = targets[labelled].unique(return_inverse=True)[1]
     if known.any():
         tasks["class"] = (rows[labelled], known, images[labelled])
@@ -214,12 +223,13 @@ def regions_of(
     Images without any, of crowds or void alone, have no number. They are padded as the detector of ``backbone`` pads.
     """
     mapper = (DetectionMapper if "annotations" in records[0] else pixel_mapper_of(cfg))(cfg, is_train=False)
-    targets_of = _targets_of(cfg, records)
     network = Network(backbone, flags_of(cfg, None))
-    rows, targets, images = [], [], []
+    rows = []
+    targets = []
+    images = []
     for number, record in enumerate(progress(title, "image", records)):
         image = mapper(record)["image"]
-        regions = targets_of(record, tuple(image.shape[1:]), np.random.default_rng((0, number)))
+        regions = _regions_in(record, tuple(image.shape[1:]), np.random.default_rng((0, number)), cfg)
         if not len(regions.boxes):
             continue
         rows.append(features.rows(network.padded(image), regions.boxes))
@@ -228,8 +238,8 @@ def regions_of(
     return torch.cat(rows), torch.cat(targets), torch.cat(images)
 
 
-def _targets_of(cfg: CfgNode, records: Records) -> Callable[[dict, tuple[int, int], np.random.Generator], Regions]:
-    return _boxes if "annotations" in records[0] else partial(_pixels, cfg=cfg)
+def _regions_in(record: dict, size: tuple[int, int], rng: np.random.Generator, cfg: CfgNode) -> Regions:
+    return _boxes(record, size, rng) if "annotations" in record else _pixels(record, size, rng, cfg)
 
 
 def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Regions:
@@ -265,7 +275,8 @@ def _pixels(record: dict, size: tuple[int, int], rng: np.random.Generator, cfg: 
         known = values > 0
     y, x = np.nonzero(known)
     chosen = rng.permutation(len(y))[:REGIONS]
-    y, x = y[chosen], x[chosen]
+    y = y[chosen]
+    x = x[chosen]
     shown = [record[PADDED]] * 2 if PADDED in record else values.shape
     centre = (np.stack([x, y], axis=1) + 0.5) * size[::-1] / shown[::-1]
     boxes = np.concatenate([centre - SURROUNDINGS / 2, centre + SURROUNDINGS / 2], axis=1)

@@ -1,13 +1,13 @@
 """Two short ways to a start: a probe of all, and a budget of minutes. They write into OUTPUT/probe/ and choice/."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from projects.CompareStarts.budget import Budget, Round
 from projects.CompareStarts.comparison import preparation
 from projects.CompareStarts.label_curves import LabelCurve
 from projects.CompareStarts.probe import Probe, check_regions, equal_to_best, probe_starts
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Starts
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
 from projects.Paper.cells import read_score
@@ -32,18 +32,20 @@ CANNOT_KNOW = (
 
 def check_options(task: Task, labels: Sequence[int], *, slurm: bool) -> None:
     """Raises UserError for what neither a probe nor a budget can do, before anything is made."""
-    whole = (
-        "--how probe and --time judge features of regions: classes of whole images are compared by --how frozen alone"
+    expect(
+        not task.frozen,
+        "--how probe and --time judge features of regions: classes of whole images are compared by --how frozen alone",
     )
-    expect(not task.frozen, whole)
-    one = f"--how probe and --time compare by one number of labels, not {len(labels)}: expected --labels all, or one"
-    expect(len(labels) == 1, one)
+    expect(
+        len(labels) == 1,
+        f"--how probe and --time compare by one number of labels, not {len(labels)}: expected --labels all, or one",
+    )
     expect(not slurm, "--how probe and --time decide by what has run here: expected no --on slurm")
     check_regions(task, labels[0])
 
 
 def probe(
-    task: Task, starts: Mapping[str, Start], labels: int, seed: int, root: Path, *, parallel: int, gpus: int = 1
+    task: Task, starts: Starts, labels: int, seed: int, root: Path, *, parallel: int, gpus: int = 1
 ) -> list[Probe]:
     """Probe all starts, continue before what has to be, print and write the table."""
     make_folder(root, "--output")
@@ -60,8 +62,7 @@ def probe(
     data = task.train_set(labels, seed)
     protocol = f"probe of the labelled regions of {data} for {task.config}, seed {seed}, {unit}"
     scores = {each.start: _scores_by_name(each) for each in probes}
-    results = {"protocol": protocol, "sentence": sentence, "best": best, "scores": scores}
-    _write(root / "probe", text, results)
+    _write(root / "probe", text, {"protocol": protocol, "sentence": sentence, "best": best, "scores": scores})
     print(f"\n{text}\n\nwritten to {root / 'probe'}", flush=True)
     return probes
 
@@ -87,7 +88,7 @@ def _scores_by_name(probe: Probe) -> dict[str, dict[str, float]]:
 
 def choose(
     task: Task,
-    starts: Mapping[str, Start],
+    starts: Starts,
     labels: int,
     seeds: Sequence[int],
     root: Path,
@@ -107,19 +108,20 @@ def choose(
 
     def report(ended: Round) -> None:
         write("So far.")
-        print(f"round of {ended.iterations:,} iterations: {budget.decisions(ended)}", flush=True)
+        print(f"round of {ended.iterations:,} iterations: {budget.scores(ended)}; {ended.decision}", flush=True)
 
     def write(sentence: str) -> str:
         spent = sum(each.seconds for each in budget.rounds) / 60
         text = f"{budget.table()}\n\n{sentence} {spent:.0f} of {minutes:g} minutes are used."
         protocol = f"{task.score_name} by {task.config} on {labels} labelled images of {task.data}, {minutes:g} min"
         _write(root / "choice", text, {"protocol": protocol, "sentence": sentence})
-        curves, score = curves_of(budget.rounds[1:]), task.score_name
-        plot_scores(curves, score, "iterations of finetuning", root / "choice/rounds.png")
+        curves = curves_of(budget.rounds[1:])
+        plot_scores(curves, task.score_name, "iterations of finetuning", root / "choice/rounds.png")
         return text
 
-    options = {"minutes": minutes, "root": root, "run": run, "parallel": parallel, "gpus": gpus, "report": report}
-    budget = Budget(task, starts, labels, **options)
+    budget = Budget(
+        task, starts, labels, minutes=minutes, root=root, run=run, parallel=parallel, gpus=gpus, report=report
+    )
     make_folder(root, "--output")
     sentence = "Interrupted: the same command continues."
     try:
@@ -136,7 +138,7 @@ def choose(
 
 def show_plan(
     task: Task,
-    starts: Mapping[str, Start],
+    starts: Starts,
     labels: int,
     seeds: Sequence[int],
     root: Path,
@@ -148,8 +150,7 @@ def show_plan(
     jobs = preparation(starts, seeds[:1], root, gpus)
     print(f"a probe of {len(starts)} starts, which trains nothing")
     if minutes:
-        options = {"minutes": minutes, "root": root, "run": _refuse, "parallel": 1, "gpus": gpus}
-        budget = Budget(task, starts, labels, **options)
+        budget = Budget(task, starts, labels, minutes=minutes, root=root, run=_refuse, parallel=1, gpus=gpus)
         jobs.insert(0, budget.pilot(seeds[0]))
         print(f"{budget.plan(seeds[0])}; how long they are follows from what the first job takes")
         if budget.rounds:

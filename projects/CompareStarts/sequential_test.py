@@ -74,7 +74,8 @@ def seeds_to_settle(differences: Sequence[float]) -> int | None:
     None: more than MOST_SEEDS.
     """
     count = len(differences)
-    mean, spread = abs(statistics.fmean(differences)), standard_error(differences) * math.sqrt(count)
+    mean = abs(statistics.fmean(differences))
+    spread = standard_error(differences) * math.sqrt(count)
     for total in range(count + 1, MOST_SEEDS + 1):
         alpha = ALPHA * (total - count) / total
         if mean > critical_value(alpha, total) * spread / math.sqrt(total):

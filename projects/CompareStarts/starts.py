@@ -2,14 +2,14 @@
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from projects.CompareStarts.task import facts_of
 from projects.Paper.cells import JobBuilder
-from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, fact_of_file, without_seed
+from projects.Paper.paper_tables import GivenBackbone, PretrainingRun, Source, Words, fact_of_file, without_seed
 from projects.Reports.collect import short_names
 from projects.Weights.zoo_options import zoo_options
 from revisit.checkpoint.flags import without_pixels_of_photographs
@@ -32,7 +32,7 @@ class OnTheseImages(PretrainingRun):
     ``start``, a converted backbone that a recipe such as own_images/continue.yaml continues; ``data`` names them."""
 
     start: str = ""
-    data: tuple[str, ...] = ()
+    data: Words = ()
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class OnTheseImages(PretrainingRun):
         return f"{'continued_' * bool(self.start)}{Path(self.start or self.config).stem}-{digest}"
 
     @property
-    def facts(self) -> tuple[str, ...]:
+    def facts(self) -> Words:
         of_start = (fact_of_file(Path(self.start)),) if self.start else ()
         of_images = (facts_of(name, get_records(name), labels=False) for name in self.data)
         return (*of_start, *itertools.chain.from_iterable(of_images))
@@ -64,9 +64,9 @@ class PublishedWeights(GivenBackbone):
 
 class Start(NamedTuple):
     source: Source
-    options: tuple[str, ...] = ()  # KEY VALUE pairs that its weights need in the recipe
+    options: Words = ()  # KEY VALUE pairs that its weights need in the recipe
     suffix: str = ""  # of its trainings' folders, where another start has the same source
-    facts: tuple[str, ...] = ()  # what tells its data from others
+    facts: Words = ()  # what tells its data from others
 
     @property
     def is_given(self) -> bool:
@@ -78,6 +78,9 @@ class Start(NamedTuple):
         if self.is_given:
             return self.source.file(seed)
         return JobBuilder("", root).backbone(self.source, seed).result
+
+
+Starts = Mapping[str, Start]  # by what tables call them
 
 
 def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str, Start]:
@@ -139,8 +142,8 @@ def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
     return Start(GivenBackbone(str(file)), zoo_options(file, cfg) if kind == "zoo" else ())
 
 
-def _weights(file: Path, cfg: CfgNode) -> tuple[str, ...]:
+def _weights(file: Path, cfg: CfgNode) -> Words:
     """KEY VALUE pairs of a pretraining from a converted backbone."""
     keys = without_pixels_of_photographs(start(str(file)).keys, cfg)
     expect(keys, f"--weights continue:{file}: expected a converted backbone, with its flags next to it")
-    return (*(str(word) for pair in keys.items() for word in pair), "MODEL.WEIGHTS", str(file))
+    return (*map(str, itertools.chain.from_iterable(keys.items())), "MODEL.WEIGHTS", str(file))

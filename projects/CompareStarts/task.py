@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import projects.FrozenEvaluations.linear  # noqa: F401  (declares LINEAR)
-from projects.CompareStarts.by_class import by_class_name
-from projects.CompareStarts.labelled_parts import picked_name
+from projects.CompareStarts.by_class import BY_CLASS
+from projects.CompareStarts.labelled_parts import PICKED
+from projects.Paper.paper_tables import Words
 from projects.Reports.main_score import direction, scores_of
 from revisit.data.sources.catalog import get_records, subset_name
 from revisit.data.sources.class_names import names_of
@@ -43,12 +44,12 @@ class Task:
     """
 
     config: str
-    options: tuple[str, ...]
+    options: Words
     frozen: bool
     data: str
     total: int
-    score: tuple[str, ...]
-    facts: tuple[str, ...]
+    score: Words
+    facts: Words
     picked: str = ""
     by_class: bool = False
 
@@ -57,12 +58,12 @@ class Task:
         if labels == self.total:
             return self.data
         if self.picked:
-            return picked_name(self.data, labels, self.picked.replace(SEED, str(seed)))
+            return f"{PICKED}:{self.data}:{labels}:{self.picked.replace(SEED, str(seed))}"
         if self.by_class:
-            return by_class_name(self.data, labels, seed)
+            return f"{BY_CLASS}:{self.data}:{labels}:{seed}"
         return subset_name(self.data, labels, seed)
 
-    def options_for(self, labels: int, seed: int) -> tuple[str, ...]:
+    def options_for(self, labels: int, seed: int) -> Words:
         return (*self.options, "DATASETS.TRAIN", str((self.train_set(labels, seed),)))
 
     def load(self, options: Sequence[str]) -> CfgNode:
@@ -106,25 +107,30 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
         UserError: data that are not there, a recipe of another kind, a score that it does not have.
     """
     file = Path(find_config(config)).resolve()
-    by_features = any(file.is_relative_to(home / "projects") for home in HOMES)
-    expect(frozen or not by_features, f"{config} classifies by frozen features: add --how frozen")
+    expect(
+        frozen or not any(file.is_relative_to(home / "projects") for home in HOMES),
+        f"{config} classifies by frozen features: add --how frozen",
+    )
+    options = tuple(options)
     if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
-        options = (*options, "LINEAR.VALIDATION", "")
-    task = Task(_portable_name(file), tuple(options), frozen, "", 0, (), ())
-    cfg = task.load(task.options)
-    if cfg.MODEL.WEIGHTS and "MODEL.WEIGHTS" not in pairs_of(task.options):
-        task = replace(task, options=(*task.options, "MODEL.WEIGHTS", ""))  # not the recipe's: each start has its own
-        cfg = task.load(task.options)
-    _check_recipe(cfg, task.config)
+        options += ("LINEAR.VALIDATION", "")
+    name = _portable_name(file)
+    cfg = make_config(name, options)
+    if cfg.MODEL.WEIGHTS and "MODEL.WEIGHTS" not in pairs_of(options):
+        options += ("MODEL.WEIGHTS", "")  # not the recipe's: each start has its own
+        cfg = make_config(name, options)
+    _check_recipe(cfg, name)
     (train,), (test,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
-    records = {name: get_records(name) for name in (train, test)}
-    tested = sum(map(is_labelled, records[test]))
-    expect(tested, f"DATASETS.TEST {test} has no labelled image: expected truth to score against")
+    records = {part: get_records(part) for part in (train, test)}
+    expect(
+        sum(map(is_labelled, records[test])),
+        f"DATASETS.TEST {test} has no labelled image: expected truth to score against",
+    )
     offered = _scores_of_features(cfg, records[train]) if frozen else tuple(score.name for score in scores_of(cfg))
     score = _choose_score(score, offered, architecture_of(cfg), of_classes=not frozen)
-    facts = tuple(fact for name, of_set in records.items() for fact in facts_of(name, of_set))
+    facts = tuple(fact for part, of_set in records.items() for fact in facts_of(part, of_set))
     total = sum(map(is_labelled, records[train]))
-    return replace(task, data=train, total=total, score=tuple(score.split("/")), facts=facts)
+    return Task(name, options, frozen, train, total, tuple(score.split("/")), facts)
 
 
 def _portable_name(file: Path) -> str:
@@ -138,21 +144,23 @@ def _portable_name(file: Path) -> str:
 def _check_recipe(cfg: CfgNode, config: str) -> None:
     """Raises UserError for a recipe that does not learn from one labelled set, is not scored on one, or names its
     start itself."""
-    weights, train, test = cfg.MODEL.WEIGHTS, cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
+    weights = cfg.MODEL.WEIGHTS
+    train = cfg.DATASETS.TRAIN
+    test = cfg.DATASETS.TEST
     expect(not method_of(cfg), f"{config} is a recipe of pretraining: expected one that learns from labels")
     expect(weights == "", f"MODEL.WEIGHTS is {weights!r}, also of a random start: expected '', and files in --weights")
     expect(len(train) == 1, f"DATASETS.TRAIN is {tuple(train)}: expected one data set, of which the subsets are drawn")
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
 
 
-def _scores_of_features(cfg: CfgNode, records: Records) -> tuple[str, ...]:
+def _scores_of_features(cfg: CfgNode, records: Records) -> Words:
     """The scores of a linear classifier of frozen features, the main one first."""
     if "labels" in records[0]:
         return ("mAP",)
     return ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
 
 
-def _choose_score(score: str, offered: tuple[str, ...], architecture: str, *, of_classes: bool) -> str:
+def _choose_score(score: str, offered: Words, architecture: str, *, of_classes: bool) -> str:
     """The score that was asked for, or the first that is offered; of none that is known, any may be asked for.
 
     ``of_classes``: a score may be of one class, whose name stands after a dash.

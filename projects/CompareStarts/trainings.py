@@ -1,14 +1,15 @@
 """Trainings of other lengths and learning rates than the recipe's: their jobs, scores and costs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from projects.CompareStarts.budget import of_length
 from projects.CompareStarts.labelled_parts import HeldOut
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Starts
 from projects.CompareStarts.task import Task
 from projects.CompareStarts.trial import Trial
 from projects.Paper.cells import read_score
@@ -47,17 +48,19 @@ class Trainings:
     def __init__(
         self,
         task: Task,
-        starts: Mapping[str, Start],
+        starts: Starts,
         labels: Sequence[int],
         held_out: HeldOut,
         root: Path,
         *,
         gpus: int = 1,
     ):
-        self.task, self.starts, self.held_out, self.root = task, starts, held_out, root
+        self.task = task
+        self.starts = starts
+        self.held_out = held_out
+        self.root = root
         self._gpus = gpus
-        cfg = task.load(task.options)
-        (self.test,) = cfg.DATASETS.TEST
+        (self.test,) = task.load(task.options).DATASETS.TEST
         self.unit, self.metric = task.cost
         self._solvers = {count: self._resolved(count) for count in labels}
         self._jobs: dict[Training, Job] = {}  # a job has the hash of its weights, which takes a while
@@ -80,7 +83,8 @@ class Trainings:
 
     def _make(self, training: Training) -> Job:
         start, labels, seed, times, _ = training
-        solver, learned = self._solvers[labels], self.learned(labels)
+        solver = self._solvers[labels]
+        learned = self.learned(labels)
         rate = f"{self.learning_rate(training):.3g}"
         values = FIXED | {
             "DATASETS.TEST": (self.held_out.data_set(self.task.data, labels, seed), self.test),
@@ -88,7 +92,7 @@ class Trainings:
             "SOLVER.CHECKPOINT_PERIOD": min(solver.CHECKPOINT_PERIOD, math.ceil(solver.MAX_ITER / 2)),
         }
         length = of_length(solver, self.iterations(training)) if times > 1 else ()
-        pairs = (str(word) for pair in values.items() for word in pair)
+        pairs = map(str, chain.from_iterable(values.items()))
         held = f"_{labels - learned}_held_out" * (labels > learned)
         trial = Trial(self.task, start, self.starts[start], learned, seed)
         suffix = f"{held}_{times}x_rate_{rate}"
@@ -132,9 +136,10 @@ class Trainings:
     def _resolved(self, labels: int) -> CfgNode:
         """The recipe's length and rate, with so many labelled images."""
         solver = self.task.resolved(self.learned(labels), 1).SOLVER
-        is_fixed = solver.MAX_ITER > 0 and not solver.MINUTES
-        short = "--how until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS"
-        expect(is_fixed, short)
+        expect(
+            solver.MAX_ITER > 0 and not solver.MINUTES,
+            "--how until-flat trains for multiples of the recipe's length: expected SOLVER.MAX_ITER or EPOCHS",
+        )
         return solver
 
 

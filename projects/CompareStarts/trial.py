@@ -51,8 +51,9 @@ class Trial:
             UserError: a file that is missing, is not converted, or is of another architecture.
         """
         file = weights_file(str(weights)) if weights else ""  # a name would bring its own network: no comparison
-        own = ("MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu")
-        cfg = self.task.load((*self.task.options, *self.start.options, *own))
+        cfg = self.task.load(
+            (*self.task.options, *self.start.options, "MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu")
+        )
         resolve_auto_values(cfg, Facts(records=get_records(self.task.data)))
         if self.task.frozen:
             return nn.ModuleDict({"backbone": Network.of_config(cfg).network}), cfg
@@ -66,7 +67,8 @@ class Trial:
     def job(self, root: Path, gpus: int = 1, *, length: Sequence[str] = (), suffix: str = "") -> Job:
         """The job that trains and scores; ``length`` are KEY VALUE pairs of another length of training, whose folder
         ends in ``suffix``."""
-        task, start = self.task, self.start
+        task = self.task
+        start = self.start
         options = (*task.options_for(self.labels, self.seed), *start.options, *length)
         if task.frozen:
             options += ("LINEAR.CACHE", str(root / "features" / start.source.name / f"seed{self.seed}"))

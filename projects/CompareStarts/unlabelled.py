@@ -1,8 +1,8 @@
 """Each start once more, with a teacher: its trainings learn from photographs without labels, too (projects/Teacher)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Start, Starts
 from projects.CompareStarts.task import Task, facts_of
 from projects.Teacher.checks import check_photographs
 from projects.Teacher.keys import ARCHITECTURE
@@ -15,7 +15,7 @@ KEY = "DATASETS.UNLABELLED"
 WITH_TEACHER = " + teacher"  # ends such a start's name
 
 
-def with_teachers(task: Task, starts: Mapping[str, Start], photographs: Sequence[str]) -> dict[str, Start]:
+def with_teachers(task: Task, starts: Starts, photographs: Sequence[str]) -> dict[str, Start]:
     """Each start, and after it the same with a teacher.
 
     Args:
@@ -42,8 +42,11 @@ def _detector_of(task: Task) -> str:
     architecture = task.load(task.options).MODEL.META_ARCHITECTURE
     is_detector = architecture in DETECTORS and not task.frozen
     kind = "classifies by frozen features" if task.frozen else f"trains a {architecture}"
-    expected = f"expected a recipe of a detector ({' or '.join(DETECTORS)}), which gets a teacher here"
-    expect(is_detector, f"--unlabelled: {task.config} {kind}: {expected}")
+    expect(
+        is_detector,
+        f"--unlabelled: {task.config} {kind}: expected a recipe of a detector ({' or '.join(DETECTORS)}), which gets "
+        "a teacher here",
+    )
     return architecture
 
 

@@ -9,6 +9,7 @@ its checkpoint. So the same command continues after any interruption.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ class Curve(NamedTuple):
         return self.points[self.end]
 
 
+@dataclass(frozen=True)
 class UntilFlat:
     """Which trainings come next, and what those that have ended say.
 
@@ -53,19 +55,13 @@ class UntilFlat:
         parallel: how many trainings run at a time.
     """
 
-    def __init__(
-        self,
-        trainings: Trainings,
-        labels: Sequence[int],
-        seeds: Sequence[int],
-        rule: Rule,
-        *,
-        run: Callable[[list[Job]], None],
-        report: Callable[[], None] = lambda: None,
-        parallel: int = 1,
-    ):
-        self.trainings, self.labels, self.seeds, self.rule = trainings, labels, seeds, rule
-        self._run, self._report, self._parallel = run, report, parallel
+    trainings: Trainings
+    labels: Sequence[int]
+    seeds: Sequence[int]
+    rule: Rule
+    run: Callable[[list[Job]], None]
+    report: Callable[[], None] = lambda: None
+    parallel: int = 1
 
     def claim(self) -> None:
         """Raises UserError where what has ended is of another recipe or of other data."""
@@ -77,7 +73,7 @@ class UntilFlat:
         while left := self.next_round():
             self._announce(left)
             self._go([self.trainings.job(each) for each in left])
-            self._report()
+            self.report()
             self._remove_networks()
 
     def next_round(self) -> list[Training]:
@@ -123,7 +119,9 @@ class UntilFlat:
             training = best._replace(times=times)
             if not self.trainings.has_ended(training):
                 break
-            points.append(self._point(training))
+            score = self.trainings.test_score(training)
+            held_out_score = self.trainings.held_out_score(training)
+            points.append(Point(times, score, held_out_score, self.trainings.seconds(training)))
         goodness = self._goodness(points)
         ended = self.rule.next_length(goodness) is None
         return Curve(
@@ -140,12 +138,6 @@ class UntilFlat:
             wanted.add(following)
         return [training_of(curve, times) for times in sorted(wanted)]
 
-    def _point(self, training: Training) -> Point:
-        known = self.trainings
-        test = known.test_score(training)
-        held_out = known.held_out_score(training)
-        return Point(training.times, test, held_out, known.seconds(training))
-
     def _goodness(self, points: Sequence[Point]) -> list[float]:
         return [self.trainings.task.goodness(point.held_out) for point in points]
 
@@ -156,21 +148,19 @@ class UntilFlat:
         ended = {each.start: each for each in self.ended()}
         if all(each.start in ended for each in left):
             expected = [self.trainings.expected_seconds(each, ended[each.start]) for each in left]
-            minutes = sum(expected) / self._parallel / 60
-            text += f", about {minutes:.0f} minutes"
+            text += f", about {sum(expected) / self.parallel / 60:.0f} minutes"
         print(text, flush=True)
 
     def _remove_networks(self) -> None:
         """All but those of the ends: hundreds of trainings would fill a disk."""
         ends = {curve[:3]: training_of(curve, curve.last.times) for curve in self.curves() if curve.points}
         for each in self.ended():
-            end = ends.get(each[:3], each)
-            self.trainings.remove_networks(each, final=each != end)
+            self.trainings.remove_networks(each, final=each != ends.get(each[:3], each))
 
     def _go(self, jobs: list[Job]) -> None:
         """Run jobs to their end. Raises UserError where one fails for another reason than its learning rate."""
         try:
-            self._run(jobs)
+            self.run(jobs)
         except UserError:
             if not all(job.done or has_diverged(job) for job in jobs):
                 raise

@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from projects.CompareStarts.comparison import check_labels
@@ -10,7 +10,7 @@ from projects.CompareStarts.flatness import Rule
 from projects.CompareStarts.labelled_parts import HeldOut, read_held_out
 from projects.CompareStarts.probe_and_budget import result_of, run_claimed
 from projects.CompareStarts.start_costs import read_spent, seconds_before
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import Starts
 from projects.CompareStarts.task import Task, facts_of
 from projects.CompareStarts.trainings import Trainings
 from projects.CompareStarts.until_flat import UntilFlat
@@ -25,13 +25,12 @@ from revisit.errors import expect
 from revisit.jobs.command_options import show_jobs
 from revisit.jobs.commands import Job, with_needs
 
-TOLERANCES = {"%": 1.0}  # by the unit of a score
-TOLERANCE = 0.01  # of all other units
+OF_PERCENT, OF_OTHERS = 1.0, 0.01  # tolerances, in the unit of a score
 
 
 def compare_until_flat(
     task: Task,
-    starts: Mapping[str, Start],
+    starts: Starts,
     labels: Sequence[int],
     root: Path,
     args: argparse.Namespace,
@@ -39,7 +38,8 @@ def compare_until_flat(
     parallel: int,
 ) -> None:
     """Run ``--how until-flat``, or with ``--dry-run`` show what comes next. Raises UserError for what it cannot do."""
-    held_out, reference = read_held_out(args.held_out), _reference(args.reference, starts)
+    held_out = read_held_out(args.held_out)
+    reference = _reference(args.reference, starts)
     given = read_spent(args.spent, list(starts))
     _check(task, labels, args.seeds, held_out, slurm=args.on == "slurm")
     if held_out.name:
@@ -82,8 +82,11 @@ def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: He
     )
     if held_out.name:
         _check_others(held_out.name, (task.data, *task.load(task.options).DATASETS.TEST))
-    windows = f"--how until-flat holds out some windows of {task.data}, which have no score on whole images"
-    expect(held_out.name or not tiling_in(task.data), f"{windows}: expected --held-out NAME, windows of other images")
+    expect(
+        held_out.name or not tiling_in(task.data),
+        f"--how until-flat holds out some windows of {task.data}, which have no score on whole images: expected "
+        "--held-out NAME, windows of other images",
+    )
     check_labels(task, sorted({count - held_out.count(count) for count in labels}), seeds)
     for count in labels:
         name = held_out.data_set(task.data, count, seeds[0])
@@ -95,11 +98,14 @@ def _check_others(held_out: str, names: Sequence[str]) -> None:
     chosen_by = get_records(held_out)
     for name in names:
         shared = shared_pairs(get_records(name), chosen_by)
-        both = f"--held-out {held_out}: {len(shared)} of its images are in {name}, too, and would choose on it"
-        expect(not shared, f"{both}: expected other images{such_as(shared)}")
+        expect(
+            not shared,
+            f"--held-out {held_out}: {len(shared)} of its images are in {name}, too, and would choose on it: "
+            f"expected other images{such_as(shared)}",
+        )
 
 
-def _reference(name: str, starts: Mapping[str, Start]) -> str:
+def _reference(name: str, starts: Starts) -> str:
     """The start that is asked for, else the first of ImageNet's, else the first one."""
     expect(not name or name in starts, f"--reference {name}: expected one of {', '.join(starts)}")
     of_imagenet = [title for title in starts if title.startswith("imagenet:")]
@@ -109,4 +115,4 @@ def _reference(name: str, starts: Mapping[str, Start]) -> str:
 def _tolerance(task: Task) -> float:
     score = task.score_name.partition("-")[0]
     unit = next((each.unit for each in scores_of(task.load(task.options)) if each.name == score), "%")
-    return TOLERANCES.get(unit, TOLERANCE)
+    return OF_PERCENT if unit == "%" else OF_OTHERS

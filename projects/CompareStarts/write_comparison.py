@@ -21,7 +21,7 @@ from projects.Pictures.curves import saved_plot
 from revisit.errors import without_secrets
 from revisit.files import make_folder, strict_json, write_whole
 from revisit.jobs.record import Record
-from revisit.markdown import csv_table, markdown_table
+from revisit.markdown import csv_table, deviation, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,8 +76,7 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
         "sentence": " ".join(sentences),
         "worth": worths,
     }
-    texts = {"table.md": markdown, "scores.csv": _csv(task, cells), "results.json": strict_json(results)}
-    write_texts(folder, texts)
+    write_texts(folder, {"table.md": markdown, "scores.csv": _csv(task, cells), "results.json": strict_json(results)})
     plot_scores(list(curves.values()), score, "labelled images", folder / "labels.png")
     return markdown
 
@@ -98,9 +97,10 @@ def _protocol(task: Task, seeds: Sequence[int]) -> str:
     """How the scores were made, in words."""
     better = ", lower is better" if task.sign < 0 else ""
     features = "frozen features" if task.frozen else "finetuning"
-    numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    how = f"{features} with {task.config} on labelled images of {task.data}"
-    return f"{task.score_name}{better}, by {how}, {numbers}"
+    return (
+        f"{task.score_name}{better}, by {features} with {task.config} on labelled images of {task.data}, "
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    )
 
 
 def _what_lacks(cells: Sequence[Cell], score: str) -> list[str]:
@@ -108,8 +108,10 @@ def _what_lacks(cells: Sequence[Cell], score: str) -> list[str]:
     sentences = []
     undefined = sum(any(map(math.isnan, cell.values())) for cell in cells)
     if undefined:
-        why = "the test set has nothing that it scores, or a training failed"
-        sentences.append(f"{undefined} of {len(cells)} cells have no {score}: {why}. They are not compared.")
+        sentences.append(
+            f"{undefined} of {len(cells)} cells have no {score}: the test set has nothing that it scores, or a "
+            "training failed. They are not compared."
+        )
     unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
     if unfinished:
         sentences.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
@@ -177,7 +179,7 @@ def draw_band(
 def _table(task: Task, cells: list[Cell], digits: int) -> str:
     """Scores by start and number of labels; of trainings also what one costs."""
     unit, metric = task.cost
-    counts = list(dict.fromkeys(cell.column for cell in cells))
+    counts = dict.fromkeys(cell.column for cell in cells)
     headers = ["labelled images", *(f"{int(count):,}{' (all)' * (int(count) == task.total)}" for count in counts)]
     headers += [] if task.frozen else [f"{unit} of a training"]
     rows = []
@@ -206,12 +208,9 @@ def _csv(task: Task, cells: list[Cell]) -> str:
     rows = []
     for cell in cells:
         values = cell.values()
-        curve = LabelCurve(cell.row, {0: values})
-        scored = values and not math.isnan(curve.mean(0))
-        numbers = [
-            f"{curve.mean(0):.4f}" if scored else "",
-            f"{curve.deviation(0):.4f}" if scored and values[1:] else "",
-        ]
+        mean = statistics.mean(values) if values else math.nan
+        scored = not math.isnan(mean)
+        numbers = [f"{mean:.4f}" if scored else "", f"{deviation(values):.4f}" if scored and values[1:] else ""]
         cost = seconds(cell, metric)
         spent = "" if math.isnan(cost) else f"{cost:.1f}"
         rows.append([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs), spent])

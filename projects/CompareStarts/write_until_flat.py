@@ -32,10 +32,11 @@ class FlatReport(NamedTuple):
         """Write table.md, scores.csv, results.json and curves.png; returns the Markdown."""
         curves = self.comparison.curves()
         by_labels = {count: self._rows(count, curves) for count in self.comparison.labels}
-        sentences = [self._sentence(count, rows) for count, rows in by_labels.items()]
         parts = []
-        for (count, rows), sentence in zip(by_labels.items(), sentences, strict=True):
-            parts += [self._title(count), self._table(rows), sentence]
+        sentences = []
+        for count, rows in by_labels.items():
+            sentences.append(self._sentence(count, rows))
+            parts += [self._title(count), self._table(rows), sentences[-1]]
         markdown = "\n\n".join([*parts, self._note()])
         results = {
             "protocol": self._protocol(),
@@ -44,13 +45,15 @@ class FlatReport(NamedTuple):
             "seconds_before": dict(self.before),
             "curves": list(map(curve_as_json, curves)),
         }
-        texts = {
-            "table.md": markdown,
-            "scores.csv": self._csv(),
-            "results.json": strict_json(results),
-        }
         folder.mkdir(exist_ok=True)
-        write_texts(folder, texts)
+        write_texts(
+            folder,
+            {
+                "table.md": markdown,
+                "scores.csv": self._csv(),
+                "results.json": strict_json(results),
+            },
+        )
         self._plot(by_labels, folder / "curves.png")
         return markdown
 
@@ -87,8 +90,9 @@ class FlatReport(NamedTuple):
         task = self._trainings.task
         better = ", lower is better" if task.sign < 0 else ""
         seeds = ", ".join(map(str, self.comparison.seeds))
-        how = f"finetuning with {task.config} until it is flat"
-        return f"{self._score}{better}, by {how}, on {task.data}, seeds {seeds}"
+        return (
+            f"{self._score}{better}, by finetuning with {task.config} until it is flat, on {task.data}, seeds {seeds}"
+        )
 
     def _table(self, rows: Sequence[Row]) -> str:
         lengths = sorted({times for row in rows for times in row.lengths})
@@ -208,8 +212,10 @@ class FlatReport(NamedTuple):
 
     def _note(self) -> str:
         rule = self.comparison.rule
-        part = "a part of the labelled images, the same for all starts, which none learns from"
-        images = self._trainings.held_out.name or part
+        images = (
+            self._trainings.held_out.name
+            or "a part of the labelled images, the same for all starts, which none learns from"
+        )
         lines = [
             f"{self._protocol()}.",
             f"Seconds are {self._trainings.unit} of one training, without its last evaluation; in all: with those "

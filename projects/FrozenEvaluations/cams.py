@@ -74,18 +74,22 @@ class Classifier(NamedTuple):
 
 def main(cfg: CfgNode) -> None:
     dataset = only_dataset(cfg, "TEST")
-    records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
+    records = get_records(dataset)
+    names = MetadataCatalog.get(dataset).get("thing_classes", [])
     records = [record for record in records if class_of(record) >= 0]
-    expect(bool(records), f"no image of {dataset} shows a class: expected class folders, or a set by name")
+    expect(records, f"no image of {dataset} shows a class: expected class folders, or a set by name")
     resolve_auto_values(cfg, Facts(records=records))
     networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
     for network in networks:
         check_not_enlarged(dataset, network.image_size, "the classifier's image size", network.transform)
     chosen = sample(records, cfg.CAM.NUM_IMAGES)
     rows, predictions = zip(*(draw(record, pixel_format(cfg), networks, names) for record in chosen), strict=True)
-    headers = ["image", *(network.name for network in networks)]
-    title = "Class activation maps of the true class"
-    save_sheet(Path(cfg.OUTPUT_DIR, "cams.png"), list(rows), headers, title=title)
+    save_sheet(
+        Path(cfg.OUTPUT_DIR, "cams.png"),
+        list(rows),
+        ["image", *(network.name for network in networks)],
+        title="Class activation maps of the true class",
+    )
     write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": predictions})
 
 
@@ -97,7 +101,8 @@ def class_of(record: dict) -> int:
 
 def load_networks(cfg: CfgNode, num_classes: int) -> list[Classifier]:
     """The network of --weights and, if there is one, the one to compare it with. Raises UserError where none fits."""
-    options, own = cfg.CAM, cfg.clone()
+    options = cfg.CAM
+    own = cfg.clone()
     own.defrost()
     pairs = [(cfg.MODEL.WEIGHTS, options.CLASSIFIER)]
     if options.OTHER_WEIGHTS or options.OTHER_CLASSIFIER:
@@ -112,9 +117,10 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Classifier]:
             networks.append(Classifier(weights or RANDOM, backbone, **content))
         rows, width = networks[-1].weight.shape
         channels = backbone.shape.channels
-        fits = rows >= num_classes and width == channels
-        wanted = f"{num_classes} of {channels}, or more classes"
-        expect(fits, f"{path} is for {rows} classes of {width} channels: expected {wanted}")
+        expect(
+            rows >= num_classes and width == channels,
+            f"{path} is for {rows} classes of {width} channels: expected {num_classes} of {channels}, or more classes",
+        )
     return networks
 
 
@@ -132,8 +138,11 @@ def draw(record: dict, pixels: PixelFormat, networks: list[Classifier], names: l
     def name_of(label: int) -> str:
         return names[label] if label < len(names) else f"class {label}"
 
-    image, label = require_record(record, pixels), class_of(record)
-    tiles, captions, taken = [fit(pixels.picture(image))], [name_of(label)], []
+    image = require_record(record, pixels)
+    label = class_of(record)
+    tiles = [fit(pixels.picture(image))]
+    captions = [name_of(label)]
+    taken = []
     for network in networks:
         view = TRANSFORMS[network.transform](image, network.image_size)
         features = network.backbone.map_of(view).cpu()
@@ -153,7 +162,8 @@ def activation_map(features: Tensor, weight: Tensor) -> Tensor:
     Features are (C, h, w), the weight (C,) is the classifier's row of the class; without bias and without ReLU.
     """
     evidence = torch.einsum("chw,c->hw", features, weight)
-    low, high = evidence.min(), evidence.max()
+    low = evidence.min()
+    high = evidence.max()
     return torch.zeros_like(evidence) if high == low else (evidence - low) / (high - low)
 
 

@@ -44,8 +44,7 @@ def load_cars(path: Path, split: str) -> Records:
     annotations = "devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat"
     rows = _mat_rows(path / annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"])))
     images = path / f"cars_{split}"
-    records = [{"file_name": str(images / name), "label": number - 1} for name, number in rows]
-    return require_files(records)
+    return require_files([{"file_name": str(images / name), "label": number - 1} for name, number in rows])
 
 
 def cars_classes(path: Path) -> list[str]:
@@ -66,8 +65,7 @@ def load_pets(path: Path, split: str) -> Records:
     """Oxford-IIIT Pets: images/*.jpg, annotations/{trainval,test}.txt: lines of name, class from 1, species, breed."""
     images = path / "images"
     labels = _pets_labels(path, split)
-    records = [{"file_name": str(images / f"{name}.jpg"), "label": label} for name, label in labels]
-    return require_files(records)
+    return require_files([{"file_name": str(images / f"{name}.jpg"), "label": label} for name, label in labels])
 
 
 def pets_classes(path: Path) -> list[str]:
@@ -116,5 +114,4 @@ def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Seque
     index_of = {name: index for index, name in enumerate(classes)}
     with translated(f"{folder}, images of the classes that are listed", content=True):
         labelled = [(file, index_of[name]) for file, name in files]
-    records = [{"file_name": str(folder / file), "label": label} for file, label in labelled]
-    return require_files(records)
+    return require_files([{"file_name": str(folder / file), "label": label} for file, label in labelled])

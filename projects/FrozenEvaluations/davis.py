@@ -43,8 +43,10 @@ def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ..
         masks_folder = root / "Annotations" / resolution / name
         frames = sorted(frames_folder.glob("*.jpg"), key=in_order)
         masks = sorted(masks_folder.glob("*.png"), key=in_order)
-        few = f"{frames_folder} has {len(frames)} frames (*.jpg)"
-        expect(len(frames) >= LEAST_FRAMES, f"{few}: expected {LEAST_FRAMES} or more")
+        expect(
+            len(frames) >= LEAST_FRAMES,
+            f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more",
+        )
         of_frames = {path.stem for path in frames}
         of_masks = {path.stem for path in masks}
         lone = sorted(of_frames ^ of_masks)
@@ -75,9 +77,10 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
     if is_white(first):
         stack[stack == VOID] = 1
     objects = np.setdiff1d(first, (0, VOID)).tolist()
-    without_gap = list(range(1, len(objects) + 1))
-    in_order = objects and objects == without_gap
-    expect(in_order, f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap")
+    expect(
+        objects and objects == list(range(1, len(objects) + 1)),
+        f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap",
+    )
     return stack
 
 
@@ -99,9 +102,8 @@ def save_animation(path: Path, pictures: list[np.ndarray], frames_per_second: fl
     images = map(Image.fromarray, pictures)
     first, *rest = (image.quantize(method=Image.Quantize.FASTOCTREE) for image in images)
     milliseconds = round(1000 / frames_per_second)
-    options = {"save_all": True, "append_images": rest, "duration": milliseconds, "loop": 0}
     with written_whole(path) as temporary:
-        first.save(temporary, format="GIF", **options)
+        first.save(temporary, format="GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
 
 
 def region_similarity(mask: np.ndarray, truth: np.ndarray) -> float:
@@ -116,8 +118,10 @@ def boundary_accuracy(mask: np.ndarray, truth: np.ndarray) -> float:
 
     A boundary pixel is right if the other mask has one within ``ceil(0.008 * diagonal)`` px of it.
     """
-    found, wanted = boundary(mask), boundary(truth)
-    num_found, num_wanted = np.count_nonzero(found), np.count_nonzero(wanted)
+    found = boundary(mask)
+    wanted = boundary(truth)
+    num_found = np.count_nonzero(found)
+    num_wanted = np.count_nonzero(wanted)
     if not num_found or not num_wanted:
         return float(num_found == num_wanted)
     diagonal = np.hypot(*mask.shape)

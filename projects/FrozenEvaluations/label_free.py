@@ -37,7 +37,8 @@ def uniformity(rows: Tensor) -> float:
     0 where all are the same; near -4 where they are spread evenly over a sphere of many dimensions (Wang and Isola,
     ICML 2020, Section 4.1, with t = 2).
     """
-    rows, total = rows.double(), 0.0
+    rows = rows.double()
+    total = 0.0
     for start in range(0, len(rows), CHUNK):
         exponents = 4 * (rows[start : start + CHUNK] @ rows.T) - 4  # -2 |x - y|^2 of unit rows
         exponents.diagonal(start).fill_(-math.inf)  # of a row with itself

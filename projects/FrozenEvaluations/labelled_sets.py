@@ -55,8 +55,10 @@ def read_set(cfg: CfgNode, name: str) -> LabelledSet:
     check_not_enlarged(name, cfg.LINEAR.IMAGE_SIZE, "LINEAR.IMAGE_SIZE", transform_of(cfg))
     key = "labels" if "labels" in records[0] else "label"
     targets = np.array([record.get(key, -1) for record in records])
-    several = targets.ndim > 1 or (targets.min() >= 0 and len(np.unique(targets)) > 1)
-    expect(several, f"data set {name!r} has no labels of two classes: expected class folders, or a data set by name")
+    expect(
+        targets.ndim > 1 or (targets.min() >= 0 and len(np.unique(targets)) > 1),
+        f"data set {name!r} has no labels of two classes: expected class folders, or a data set by name",
+    )
     return LabelledSet(name, records, targets)
 
 
@@ -65,16 +67,21 @@ def check_classes(
 ) -> None:
     """Raises UserError if a class of the test images has no training image, or, of several labels, all of them, or the
     two differ in their classes."""
-    alike = train.ndim == test.ndim and train.shape[1:] == test.shape[1:]
-    expect(alike, f"{names[0]} and {names[1]} have different classes: expected the same")
+    expect(
+        train.ndim == test.ndim and train.shape[1:] == test.shape[1:],
+        f"{names[0]} and {names[1]} have different classes: expected the same",
+    )
     if train.ndim == 1:
         missing = np.setdiff1d(test, train)
     else:  # both have to show every class
         missing = np.flatnonzero(~((train == PRESENT).any(axis=0) & (test == PRESENT).any(axis=0)))
         lacks_it = train != PRESENT if difficult_is_absent else train == ABSENT
         everywhere = np.flatnonzero(~lacks_it.any(axis=0)).tolist()
-        alone = f"every image of {names[0]} shows class {', '.join(map(str, everywhere))}"
-        expect(not everywhere, f"{alone}, which nothing tells from others: expected images without it, too")
+        expect(
+            not everywhere,
+            f"every image of {names[0]} shows class {', '.join(map(str, everywhere))}, which nothing tells from "
+            "others: expected images without it, too",
+        )
     expect(not len(missing), f"no image of {' or of '.join(names)} shows class {', '.join(map(str, missing))}")
 
 
@@ -123,8 +130,8 @@ def _features_key(cfg: CfgNode, backbone: Network, data: LabelledSet) -> str:
     nodes = {flag.rpartition(".")[0] for flag in flags}
     settings = [value_of(cfg, node).dump() for node in sorted(nodes)]
     seen = pixel_format(cfg)
-    pixels = (cfg.INPUT.FORMAT, seen.bits if seen.is_of_photographs else seen)
-    network = (backbone.digest(pixels=True), cfg.MODEL.BACKBONE.NAME, *settings, *pixels)
+    pixels = seen.bits if seen.is_of_photographs else seen
+    network = (backbone.digest(pixels=True), cfg.MODEL.BACKBONE.NAME, *settings, cfg.INPUT.FORMAT, pixels)
     causes = (network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
     return hashlib.sha256(repr(causes).encode()).hexdigest()[:12]
 
@@ -133,7 +140,8 @@ class _KeptRows:
     """Rows on disk, of which the first ``done`` have their values: PATH.npy, and how many they are in PATH.json."""
 
     def __init__(self, path: Path, shape: tuple[int, int]):
-        self.rows_file, self._done_file = path.with_suffix(".npy"), path.with_suffix(".json")
+        self.rows_file = path.with_suffix(".npy")
+        self._done_file = path.with_suffix(".json")
         self.done = 0
         if self._done_file.is_file() and self.rows_file.is_file():
             with left_by_earlier_call(self._done_file):
@@ -162,13 +170,13 @@ class _KeptRows:
 
 def _compute_missing(kept: _KeptRows, cfg: CfgNode, backbone: Network, data: LabelledSet) -> None:
     """Append the features of the images that have none."""
-    transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
+    transform = TRANSFORMS[cfg.LINEAR.TRANSFORM]
+    size = cfg.LINEAR.IMAGE_SIZE
     missing = data.records[kept.done :]
     loader = image_loader(cfg, missing, lambda image, _: transform(image, size), batch_size=BATCH)
     with progress(f"features of {data.name}", "image", total=len(data.records), done=kept.done) as bar:
         for number, (batch, _) in enumerate(loader, start=1):
-            features = backbone.pooled(batch).cpu().numpy()
-            kept.append(features)
+            kept.append(backbone.pooled(batch).cpu().numpy())
             bar.update(len(batch))
             if number % BATCHES_PER_SAVE == 0 or kept.is_complete:
                 kept.save()
@@ -191,8 +199,7 @@ def images_key(records: Records) -> str:
         else:
             place = record.get("offset"), record.get("size")  # in a shard
             for file_name in files_of_record(record):
-                text = f"{file_name}\0{place}\0{version(file_name)}\n"
-                digest.update(text.encode(errors="surrogateescape"))
+                digest.update(f"{file_name}\0{place}\0{version(file_name)}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 

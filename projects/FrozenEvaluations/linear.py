@@ -64,13 +64,18 @@ def main(cfg: CfgNode) -> None:
     low, high, count = cfg.LINEAR.LAMBDAS
     counts = count >= 1 and count == int(count)
     expect(low <= high and counts, f"LINEAR.LAMBDAS {cfg.LINEAR.LAMBDAS}: expected 0 < lowest <= highest, and how many")
-    method, epochs = cfg.LINEAR.METHOD, cfg.SOLVER.EPOCHS
+    method = cfg.LINEAR.METHOD
+    epochs = cfg.SOLVER.EPOCHS
     expect(method != "sgd" or epochs > 0, f"SOLVER.EPOCHS is {epochs}: LINEAR.METHOD sgd expects at least 1")
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = (read_set(cfg, name) for name in names)
-    difficult = {"difficult_is_absent": cfg.LINEAR.DIFFICULT_IS_ABSENT}
-    check_classes(train.targets, test.targets, (train.name, test.name), **difficult)
+    check_classes(
+        train.targets,
+        test.targets,
+        (train.name, test.name),
+        difficult_is_absent=cfg.LINEAR.DIFFICULT_IS_ABSENT,
+    )
     effect = "their score says nothing of new images; expected others"
     for name in filter(None, (train.name, cfg.LINEAR.VALIDATION)):
         warn_of_shared(get_records(name), name, test.records, test.name, effect)
@@ -78,9 +83,11 @@ def main(cfg: CfgNode) -> None:
     for data in (train, test):
         look_at_images(cfg, data.name, data.records, to_learn=False)
     if train.targets.ndim > 1:
-        how_many, suited = "several classes", ("logistic", "svm")
+        how_many = "several classes"
+        suited = ("logistic", "svm")
     else:
-        how_many, suited = "one class each", ("logistic", "knn", "sgd")
+        how_many = "one class each"
+        suited = ("logistic", "knn", "sgd")
     expect(method in suited, f"LINEAR.METHOD {method}, but images show {how_many}: expected one of {', '.join(suited)}")
     backbone = Network.of_config(cfg)
     results = METHODS[method](cfg, backbone, train, test)
@@ -92,10 +99,13 @@ def main(cfg: CfgNode) -> None:
 
 def protocol(cfg: CfgNode, map_name: str) -> str:
     """What the score means, in words."""
-    options, knn = cfg.LINEAR, cfg.KNN_EVAL
+    options = cfg.LINEAR
+    knn = cfg.KNN_EVAL
     if options.METHOD == "sgd":
-        crops = f"random crops of {options.IMAGE_SIZE} px, scored on central ones"
-        return f"linear classifier, SGD for {cfg.SOLVER.EPOCHS} epochs on {crops}"
+        return (
+            f"linear classifier, SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px, "
+            "scored on central ones"
+        )
     low, high, count = options.LAMBDAS
     chosen = options.VALIDATION or f"{options.VALIDATION_SHARE:g} of the training images"
     how = {
@@ -116,14 +126,25 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
     difficult = {"difficult_is_absent": options.DIFFICULT_IS_ABSENT}
     if validation:
         check_classes(targets, validation.targets, (train.name, validation.name), **difficult)
-        effect = "lambda is chosen on what is learned from; expected others"
-        warn_of_shared(train.records, train.name, validation.records, validation.name, effect)
-        fitted, held = (rows, targets), cached_features(cfg, backbone, validation)
+        warn_of_shared(
+            train.records,
+            train.name,
+            validation.records,
+            validation.name,
+            "lambda is chosen on what is learned from; expected others",
+        )
+        fitted = (rows, targets)
+        held = cached_features(cfg, backbone, validation)
     else:
         kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)
-        part = f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"
-        check_classes(targets[kept], targets[out], part, **difficult)
-        fitted, held = (rows[kept], targets[kept]), (rows[out], targets[out])
+        check_classes(
+            targets[kept],
+            targets[out],
+            (f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"),
+            **difficult,
+        )
+        fitted = (rows[kept], targets[kept])
+        held = (rows[out], targets[out])
     path = fit_path(fitted, held, options)
     best = max(path, key=lambda point: point.score)  # of equals the first, which has the strongest regularisation
     all_rows, all_targets = (np.concatenate(parts) for parts in zip(fitted, held, strict=True))
@@ -161,7 +182,8 @@ class Classifier:
     """
 
     def __init__(self, options: CfgNode):
-        self._max_iter, self._difficult_is_absent = options.MAX_ITER, options.DIFFICULT_IS_ABSENT
+        self._max_iter = options.MAX_ITER
+        self._difficult_is_absent = options.DIFFICULT_IS_ABSENT
         self._models: list[LogisticRegression] = []
         self._several = False
 
@@ -218,8 +240,9 @@ def fit_path(train: Labelled, validation: Labelled, options: CfgNode) -> list[Pa
         iterations, converged = classifier.fit(*train, strength)
         path.append(PathPoint(strength, classifier.score(*validation), iterations, converged))
     if lost := [f"{point.strength:.1e}" for point in path if not point.converged]:
-        which = f"{len(lost)} of {len(path)} fits did not converge: lambda {', '.join(lost)}"
-        logger.warning(f"{which}; raise LINEAR.MAX_ITER")
+        logger.warning(
+            f"{len(lost)} of {len(path)} fits did not converge: lambda {', '.join(lost)}; raise LINEAR.MAX_ITER"
+        )
     return path
 
 
@@ -238,8 +261,11 @@ def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
             count = min(at_least_one, len(members) - 1)
             of_classes.append(members[:count])
         held = np.concatenate(of_classes)
-        one_each = "DATASETS.TRAIN has one image of each class, and so none to choose lambda on"
-        expect(len(held) > 0, f"{one_each}: expected two of a class, or LINEAR.VALIDATION")
+        expect(
+            len(held),
+            "DATASETS.TRAIN has one image of each class, and so none to choose lambda on: expected two of a class, "
+            "or LINEAR.VALIDATION",
+        )
     return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)
 
 
@@ -254,8 +280,9 @@ def plot_path(path: list[PathPoint], score: str, output: Path) -> None:
 
 def svm(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) -> dict:
     """VOC07 SVM, the VOC column of the paper's ablations: a support-vector machine for each class."""
-    pairs = (cached_features(cfg, backbone, data) for data in (train, test))
-    scores, weight, bias = svm_ap(*pairs, cfg.LINEAR)
+    fitted = cached_features(cfg, backbone, train)
+    tested = cached_features(cfg, backbone, test)
+    scores, weight, bias = svm_ap(fitted, tested, cfg.LINEAR)
     save_classifier(cfg, torch.from_numpy(weight), torch.from_numpy(bias), range(len(weight)), unit=True)
     return {"mAP": round(float(np.mean(scores)), 2), "AP": [round(score, 2) for score in scores]}
 
@@ -269,7 +296,8 @@ def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[floa
         columns(of_length_one(rows), labels, options.DIFFICULT_IS_ABSENT) for rows, labels in (train, test)
     )
     num_classes = train[1].shape[1]
-    scores, machines = [], []
+    scores = []
+    machines = []
     pairs = zip(fitted, scored, strict=True)
     for problem, (rows, present) in progress("SVM", "class", pairs, total=num_classes):
         machine = LinearSVC(C=options.COST, class_weight={True: 2, False: 1}, max_iter=2000, dual=True, random_state=0)
@@ -329,7 +357,8 @@ def sgd(cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet) 
     training = LinearTraining(cfg, backbone, train, test)
     history = training.run(Path(cfg.OUTPUT_DIR))
     plot_history(history, Path(cfg.OUTPUT_DIR) / "curves.png")
-    weight, bias = training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu()
+    weight = training.layer.weight.detach().cpu()
+    bias = training.layer.bias.detach().cpu()
     save_classifier(cfg, weight, bias, range(len(weight)))
     return {"top1": history[-1]["top1"], "top5": history[-1]["top5"], "history": history}
 
@@ -343,11 +372,19 @@ def save_classifier(
     nothing is taken for it. ``unit``: features have a length of about 1 first.
     """
     names = MetadataCatalog.get(only_dataset(cfg, "TRAIN")).get("thing_classes", [])
-    count, rows = max(len(names), 1 + max(labels)), list(labels)
-    weights, biases = torch.zeros(count, weight.shape[1]), torch.full((count,), -torch.inf)
+    count = max(len(names), 1 + max(labels))
+    rows = list(labels)
+    weights = torch.zeros(count, weight.shape[1])
+    biases = torch.full((count,), -torch.inf)
     weights[rows], biases[rows] = weight.float(), bias.float()
-    content = {"weight": weights, "bias": biases, "classes": names, "unit": unit}
-    content |= {"transform": transform_of(cfg), "image_size": cfg.LINEAR.IMAGE_SIZE}
+    content = {
+        "weight": weights,
+        "bias": biases,
+        "classes": names,
+        "unit": unit,
+        "transform": transform_of(cfg),
+        "image_size": cfg.LINEAR.IMAGE_SIZE,
+    }
     with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary, open(temporary, "wb") as file:
         torch.save(content, file)
 
@@ -356,17 +393,33 @@ METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}
 
 # DATASETS.TRAIN is for training, DATASETS.TEST for the score. knn has KNN_EVAL.NUM_NEIGHBORS and KNN_EVAL.TEMPERATURE,
 # sgd SOLVER.BASE_LR, EPOCHS, STEP_EPOCHS and so on.
-how = "logistic, svm or knn on features; sgd through the frozen network."
-declare("LINEAR.METHOD", "logistic", how, one_of(*METHODS))
+declare(
+    "LINEAR.METHOD",
+    "logistic",
+    "logistic, svm or knn on features; sgd through the frozen network.",
+    one_of(*METHODS),
+)
 declare("LINEAR.IMAGE_SIZE", 224, "px.", PIXELS)
-shapes = "square: the whole image, whatever its shape; center_crop: short side to 256/224, then a crop."
-declare("LINEAR.TRANSFORM", "square", shapes, one_of(*TRANSFORMS))
+declare(
+    "LINEAR.TRANSFORM",
+    "square",
+    "square: the whole image, whatever its shape; center_crop: short side to 256/224, then a crop.",
+    one_of(*TRANSFORMS),
+)
 declare("LINEAR.CACHE", "", "Folder of features; '' is OUTPUT_DIR/features.")
 declare("LINEAR.VALIDATION", "", "logistic: chooses lambda on it, or a seeded share of DATASETS.TRAIN; then fits both.")
 declare("LINEAR.VALIDATION_SHARE", 0.2, "That share.", number(0.001, 0.999))
-path = "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda."
-declare("LINEAR.LAMBDAS", (1e-5, 1e5, 45), path, list_of(POSITIVE, 3))
+declare(
+    "LINEAR.LAMBDAS",
+    (1e-5, 1e5, 45),
+    "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda.",
+    list_of(POSITIVE, 3),
+)
 declare("LINEAR.MAX_ITER", 1000, "Of L-BFGS, for each lambda.", integer(1, unit="iterations"))
 declare("LINEAR.COST", 0.5, "svm: C.", POSITIVE)
-difficult = "VOC: a class of difficult objects alone is absent; False leaves the image out."
-declare("LINEAR.DIFFICULT_IS_ABSENT", True, difficult, SWITCH)
+declare(
+    "LINEAR.DIFFICULT_IS_ABSENT",
+    True,
+    "VOC: a class of difficult objects alone is absent; False leaves the image out.",
+    SWITCH,
+)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -60,25 +60,25 @@ def monitored_records(cfg: CfgNode) -> Records:
     return sample(get_records(cfg.MONITOR.IMAGES), cfg.MONITOR.MAX_IMAGES)
 
 
+@dataclass(frozen=True)
 class SingleViewDataset(Dataset):
     """Of each image in turn its anchor and its large positive in the first epoch, or those of the next readable one."""
 
-    def __init__(self, records: list[dict], mapper: ViewMapper, pixels: PixelFormat):
-        self._records = records
-        self._mapper = mapper
-        self._pixels = pixels
+    records: list[dict]
+    mapper: ViewMapper
+    pixels: PixelFormat
 
     def __len__(self) -> int:
-        return 2 * len(self._records)
+        return 2 * len(self.records)
 
     def __getitem__(self, number: int) -> dict:
         index = number // 2
         name = ("anchor", "positive")[number % 2]
 
         def views_of(record: dict) -> Views:
-            return self._mapper.of_picture(open_record(record, self._pixels), 0, index)
+            return self.mapper.of_picture(open_record(record, self.pixels), 0, index)
 
-        _, views = readable_record(self._records, index, views_of)
+        _, views = readable_record(self.records, index, views_of)
         return {"image": torch.from_numpy(views[name]).permute(2, 0, 1), "label": -1}
 
 
@@ -143,9 +143,11 @@ class LabelFreeMonitor(PretrainingEvaluation):
         neighbors = cfg.KNN_EVAL.NUM_NEIGHBORS
         if name in records:
             count = min(len(records[name]), cfg.MONITOR.MAX_IMAGES)
-            few = f"MONITOR.IMAGES {name} gives {count} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES})"
-            way_out = f"KNN_EVAL.NUM_NEIGHBORS {neighbors}: lower that, or measure nothing by MONITOR.IMAGES ''"
-            expect(count > neighbors, f"{few}: expected more than {way_out}")
+            expect(
+                count > neighbors,
+                f"MONITOR.IMAGES {name} gives {count} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES}): expected "
+                f"more than KNN_EVAL.NUM_NEIGHBORS {neighbors}: lower that, or measure nothing by MONITOR.IMAGES ''",
+            )
 
     def evaluate(self, model: nn.Module, features_of: Callable[[str], Features | None]) -> dict[str, float]:
         self.last = scores = label_free_scores(self.cfg, model)
@@ -182,8 +184,13 @@ class LabelFreeHistory(HookBase):
         self._advised = False
 
     def state_dict(self) -> dict:
-        state = {"images": self._images, "options": self._options, "last": self._last, "neighbors": self._neighbors}
-        return {**state, "advised": self._advised}
+        return {
+            "images": self._images,
+            "options": self._options,
+            "last": self._last,
+            "neighbors": self._neighbors,
+            "advised": self._advised,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         if changes(state["images"], self._images, times=False) or state["options"] != self._options:
@@ -205,10 +212,10 @@ class LabelFreeHistory(HookBase):
         self._last = [*self._last, [scores.rankme, scores.alignment, scores.uniformity]][-self.FLAT :]
         if self._is_flat() and not self._advised:
             self._advised = True
-            flattened = (
-                f"the curves without labels have flattened: the last {self.FLAT} lie within {self.TOLERANCE:.0%}"
+            logger.info(
+                f"the curves without labels have flattened: the last {self.FLAT} lie within {self.TOLERANCE:.0%}. "
+                "Finetune this network before you train on (docs/training.md: Without labels)"
             )
-            logger.info(f"{flattened}. Finetune this network before you train on (docs/training.md: Without labels)")
 
     def _is_flat(self) -> bool:
         sizes = np.abs(self._last)  # whose extremes are NaN where a value is

@@ -49,10 +49,18 @@ declare("LABEL_PROPAGATION.DATA", "DAVIS", "A tree in DAVIS's layout, seen from 
 declare("LABEL_PROPAGATION.RESOLUTION", "480p", "The folder below JPEGImages and Annotations.")
 declare("LABEL_PROPAGATION.SPLIT", "val", "ImageSets/2017/SPLIT.txt; names the result files too.")
 declare("LABEL_PROPAGATION.SEQUENCES", (), "These alone, and no split file is read.")
-methods = one_of("propagate", "copy")
-declare("LABEL_PROPAGATION.METHOD", "propagate", "copy: the first mask for every frame, what is to be beaten.", methods)
-labels = "Labels of a first frame's cell. area: each object's share of its pixels; bilinear: of the 4 at its centre."
-declare("LABEL_PROPAGATION.FIRST_LABELS", "area", labels, one_of("area", "bilinear"))
+declare(
+    "LABEL_PROPAGATION.METHOD",
+    "propagate",
+    "copy: the first mask for every frame, what is to be beaten.",
+    one_of("propagate", "copy"),
+)
+declare(
+    "LABEL_PROPAGATION.FIRST_LABELS",
+    "area",
+    "Labels of a first frame's cell. area: each object's share of its pixels; bilinear: of the 4 at its centre.",
+    one_of("area", "bilinear"),
+)
 declare(
     "LABEL_PROPAGATION.NUM_CONTEXT", 20, "Previous frames that a frame looks at, in addition to the first.", integer()
 )
@@ -63,11 +71,12 @@ declare("LABEL_PROPAGATION.FRAMES_PER_SECOND", 10, "Of the overlay pictures.", C
 
 
 def main(cfg: CfgNode) -> None:
-    options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
+    options = cfg.LABEL_PROPAGATION
     root = datasets_root() / options.DATA
     sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
     backbone = Network.of_config(cfg)
-    scores, seconds = [], {}
+    scores = []
+    seconds = {}
     for sequence in sequences:
         started = time.perf_counter()
         first_frame = require_record({"file_name": sequence.frames[0]}, pixel_format(cfg))
@@ -77,7 +86,7 @@ def main(cfg: CfgNode) -> None:
         taken = round(time.perf_counter() - started, 1)
         seconds[sequence.name] = taken
         logger.info(f"{sequence.name}: {len(masks)} frames in {taken} s")
-    davis.write_csvs(output, scores, options.SPLIT)
+    davis.write_csvs(Path(cfg.OUTPUT_DIR), scores, options.SPLIT)
     totals = {name: round(100 * value, 2) for name, value in davis.summarize(scores).items()}
     results = totals | {"seconds": seconds, "peak_memory_gb": round(peak_memory(), 2)}
     write_results(cfg, protocol(cfg, backbone.last), results)
@@ -105,12 +114,17 @@ def protocol(cfg: CfgNode, map_name: str) -> str:
 
 def follow(backbone: Network, cfg: CfgNode, sequence: davis.Sequence, first_mask: np.ndarray) -> np.ndarray:
     """(T, H, W) uint8 ids of a video's objects, of which ``first_mask`` (H, W) is given; writes masks and pictures."""
-    options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
+    options = cfg.LABEL_PROPAGATION
+    output = Path(cfg.OUTPUT_DIR)
     first_mask = np.where(first_mask == VOID, np.uint8(0), first_mask)
-    masks_folder, overlays_folder = output / "masks" / sequence.name, output / "overlays"
+    masks_folder = output / "masks" / sequence.name
+    overlays_folder = output / "overlays"
     for folder in (masks_folder, overlays_folder):
         folder.mkdir(parents=True, exist_ok=True)
-    masks, pictures, propagation, pixels = [], [], None, pixel_format(cfg)
+    masks = []
+    pictures = []
+    propagation = None
+    pixels = pixel_format(cfg)
     for path in progress(sequence.name, "frame", sequence.frames):
         frame = require_record({"file_name": path}, pixels)
         check_size(sequence.masks[0], first_mask, path, frame.shape[:2])
@@ -145,12 +159,13 @@ class MaskPropagation:
     labels: Tensor  # (L, h, w) float32 of the last frame that ``step`` was given
 
     def __init__(self, network: Network, options: CfgNode, frame: np.ndarray, mask: np.ndarray):
-        self._network, self._size = network, mask.shape
+        self._network = network
+        self._size = mask.shape
         self._ids = np.union1d(0, mask).astype(np.uint8)
         features = self._features_of(frame)
         numbers = torch.from_numpy(np.searchsorted(self._ids, mask)).to(features.device)
-        is_sampled, size = options.FIRST_LABELS == "bilinear", tuple(features.shape[1:])
-        labels = shrink_labels(numbers, len(self._ids), size, sampled=is_sampled)
+        size = tuple(features.shape[1:])
+        labels = shrink_labels(numbers, len(self._ids), size, sampled=options.FIRST_LABELS == "bilinear")
         self._propagation = LabelPropagation(features, labels, options)
 
     def step(self, frame: np.ndarray) -> np.ndarray:
@@ -238,7 +253,8 @@ class LabelPropagation:
         near_labels = self._context_labels[:, near_rows, near_columns].reshape(-1, num_labels)
         candidates = torch.cat([self._first_labels.flatten(0, 1), near_labels])
         labels = torch.einsum("qk,qkl->ql", weights, candidates[voters])
-        num_rows, num_columns = rows.stop - rows.start, columns.stop - columns.start
+        num_rows = rows.stop - rows.start
+        num_columns = columns.stop - columns.start
         return labels.view(num_rows, num_columns, num_labels)
 
     def _within_reach(self, part: slice, size: int) -> slice:

@@ -56,25 +56,34 @@ declare("SEGMENT_RETRIEVAL.NUM_REGIONS", 15, "K of K-means, per image.", integer
 declare("SEGMENT_RETRIEVAL.NUM_STARTS", 1, "Starts of K-means, of which the tightest clusters count.", COUNT)
 declare("SEGMENT_RETRIEVAL.NORMALIZE", True, "Unit features before they are clustered and averaged.", SWITCH)
 declare("SEGMENT_RETRIEVAL.REGIONS", "kmeans", "truth: the classes of the mask.", one_of("kmeans", "truth"))
-oracle = "oracle: a cell's true class, with REGIONS truth, which must give 100."
-declare("SEGMENT_RETRIEVAL.FEATURES", "network", oracle, one_of("network", "oracle"))
+declare(
+    "SEGMENT_RETRIEVAL.FEATURES",
+    "network",
+    "oracle: a cell's true class, with REGIONS truth, which must give 100.",
+    one_of("network", "oracle"),
+)
 declare("SEGMENT_RETRIEVAL.SHUFFLE_LABELS", False, "Labelled regions swap labels: what chance reaches.", SWITCH)
-subset = "Beside all classes, these alone: the others are void, and the mean leaves the background out."
-declare("SEGMENT_RETRIEVAL.SUBSET", ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"), subset)
+declare(
+    "SEGMENT_RETRIEVAL.SUBSET",
+    ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"),
+    "Beside all classes, these alone: the others are void, and the mean leaves the background out.",
+)
 declare("SEGMENT_RETRIEVAL.GALLERY_QUERIES", 8, "Rows of gallery.png.", COUNT)
 declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in each.", COUNT)
 
 
 def main(cfg: CfgNode) -> None:
     names = check(cfg)
-    train, test = only_dataset(cfg, "TRAIN"), only_dataset(cfg, "TEST")
+    train = only_dataset(cfg, "TRAIN")
+    test = only_dataset(cfg, "TEST")
     records = [*get_records(train), *get_records(test)]
     resolve_auto_values(cfg, Facts(records=records))
     backbone = Network.of_config(cfg)
     check_size_of_cells(cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, backbone.shape.stride)
     labelled = describe_set(backbone, cfg, train)
     queries = describe_set(backbone, cfg, test)
-    results, lines = {}, []
+    results = {}
+    lines = []
     for kept, counted in scored_classes(names, cfg.SEGMENT_RETRIEVAL.SUBSET):
         confusion = retrieve(cfg, labelled, queries, len(names), kept)
         mean, per_class = mean_iou(confusion, names, counted)
@@ -90,18 +99,24 @@ def main(cfg: CfgNode) -> None:
 def check(cfg: CfgNode) -> list[str]:
     """Names of the classes. Raises UserError for options that mean nothing, and for data that is not there."""
     options = cfg.SEGMENT_RETRIEVAL
-    fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
-    expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
-    train, test = only_dataset(cfg, "TRAIN"), only_dataset(cfg, "TEST")
+    expect(
+        options.FEATURES != "oracle" or options.REGIONS == "truth",
+        "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth",
+    )
+    train = only_dataset(cfg, "TRAIN")
+    test = only_dataset(cfg, "TEST")
     share_classes(train, [test])
     without = [name for name in (train, test) if "sem_seg_file_name" not in get_records(name)[0]]
     expect(not without, f"{' and '.join(without)}: expected data sets with masks, which name the regions")
     classes = list(MetadataCatalog.get(train).stuff_classes)
     subset = set(options.SUBSET)
-    is_known = bool(subset) and subset <= set(classes)
-    expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
-    effect = "each region finds itself there; expected others"
-    warn_of_shared(get_records(train), train, get_records(test), test, effect)
+    expect(
+        subset and subset <= set(classes),
+        f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}",
+    )
+    warn_of_shared(
+        get_records(train), train, get_records(test), test, "each region finds itself there; expected others"
+    )
     return classes
 
 
@@ -117,8 +132,11 @@ def scored_classes(names: list[str], subset: Sequence[str]) -> list[tuple[Sequen
 def check_size_of_cells(size: int, stride: int) -> None:
     """Raises UserError for images whose last cells would lie beyond them, so that all would name other pixels."""
     next_multiple = -(-size // stride) * stride
-    fits = f"expected a multiple of it, such as {next_multiple}"
-    expect(size % stride == 0, f"SEGMENT_RETRIEVAL.IMAGE_SIZE {size}: the map has cells of {stride} px, {fits}")
+    expect(
+        size % stride == 0,
+        f"SEGMENT_RETRIEVAL.IMAGE_SIZE {size}: the map has cells of {stride} px, expected a multiple of it, such as "
+        f"{next_multiple}",
+    )
 
 
 def protocol(cfg: CfgNode) -> str:
@@ -128,8 +146,10 @@ def protocol(cfg: CfgNode) -> str:
     regions = f"K-means {options.NUM_REGIONS}{starts}" if options.REGIONS == "kmeans" else "true regions"
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""
     length = "unit" if options.NORMALIZE else "raw"
-    what = f"segment retrieval: {length} {options.FEATURES}"
-    return f"{what} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
+    return (
+        f"segment retrieval: {length} {options.FEATURES} features at {options.IMAGE_SIZE} px, {regions}, "
+        f"cosine 1-NN{chance}; mIoU in percent"
+    )
 
 
 class Regions(NamedTuple):
@@ -147,8 +167,7 @@ def cluster(features: Tensor, num_regions: int, seed: int, num_starts: int = 1) 
     _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out
     ids = ids.reshape(features.shape[1:]).astype(np.uint8)
     num_clusters = int(ids.max()) + 1
-    descriptors = describe(features, torch.from_numpy(ids), num_clusters)
-    return Regions(ids, descriptors)
+    return Regions(ids, describe(features, torch.from_numpy(ids), num_clusters))
 
 
 def true_regions(features: Tensor, truth: np.ndarray) -> Regions:
@@ -156,8 +175,7 @@ def true_regions(features: Tensor, truth: np.ndarray) -> Regions:
     is_void = truth == VOID
     classes = np.unique(truth[~is_void])
     ids = np.where(is_void, VOID, np.searchsorted(classes, truth)).astype(np.uint8)
-    descriptors = describe(features, torch.from_numpy(ids), len(classes))
-    return Regions(ids, descriptors)
+    return Regions(ids, describe(features, torch.from_numpy(ids), len(classes)))
 
 
 def oracle_features(truth: np.ndarray, num_classes: int) -> Tensor:
@@ -199,8 +217,10 @@ def describe_set(backbone: Network, cfg: CfgNode, dataset: str) -> Described:
     """The regions of all images of a data set."""
     records = get_records(dataset)
     metadata = MetadataCatalog.get(dataset)
-    num_classes, offset = len(metadata.stuff_classes), metadata.get("label_offset", 0)
-    regions, pixels = [], []
+    num_classes = len(metadata.stuff_classes)
+    offset = metadata.get("label_offset", 0)
+    regions = []
+    pixels = []
     for record in progress(dataset, "image", records):
         truth = read_labels(record["sem_seg_file_name"], num_classes, offset)
         of_image = find_regions(backbone, cfg, record, truth, num_classes)
@@ -234,8 +254,7 @@ def count_pixels(regions: Regions, truth: np.ndarray, num_classes: int) -> np.nd
     ids = enlarge(regions.ids, truth.shape)
     inside = ids != VOID
     classes = np.minimum(truth[inside], num_classes)
-    num_regions = len(regions.descriptors)
-    return count_pairs(ids[inside], classes, (num_regions, num_classes + 1))
+    return count_pairs(ids[inside], classes, (len(regions.descriptors), num_classes + 1))
 
 
 def keep_classes(pixels: np.ndarray, kept: Sequence[int]) -> np.ndarray:
@@ -257,7 +276,7 @@ def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) ->
     values = score(confusion, names)
     of_counted = [names[c] for c in counted]
     per_class = {name: values[f"IoU-{name}"] for name in of_counted if f"IoU-{name}" in values}
-    expect(bool(per_class), f"none of {of_counted} is in the truth or was predicted: expected some")
+    expect(per_class, f"none of {of_counted} is in the truth or was predicted: expected some")
     mean = np.mean(list(per_class.values()))
     return float(mean), per_class
 
@@ -268,14 +287,13 @@ def retrieve(
     """(N, N) int64 pixels by true class and that of the nearest labelled region, as if all but ``kept`` were void."""
     labels = majority_labels(keep_classes(labelled.pixels, kept))
     named = np.flatnonzero(labels != VOID)
-    expect(len(named) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows a class of {tuple(kept)}")
+    expect(len(named), f"no region of {cfg.DATASETS.TRAIN[0]} shows a class of {tuple(kept)}")
     labels = labels[named]
     if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
         labels = np.random.default_rng(cfg.SEED).permutation(labels)
     neighbors = nearest(queries.descriptors, labelled.descriptors[named], 1).places[:, 0].numpy()
-    predicted = labels[neighbors]
     confusion = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(confusion.T, predicted, keep_classes(queries.pixels, kept))
+    np.add.at(confusion.T, labels[neighbors], keep_classes(queries.pixels, kept))
     return confusion
 
 
@@ -289,9 +307,9 @@ def save_gallery(cfg: CfgNode, labelled: Described, queries: Described, names: l
 
 def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: list[str]) -> list[SheetRow]:
     """The largest region of an object in test images spread over the data set, each with its nearest labelled ones."""
-    options, pixels = cfg.SEGMENT_RETRIEVAL, pixel_format(cfg)
-    candidates = _largest_things(queries, names)
-    chosen = sample(candidates, options.GALLERY_QUERIES) or [0]
+    options = cfg.SEGMENT_RETRIEVAL
+    pixels = pixel_format(cfg)
+    chosen = sample(_largest_things(queries, names), options.GALLERY_QUERIES) or [0]
     neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, options.GALLERY_NEIGHBORS).places
     rows = []
     for query, of_query in zip(chosen, neighbors.tolist(), strict=True):

@@ -31,7 +31,10 @@ class LinearTraining:
     """Trains and scores the layer; its state is kept in FOLDER/sgd.pth after every epoch."""
 
     def __init__(self, cfg: CfgNode, backbone: Network, train: LabelledSet, test: LabelledSet):
-        self._cfg, self._backbone, self._train, self._test = cfg, backbone, train, test
+        self._cfg = cfg
+        self._backbone = backbone
+        self._train = train
+        self._test = test
         self._labels = [labels_key(data.targets) for data in (train, test)]
         self._frozen = backbone.digest(pixels=True)
         self.layer = nn.Linear(backbone.shape.channels, int(train.targets.max()) + 1).to(cfg.MODEL.DEVICE)
@@ -40,8 +43,10 @@ class LinearTraining:
         with torch.no_grad():
             self.layer.weight.copy_(drawn * 0.01)
             self.layer.bias.zero_()
-        options, weights = cfg.SOLVER, self.layer.parameters()
-        self._optimizer = torch.optim.SGD(weights, options.BASE_LR, options.MOMENTUM, weight_decay=options.WEIGHT_DECAY)
+        options = cfg.SOLVER
+        self._optimizer = torch.optim.SGD(
+            self.layer.parameters(), options.BASE_LR, options.MOMENTUM, weight_decay=options.WEIGHT_DECAY
+        )
         self._schedule = MultiStepLR(self._optimizer, list(options.STEP_EPOCHS), gamma=options.GAMMA)
         self._parts = {"layer": self.layer, "optimizer": self._optimizer, "schedule": self._schedule}
         self.history: list[dict] = []  # of each epoch: loss, top1, top5
@@ -62,7 +67,8 @@ class LinearTraining:
         return self.history
 
     def _train_epoch(self, epoch: int) -> float:
-        seed, size = self._cfg.SEED, self._cfg.LINEAR.IMAGE_SIZE
+        seed = self._cfg.SEED
+        size = self._cfg.LINEAR.IMAGE_SIZE
         order = counter_rng(seed, Stream.SHUFFLE, epoch).permutation(len(self._train.records)).tolist()
 
         def random_crop(image: np.ndarray, index: int) -> np.ndarray:
@@ -81,11 +87,13 @@ class LinearTraining:
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Percent: ``top1`` and ``top5`` of the test images."""
-        size, hits = self._cfg.LINEAR.IMAGE_SIZE, torch.zeros(2)
+        size = self._cfg.LINEAR.IMAGE_SIZE
+        hits = torch.zeros(2)
         for logits, labels in self._outputs(self._test, lambda image, _: center_crop(image, size), "test images"):
             best = logits.topk(min(5, logits.shape[1]), dim=1).indices
             is_right = best == labels[:, None]
-            first, any_of_five = is_right[:, 0].sum(), is_right.any(dim=1).sum()
+            first = is_right[:, 0].sum()
+            any_of_five = is_right.any(dim=1).sum()
             hits += torch.stack([first, any_of_five]).cpu()
         total = len(self._test.records)
         top1, top5 = (round(100 * float(count) / total, 2) for count in hits)
@@ -119,8 +127,10 @@ class LinearTraining:
         kept.defrost()
         kept.OUTPUT_DIR = ""
         kept.DATALOADER.NUM_WORKERS = 0
-        images = " ".join(images_key(records) for _, records, _ in (self._train, self._test))
-        return f"{kept.dump()}\nweights {self._frozen}\nimages {images}"
+        return (
+            f"{kept.dump()}\nweights {self._frozen}\n"
+            f"images {images_key(self._train.records)} {images_key(self._test.records)}"
+        )
 
 
 def random_view(image: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

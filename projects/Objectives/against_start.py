@@ -46,9 +46,11 @@ class Verdict(NamedTuple):
         return "worse than" if self.high < 0 else "as good as"
 
     def __str__(self) -> str:
-        values = f"{self.score} {self.now:.1f} against {self.before:.1f} % on {self.images} images"
-        interval = f"{LEVEL} % interval {self.low:+.1f} to {self.high:+.1f} by a paired bootstrap"
-        return f"this run is {self.word} its start: {values} ({self.now - self.before:+.1f}; {interval})"
+        return (
+            f"this run is {self.word} its start: {self.score} {self.now:.1f} against {self.before:.1f} % on "
+            f"{self.images} images ({self.now - self.before:+.1f}; {LEVEL} % interval {self.low:+.1f} to "
+            f"{self.high:+.1f} by a paired bootstrap)"
+        )
 
 
 def compare(score: str, before: Tensor, now: Tensor) -> Verdict:
@@ -84,12 +86,15 @@ class AgainstStart(HookBase):
 
     def load_state_dict(self, state: dict) -> None:
         is_as_before = is_scored_as(self.trainer.cfg, state.get("scored_by"))
-        self._start, self._gave_back = state["start"] if is_as_before else None, state["gave_back"]
+        self._start = state["start"] if is_as_before else None
+        self._gave_back = state["gave_back"]
 
     def before_train(self) -> None:
         trained = self._folder / f"{TRAINED}.pth"
-        gone = f"{FINAL}.pth is the start, which this run has given back: to train on, rename {trained} to it"
-        expect(not self._gave_back, gone)
+        expect(
+            not self._gave_back,
+            f"{FINAL}.pth is the start, which this run has given back: to train on, rename {trained} to it",
+        )
         if not self.trainer.start_iter:
             self._start = self._hits()
 

@@ -58,7 +58,9 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        batch, size, k = cfg.SOLVER.IMS_PER_BATCH, cfg.NEIGHBORS.QUEUE_SIZE, cfg.NEIGHBORS.NUM_NEIGHBORS
+        batch = cfg.SOLVER.IMS_PER_BATCH
+        size = cfg.NEIGHBORS.QUEUE_SIZE
+        k = cfg.NEIGHBORS.NUM_NEIGHBORS
         check_whole_batch(cfg, cls.__name__)
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: {cls.__name__} needs other images, too; expected 2 or more")
         expect(
@@ -81,14 +83,20 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
         """Unit rows ``anchors`` (B, C) and ``positives`` (B, L, C), the large one first, and before the head
         ``anchors_g`` and ``positives_g``."""
         views, views_g = self.rows_of(all_passes(batch), self.embed)
-        encoded = {"anchors": views[:, 0], "positives": views[:, 1:]}
-        return encoded | {"anchors_g": views_g[:, 0], "positives_g": views_g[:, 1:]}
+        return {
+            "anchors": views[:, 0],
+            "positives": views[:, 1:],
+            "anchors_g": views_g[:, 0],
+            "positives_g": views_g[:, 1:],
+        }
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         encoded = self.encode(batch)
         if self.watched and len(batch["anchor"]) > 1:
-            spread = {"embedding_std": encoded["positives"], "feature_std": encoded["positives_g"]}
-            get_event_storage().put_scalars(**{name: feature_std(x[:, 0]).item() for name, x in spread.items()})
+            get_event_storage().put_scalars(
+                embedding_std=feature_std(encoded["positives"][:, 0]).item(),
+                feature_std=feature_std(encoded["positives_g"][:, 0]).item(),
+            )
         with torch.autocast(self.device.type, enabled=False):
             result = self.objective(encoded)
             losses = {"loss_inst": result.loss}
@@ -98,7 +106,8 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
 
     def _neighbor_loss(self, result: Objective, encoded: dict[str, Tensor], batch: dict) -> dict[str, Tensor]:
         """lambda * L_nn on the queue as it is before this step, once it has joined; keeps this step's keys for it."""
-        positives, positives_g = encoded["positives"], encoded["positives_g"].detach()
+        positives = encoded["positives"]
+        positives_g = encoded["positives_g"].detach()
         keys = {"keys": gather_rows(result.keys.detach()), "features": gather_rows(result.keys_g.detach())}
         self.keep_keys(batch, keys)
         if self.watched:

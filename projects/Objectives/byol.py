@@ -81,7 +81,8 @@ class BYOL(AllViews):
         return super().encode(batch) | targets
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:
-        positives, targets = encoded["positives"], encoded["targets"]
+        positives = encoded["positives"]
+        targets = encoded["targets"]
         loss = distances(positives, targets[:, :1]).mean() + distances(encoded["anchors"], targets[:, 1]).mean()
         if self.watched:
             get_event_storage().put_scalar("encoder_momentum", self.momentum, smoothing_hint=False)

@@ -58,7 +58,8 @@ class Continues(Pretraining):
         super().__init__(cfg)
         self.layer_decay = cfg.CONTINUE.LAYER_DECAY
         self.frozen_statistics = cfg.CONTINUE.FROZEN_STATISTICS
-        self.keep_weight, self.difference = cfg.KEEP.WEIGHT, RELATIONS[cfg.KEEP.RELATIONS]
+        self.keep_weight = cfg.KEEP.WEIGHT
+        self.difference = RELATIONS[cfg.KEEP.RELATIONS]
         self._seen: list[tuple[Tensor, Tensor]] = []  # images and maps of this step
         self._start = (load_frozen(cfg, WEIGHTS),)  # no part of this module: no checkpoint has it
         self.blocks = blocks_of(self)
@@ -71,17 +72,21 @@ class Continues(Pretraining):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        parts, keep = cfg.SOLVER.ACCUMULATION_STEPS, cfg.KEEP
-        whole = parts == 1 or not keep.WEIGHT or keep.RELATIONS != "images"
-        expect(whole, f"SOLVER.ACCUMULATION_STEPS {parts}: KEEP.RELATIONS images are of whole batches; expected 1")
+        parts = cfg.SOLVER.ACCUMULATION_STEPS
+        keep = cfg.KEEP
+        expect(
+            parts == 1 or not keep.WEIGHT or keep.RELATIONS != "images",
+            f"SOLVER.ACCUMULATION_STEPS {parts}: KEEP.RELATIONS images are of whole batches; expected 1",
+        )
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [*super().hooks(cfg, iterations_per_epoch), SameNetwork(self.start, WEIGHTS)]
 
     def rate_factors(self) -> dict[str, float]:
         depth = len(self.blocks)
-        factors = {name: self.layer_decay ** (depth - n) for n, block in enumerate(self.blocks) for name in block}
-        return {f"backbone.{name}": factor for name, factor in factors.items()}
+        return {
+            f"backbone.{name}": self.layer_decay ** (depth - n) for n, block in enumerate(self.blocks) for name in block
+        }
 
     def train(self, mode: bool = True) -> nn.Module:
         """Batch norm of the encoders stays in evaluation mode where its statistics stay."""
@@ -131,7 +136,8 @@ class Continues(Pretraining):
 
 def blocks_of(model: Pretraining) -> list[list[str]]:
     """Names of its backbone's parameters by depth. Raises UserError where no description says them."""
-    description, kind = describe(model), type(model.backbone).__name__
+    description = describe(model)
+    kind = type(model.backbone).__name__
     if description is None:
         raise undescribed(f"the backbone, a {kind},")
     expect(description.parts(model.backbone) == [""], f"the backbone is a {kind}: expected a plain {description.NAME}")

@@ -51,8 +51,9 @@ def dense_loss(
     """
     match = best_match(cells, key_cells)
     anchors = key_dense.gather(1, match[..., None].expand(-1, -1, key_dense.shape[2]))
-    options = {"temperature": temperature, "max_scores": max_scores}
-    return contrastive_losses(dense.flatten(0, 1)[:, None], anchors.flatten(0, 1), queue, **options)["loss_inst"]
+    return contrastive_losses(
+        dense.flatten(0, 1)[:, None], anchors.flatten(0, 1), queue, temperature=temperature, max_scores=max_scores
+    )["loss_inst"]
 
 
 @torch.no_grad()
@@ -135,10 +136,16 @@ class DenseCL(MoCo):
 
     def losses(self, encoded: DenseEncoded) -> dict[str, Tensor]:
         """Both losses, weighted, on the queues as they are before this step."""
-        options = {"temperature": self.temperature, "max_scores": self.max_scores}
         raw = super().losses(encoded)
-        cells = (encoded.cells, encoded.dense, encoded.key_cells, encoded.key_dense)
-        raw["loss_dense"] = dense_loss(*cells, self.queue.dense_keys, **options)
+        raw["loss_dense"] = dense_loss(
+            encoded.cells,
+            encoded.dense,
+            encoded.key_cells,
+            encoded.key_dense,
+            self.queue.dense_keys,
+            temperature=self.temperature,
+            max_scores=self.max_scores,
+        )
         if self.watched:
             get_event_storage().put_scalars(**{f"{name}_raw": loss.item() for name, loss in raw.items()})
         weights = {"loss_inst": 1 - self.dense_weight, "loss_dense": self.dense_weight}

@@ -61,14 +61,18 @@ class DIET(Pretraining):
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
         self.images = nn.Linear(self.feature_dim, cfg.DIET.NUM_IMAGES, bias=False)
-        self.label_smoothing, self.max_scores = cfg.DIET.LABEL_SMOOTHING, cfg.DIET.MAX_SCORES
+        self.label_smoothing = cfg.DIET.LABEL_SMOOTHING
+        self.max_scores = cfg.DIET.MAX_SCORES
         group_batch_norm([self.backbone], whole_batch(cfg))
 
     @classmethod
     def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
         super().warn(cfg, num_images, share)
-        few = f"DIET.NUM_IMAGES {cfg.DIET.NUM_IMAGES} gives no row to some of the {num_images} images"
-        expect(cfg.DIET.NUM_IMAGES >= num_images, f"{few}: expected as many, or 0")
+        expect(
+            cfg.DIET.NUM_IMAGES >= num_images,
+            f"DIET.NUM_IMAGES {cfg.DIET.NUM_IMAGES} gives no row to some of the {num_images} images: expected as "
+            "many, or 0",
+        )
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         passes = all_passes(batch)
@@ -80,5 +84,4 @@ class DIET(Pretraining):
                 first = self.images(rows[: len(passes[0])].detach()).argmax(dim=1)
                 right = (first == images[: len(first)]).float().mean()
                 get_event_storage().put_scalar("index_top1", 100 * right.item())
-            options = (self.label_smoothing, self.max_scores)
-            return {"loss_inst": index_loss(rows, self.images.weight, images, *options)}
+            return {"loss_inst": index_loss(rows, self.images.weight, images, self.label_smoothing, self.max_scores)}

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from projects.Objectives.relations import cells_of
 from revisit.checkpoint.named_weights import expected_weights, is_named
 from revisit.errors import expect
 from revisit.files import is_url
@@ -15,7 +16,7 @@ from revisit.modeling.bn_groups import check_whole_batch, whole_batch
 from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
 from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.losses.queue_scores import at_least_float32
-from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
+from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 from revisit.modeling.monitors import feature_std
 from revisit.network.frozen_network import SameNetwork, load_frozen, pooled_rows
 from revisit.network.network import Network
@@ -29,8 +30,12 @@ from detectron2.utils.events import get_event_storage
 TEACHER = "DISTILLATION.TEACHER"
 distillation = partial(declare, read_by="Distillation")
 # SameNetwork compares what the teacher is; where it lies may change.
-weights = "Weights of tools/convert_to_d2.py, or what it converts without further options: a file, a URL, or a name."
-distillation(TEACHER, "", weights, may_change=True)
+distillation(
+    TEACHER,
+    "",
+    "Weights of tools/convert_to_d2.py, or what it converts without further options: a file, a URL, or a name.",
+    may_change=True,
+)
 distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
 distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", number(0, 1e6))
 distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", number(0, 1e6))
@@ -79,21 +84,25 @@ class Distillation(Pretraining):
         super().__init__(cfg)
         self.temperature = cfg.DISTILLATION.TEMPERATURE
         self.weights = {kind: cfg.DISTILLATION[f"{kind}_WEIGHT"] for kind in ("POOLED", "CELL", "RELATION")}
-        self._teacher = (
-            load_frozen(cfg, TEACHER),
-        )  # no part of this module: no checkpoint and no MODEL.WEIGHTS has it
+        # No part of this module: no checkpoint and no MODEL.WEIGHTS has it.
+        self._teacher = (load_frozen(cfg, TEACHER),)
         group_batch_norm([self.backbone], whole_batch(cfg))
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        options, batch = cfg.DISTILLATION, cfg.SOLVER.IMS_PER_BATCH
-        learns = options.POOLED_WEIGHT + options.CELL_WEIGHT + options.RELATION_WEIGHT > 0
-        expect(learns, "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0")
+        options = cfg.DISTILLATION
+        batch = cfg.SOLVER.IMS_PER_BATCH
+        expect(
+            options.POOLED_WEIGHT + options.CELL_WEIGHT + options.RELATION_WEIGHT > 0,
+            "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0",
+        )
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: views are compared with other images; expected 2 or more")
         check_whole_batch(cfg, cls.__name__)
         teacher = options.TEACHER
-        exists = is_named(teacher) or is_url(teacher) or Path(teacher).expanduser().is_file()
-        expect(exists, f"{TEACHER} {teacher!r} is no file: expected {expected_weights()}")
+        expect(
+            is_named(teacher) or is_url(teacher) or Path(teacher).expanduser().is_file(),
+            f"{TEACHER} {teacher!r} is no file: expected {expected_weights()}",
+        )
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [SameNetwork(self.teacher, TEACHER)]
@@ -112,11 +121,15 @@ class Distillation(Pretraining):
         targets = [self.teacher.last_map(each.flatten(0, 1)) for each in views]  # first: what it needs is free again
         maps = [each.flatten(0, 1) for each in self._maps(views)]
         with torch.autocast(self.device.type, enabled=False):
-            rows, theirs = pooled_rows(maps), pooled_rows(targets)
-            others, their_others = gather_rows_with_gradient(rows), gather_rows(theirs)
+            rows = pooled_rows(maps)
+            theirs = pooled_rows(targets)
+            others = gather_rows_with_gradient(rows)
+            their_others = gather_rows(theirs)
             if self.watched:
                 get_event_storage().put_scalar("feature_std", feature_std(rows).item())
-            losses, weights, tau = {}, self.weights, self.temperature
+            losses = {}
+            weights = self.weights
+            tau = self.temperature
             if weights["POOLED"]:
                 own = comm.get_rank() * len(rows)
                 losses["loss_pooled"] = weights["POOLED"] * divergence(rows, others, theirs, their_others, tau, own)
@@ -136,15 +149,14 @@ def paired_cells(maps: list[Tensor], targets: list[Tensor]) -> list[tuple[Tensor
     for pair in zip(maps, targets, strict=True):
         heights, widths = zip(*(each.shape[2:] for each in pair), strict=True)
         size = (min(heights), min(widths))
-        cells = [F.adaptive_avg_pool2d(at_least_float32(each), size) for each in pair]
-        pairs.append(tuple(unit_rows(each.flatten(2).mT) for each in cells))
+        pairs.append(tuple(cells_of(F.adaptive_avg_pool2d(at_least_float32(each), size)) for each in pair))
     return pairs
 
 
 def relations(pairs: list[tuple[Tensor, Tensor]], tau: float) -> Tensor:
     """The mean ``divergence`` of cells, (N, n, C) of each pair, among the other cells of their image."""
     pairs = [pair for pair in pairs if pair[0].shape[1] > 1]
-    expect(bool(pairs), "DISTILLATION.RELATION_WEIGHT: expected views of two cells or more (VIEWS.LARGE_SIZE)")
+    expect(pairs, "DISTILLATION.RELATION_WEIGHT: expected views of two cells or more (VIEWS.LARGE_SIZE)")
     counts = [len(ours.flatten(0, 1)) for ours, _ in pairs]
     means = [divergence(ours, ours, theirs, theirs, tau, own=0) for ours, theirs in pairs]
     total = sum(count * mean for count, mean in zip(counts, means, strict=True))

@@ -51,19 +51,26 @@ class GroupedKNNMoCo(KNNMoCo):
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
         options = cfg.NEIGHBORS
-        self.has_groups, self.has_cycle = options.GROUPS != "", options.CYCLE
+        self.has_groups = options.GROUPS != ""
+        self.has_cycle = options.CYCLE
         self.rule = RULES[options.GROUP_RULE]
         self.register_buffer("group_of_row", torch.full((self.queue.length,), NO_GROUP))
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        options, parts = cfg.NEIGHBORS, cfg.SOLVER.ACCUMULATION_STEPS
+        options = cfg.NEIGHBORS
+        parts = cfg.SOLVER.ACCUMULATION_STEPS
         plain = not options.GROUPS and not options.CYCLE
-        stale = "NEIGHBORS.ENQUEUE_FIRST scores neighbours by rows of other images"
-        expect(plain or not options.ENQUEUE_FIRST, f"{stale}: expected False with NEIGHBORS.GROUPS or NEIGHBORS.CYCLE")
-        whole = "NEIGHBORS.CYCLE looks for anchors in the whole batch"
-        expect(not options.CYCLE or parts == 1, f"{whole}: expected SOLVER.ACCUMULATION_STEPS 1, not {parts}")
+        expect(
+            plain or not options.ENQUEUE_FIRST,
+            "NEIGHBORS.ENQUEUE_FIRST scores neighbours by rows of other images: expected False with "
+            "NEIGHBORS.GROUPS or NEIGHBORS.CYCLE",
+        )
+        expect(
+            not options.CYCLE or parts == 1,
+            f"NEIGHBORS.CYCLE looks for anchors in the whole batch: expected SOLVER.ACCUMULATION_STEPS 1, not {parts}",
+        )
 
     @classmethod
     def warn(cls, cfg: CfgNode, num_images: int, share: int) -> None:
@@ -96,10 +103,17 @@ class GroupedKNNMoCo(KNNMoCo):
         if not self.has_groups and not self.has_cycle:
             return super().losses(encoded)
         groups = self.groups_of(encoded.positives)
-        options = {"temperature": self.temperature, "max_scores": self.max_scores}
         with torch.autocast(self.device.type, enabled=False):
             mined = self.mined(encoded, groups) if self.neighbor_weight else None
-            losses = grouped_losses(encoded.positives, encoded.anchors, self.queue.keys, groups, mined, **options)
+            losses = grouped_losses(
+                encoded.positives,
+                encoded.anchors,
+                self.queue.keys,
+                groups,
+                mined,
+                temperature=self.temperature,
+                max_scores=self.max_scores,
+            )
         if "loss_nn" in losses:
             losses["loss_nn"] = self.weighted(losses["loss_nn"])
         return losses
@@ -138,7 +152,8 @@ class GroupedKNNMoCo(KNNMoCo):
         """kNN-MoCo's; with groups ``group_purity``, by whatever rule; ``counted_purity`` where data have classes."""
         values = super().monitors(batch, encoded)
         if self.has_groups:
-            large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
+            large = encoded.positives[:, 0]
+            large_g = encoded.positives_g[:, 0]
             rows, ring = self.mining_space(large, large_g)
             nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
             own = own_share(self.pending_keys[-1]["group"])

@@ -76,13 +76,10 @@ def numbered_groups(path: str, records: Records) -> list[int]:
     """``groups_of`` by numbers; what there is to say of them is logged."""
     groups, unused = groups_of(path, records)
     sizes = Counter(groups)
-    smallest = min(sizes.values())
-    largest = max(sizes.values())
     expect(len(sizes) > 1, f"{KEY} {path}: all images are of group {groups[0]}: expected two groups at least")
-    logger.info(f"{KEY} {path}: {len(sizes):,} groups of {smallest:,} to {largest:,} images")
+    logger.info(f"{KEY} {path}: {len(sizes):,} groups of {min(sizes.values()):,} to {max(sizes.values()):,} images")
     if unused:
-        names = first_few(unused)
-        logger.warning(f"{KEY} {path} names {len(unused):,} images that DATASETS.TRAIN lacks: {names}")
+        logger.warning(f"{KEY} {path} names {len(unused):,} images that DATASETS.TRAIN lacks: {first_few(unused)}")
     return [group_number(group) for group in groups]
 
 
@@ -109,9 +106,10 @@ def groups_of(path: str, records: Records, asked: str = "") -> tuple[list[str], 
     files = [os.path.abspath(record["file_name"]) for record in records]
     missing = [file for file in files if file not in name_of]
     if missing:
-        lacking = f"{len(missing):,} of {len(records):,} images, such as {missing[0]}"
-        expected = "a line file_name,group for each image"
-        raise UserError(f"{named} has no group for {lacking}: expected {expected}")
+        raise UserError(
+            f"{named} has no group for {len(missing):,} of {len(records):,} images, such as {missing[0]}: expected a "
+            "line file_name,group for each image"
+        )
     used = [name_of[file] for file in files]
     unused = groups.keys() - set(used)
     return [groups[name] for name in used], sorted(unused)
@@ -143,7 +141,8 @@ def read_groups(path: str, asked: str = "") -> dict[str, str]:
         lines = CsvDicts(io.StringIO(content.decode("utf-8-sig", errors="surrogateescape"), newline=""))
         check_header(lines.fieldnames or [])
         for line in lines:
-            name, group = line["file_name"], line["group"]
+            name = line["file_name"]
+            group = line["group"]
             if not name or not group:
                 raise ValueError(f"line {lines.line_num} lacks a value: expected file_name,group")
             groups[name] = group

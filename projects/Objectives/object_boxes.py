@@ -42,8 +42,7 @@ class ObjectBoxes(ViewAnnotator):
         """
         proposals = proposed_boxes(image)
         rng = image.generator()
-        positives = range(1, len(image.crops))
-        pairs = [self._pair(image, n, proposals, rng) for n in positives]
+        pairs = [self._pair(image, n, proposals, rng) for n in range(1, len(image.crops))]
         keys, queries = np.concatenate(pairs, axis=1).astype(np.float32)
         return {"anchor_objects": keys, "positive_objects": queries}
 
@@ -61,8 +60,7 @@ class ObjectBoxes(ViewAnnotator):
         is_lost = np.isnan(key + query).any(axis=1)
         query[is_lost] = np.nan
         anchor_size = image.sizes[0]
-        whole_view = [0, 0, anchor_size, anchor_size]
-        key = np.where(np.isnan(key), whole_view, key)
+        key = np.where(np.isnan(key), [0, 0, anchor_size, anchor_size], key)
         return np.stack([key, query])
 
     def _choose(self, region: np.ndarray, count: int, rng: np.random.Generator, known: np.ndarray) -> np.ndarray:
@@ -127,7 +125,8 @@ def _placed(boxes: np.ndarray, crop: np.ndarray, look: Look, size: int) -> np.nd
     corners = np.array([corners_x, corners_y, ones])  # (3, 4, n), homogeneous
     to_view = np.linalg.inv(look.source_points(size))
     x, y, _ = np.einsum("ij,jkn->ikn", to_view, corners)
-    lowest, highest = (x.min(0), y.min(0)), (x.max(0), y.max(0))
+    lowest = (x.min(0), y.min(0))
+    highest = (x.max(0), y.max(0))
     placed = np.array([*lowest, *highest]).T
     from_centre = np.abs(placed - size / 2)
     is_inside = from_centre <= size / 2 + 1e-6

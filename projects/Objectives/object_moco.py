@@ -69,12 +69,14 @@ class ObjectMoCo(KNNMoCo):
         *_, (self.feature, shape) = shapes.items()
         self.feature_dim = shape.channels
         self.momentum_roi_heads = momentum_copy(self.roi_heads)
-        self.image_weight, self.num_boxes = cfg.OBJECTS.IMAGE_WEIGHT, cfg.OBJECTS.NUM_BOXES
+        self.image_weight = cfg.OBJECTS.IMAGE_WEIGHT
+        self.num_boxes = cfg.OBJECTS.NUM_BOXES
         if self.image_weight:
             self.image_head = ProjectionHead(self.feature_dim, self.embedding_dim)
             self.momentum_image_head = momentum_copy(self.image_head)
-            rings = {"keys": self.embedding_dim, "features": self.feature_dim}
-            self.image_queue = AlignedQueue(_images_in_queue(cfg), self.queue.keys.dtype, **rings)
+            self.image_queue = AlignedQueue(
+                _images_in_queue(cfg), self.queue.keys.dtype, keys=self.embedding_dim, features=self.feature_dim
+            )
 
     def build_before_head(self, cfg: CfgNode) -> int:
         """Build a detector's RoI heads without their predictor, which no loss would reach."""
@@ -87,20 +89,28 @@ class ObjectMoCo(KNNMoCo):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        views, divisor = cfg.VIEWS, max(1, meta_backbone(cfg).size_divisibility)
+        views = cfg.VIEWS
+        divisor = max(1, meta_backbone(cfg).size_divisibility)
         sizes = ("LARGE_SIZE", "SMALL_SIZE") if views.NUM_SMALL > 0 else ("LARGE_SIZE",)
         for name in sizes:
-            wrong = f"VIEWS.{name} {views[name]}: the backbone's pyramid needs a multiple of {divisor} px"
-            expect(views[name] % divisor == 0, wrong)
+            expect(
+                views[name] % divisor == 0,
+                f"VIEWS.{name} {views[name]}: the backbone's pyramid needs a multiple of {divisor} px",
+            )
         expect(views.MAX_IOU == 1, f"VIEWS.MAX_IOU {views.MAX_IOU}: expected 1, as objects lie in what views share")
-        both = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT
-        expect(not both, "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it")
+        expect(
+            not (cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT),
+            "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it",
+        )
         if cfg.OBJECTS.IMAGE_WEIGHT:
-            k, rows = cfg.NEIGHBORS.NUM_NEIGHBORS, _images_in_queue(cfg)
+            k = cfg.NEIGHBORS.NUM_NEIGHBORS
+            rows = _images_in_queue(cfg)
             expect(k <= rows, f"NEIGHBORS.NUM_NEIGHBORS {k}: with OBJECTS.IMAGE_WEIGHT the queue holds {rows} images")
         share_drawn = cfg.OBJECTS.DRAWN_SHARE
-        all_drawn = f"OBJECTS.DRAWN_SHARE {share_drawn}: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn"
-        expect(cfg.OBJECTS.PROPOSALS or not share_drawn, all_drawn)
+        expect(
+            cfg.OBJECTS.PROPOSALS or not share_drawn,
+            f"OBJECTS.DRAWN_SHARE {share_drawn}: expected 0.0 without OBJECTS.PROPOSALS, as all are drawn",
+        )
         super().check(cfg, share)
 
     @classmethod
@@ -148,7 +158,8 @@ class ObjectMoCo(KNNMoCo):
         both = {"keys": unit_rows(self.momentum_projection_head(o)), "features": unit_rows(o)}
         rows = {name: both[name] for name in self.queue.names}
         if self.image_weight:
-            keys, features = unit_rows(self.momentum_image_head(g)), unit_rows(g)
+            keys = unit_rows(self.momentum_image_head(g))
+            features = unit_rows(g)
             rows["image_keys"] = torch.cat([keys, features], dim=1)
         return rows
 
@@ -234,8 +245,9 @@ def pooled_regions(pooler: ROIPooler, levels: list[Tensor], boxes: Tensor) -> Te
     of choosing waits for the device, and a dry run's boxes have no values to choose by.
     """
     flat = boxes.flatten(0, 1)
-    rule = (pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level)
-    level = assign_boxes_to_levels([Boxes(flat)], *rule)[:, None]
+    level = assign_boxes_to_levels(
+        [Boxes(flat)], pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level
+    )[:, None]
     batch, count = boxes.shape[:2]
     image = torch.arange(batch, device=flat.device).repeat_interleave(count)
     with_image = torch.cat([image[:, None], flat], dim=1)

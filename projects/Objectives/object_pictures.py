@@ -25,16 +25,19 @@ from detectron2.evaluation import inference_context
 from detectron2.utils import comm
 
 GREY = (130, 130, 130)  # RGB
-NUM_QUERIES, NUM_NEAREST = 10, 8
+NUM_QUERIES = 10
+NUM_NEAREST = 8
 
 
 def draw_objects(tiles: list[np.ndarray], views: Mapping, num_large: int) -> None:
     """Draw each object that its positive shows into the tiles of an image's views, in place: in the positive and in the
     anchor, in one colour. The first ``num_large`` objects are the large positive's."""
     annotations = views["annotations"]
-    keys, queries = annotations["anchor_objects"], annotations["positive_objects"]
+    keys = annotations["anchor_objects"]
+    queries = annotations["positive_objects"]
     all_views = [views["anchor"], views["positive"], *views.get("small", ())]
-    num_small, of_small = len(tiles) - 2, len(keys) - num_large
+    num_small = len(tiles) - 2
+    of_small = len(keys) - num_large
     is_shown = np.isfinite(queries).all(axis=1)
     for n in np.flatnonzero(is_shown).tolist():
         hue = n / len(keys)
@@ -65,8 +68,9 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     images. A file that cannot be written is logged."""
     name = cfg.DATASETS.TRAIN[0]
     anchors, boxes = _anchors_of(cfg, name, num_images)
-    on_device = [to_device(each, model.device) for each in (anchors, boxes)]
-    features, _ = model.object_features(model.backbone, model.roi_heads, *on_device)
+    views = to_device(anchors, model.device)
+    places = to_device(boxes, model.device)
+    features, _ = model.object_features(model.backbone, model.roi_heads, views, places)
     rows = unit_rows(features)  # (n, O, C)
     pictures = pixel_format(cfg).picture(pixels_of(anchors))
     crops = _cut_out(pictures, boxes)
@@ -80,10 +84,9 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
 
 def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tensor]:
     """Anchors of the first epoch (n, C, H, W) uint8, and the boxes of their objects (n, O, 4) px."""
-    mapper = ViewMapper.from_config(cfg)
     records = get_records(name)
     keys = [(0, index) for index in evenly_spread(len(records), num_images)]
-    batch = ViewDataset(records, mapper, pixel_format(cfg)).__getitems__(keys)
+    batch = ViewDataset(records, ViewMapper.from_config(cfg), pixel_format(cfg)).__getitems__(keys)
     return batch["anchor"], batch["anchor_objects"]
 
 

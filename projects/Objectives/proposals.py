@@ -25,14 +25,17 @@ def with_proposals(path: str, records: list[dict]) -> list[dict]:
     boxes = _boxes_by_image(path)
     counts = Counter(map(_name_of, records))
     shared = [name for name in boxes if counts[name] > 1]
-    problem = f"OBJECTS.PROPOSALS {path} has boxes of {first_few(shared)}, as several images are called"
-    expect(not shared, f"{problem}: expected an image_id, or a name of the file, that no other image has")
+    expect(
+        not shared,
+        f"OBJECTS.PROPOSALS {path} has boxes of {first_few(shared)}, as several images are called: expected an "
+        "image_id, or a name of the file, that no other image has",
+    )
     copies = [dict(record) for record in records]
     covered = [record for record in copies if _name_of(record) in boxes]
     for record in covered:
         record["proposal_boxes"] = np.array(boxes[_name_of(record)])
     coverage = f"OBJECTS.PROPOSALS {path} has boxes of {len(covered)} of {len(records)} images, by their image_id"
-    expect(len(covered) > 0, f"{coverage}: expected some")
+    expect(covered, f"{coverage}: expected some")
     if len(covered) < len(records):
         logger.warning(f"{coverage}: those of the others are drawn")
     return copies
@@ -47,8 +50,10 @@ def _warn_of_others(path: str, records: list[dict]) -> None:
     with translated(f"reading {about}", content=True):
         scored = evaluated_set(about)
     if changed := scored.changes(records, labels=False):
-        differ = f"the images of {scored.name}, which differed in {', '.join(changed)} when they were evaluated"
-        logger.warning(f"OBJECTS.PROPOSALS {path} are of {differ}: expected the same image_id for the same image")
+        logger.warning(
+            f"OBJECTS.PROPOSALS {path} are of the images of {scored.name}, which differed in {', '.join(changed)} "
+            "when they were evaluated: expected the same image_id for the same image"
+        )
 
 
 def _boxes_by_image(path: str) -> dict[str, list[np.ndarray]]:

@@ -99,23 +99,30 @@ class PublishedMapper(PixelMapper):
 
     @classmethod
     def check(cls, cfg: CfgNode) -> None:
-        is_range = cfg.INPUT.RANDOM_SCALE_SAMPLING == "range"
-        is_depth = cfg.MODEL.META_ARCHITECTURE == "DepthEstimator"
         of = "of segmentation and depth: expected"
-        fits = not is_range or len(cfg.INPUT.RANDOM_SCALE) == 2
-        expect(fits, f"INPUT.RANDOM_SCALE {of} the lowest and highest of a range")
-        is_whole = not (cfg.INPUT.SQUASH and cfg.INPUT.CROP.ENABLED)
-        expect(is_whole, f"INPUT.SQUASH {of} None where INPUT.CROP.ENABLED is True")
-        has_classes = cfg.TEST.RESIZE_BACK == "bilinear" or not is_depth
-        expect(has_classes, f"TEST.RESIZE_BACK {of} bilinear, as depths have no classes")
+        expect(
+            cfg.INPUT.RANDOM_SCALE_SAMPLING != "range" or len(cfg.INPUT.RANDOM_SCALE) == 2,
+            f"INPUT.RANDOM_SCALE {of} the lowest and highest of a range",
+        )
+        expect(
+            not (cfg.INPUT.SQUASH and cfg.INPUT.CROP.ENABLED),
+            f"INPUT.SQUASH {of} None where INPUT.CROP.ENABLED is True",
+        )
+        expect(
+            cfg.TEST.RESIZE_BACK == "bilinear" or cfg.MODEL.META_ARCHITECTURE != "DepthEstimator",
+            f"TEST.RESIZE_BACK {of} bilinear, as depths have no classes",
+        )
         check_input(cfg)
 
     @classmethod
     def recipe(cls, cfg: CfgNode) -> dict:
         keys = cfg.INPUT
-        own = {"random_rotation": keys.RANDOM_ROTATION, "squash": keys.SQUASH and list(keys.SQUASH)}
-        scale = {"factors": list(keys.RANDOM_SCALE), "sampling": keys.RANDOM_SCALE_SAMPLING}
-        return super().recipe(cfg) | own | {"random_scale": scale, "resampling": keys.RESAMPLING}
+        return super().recipe(cfg) | {
+            "random_rotation": keys.RANDOM_ROTATION,
+            "squash": keys.SQUASH and list(keys.SQUASH),
+            "random_scale": {"factors": list(keys.RANDOM_SCALE), "sampling": keys.RANDOM_SCALE_SAMPLING},
+            "resampling": keys.RESAMPLING,
+        }
 
     def for_test(self, sample: dict, image: torch.Tensor) -> dict:
         file_size = tuple(image.shape[1:])
@@ -168,7 +175,16 @@ def _resized_by_opencv(pixels: torch.Tensor, placement: PublishedPlacement, how:
 def _turn(pixels: torch.Tensor, placement: PublishedPlacement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
     """``pixels`` (C, H, W), rotated and zoomed around their centre in a frame of their size."""
     between = InterpolationMode.BILINEAR if resizing is SMOOTH else InterpolationMode.NEAREST
-    turn = {"angle": placement.angle, "scale": placement.zoom, "translate": [0, 0], "shear": [0.0]}
     # Around 0, because torchvision darkens the border where it blends in a fill of its own.
-    turned = affine(pixels.float() - fill, **turn, interpolation=between) + fill
+    turned = (
+        affine(
+            pixels.float() - fill,
+            angle=placement.angle,
+            scale=placement.zoom,
+            translate=[0, 0],
+            shear=[0.0],
+            interpolation=between,
+        )
+        + fill
+    )
     return turned if pixels.is_floating_point() else turned.round().to(pixels.dtype)

@@ -29,7 +29,7 @@ def between_cells(maps: list[Tensor], theirs: list[Tensor]) -> Tensor:
     Views of a single cell have no relations, and do not count. Raises UserError where there are no others.
     """
     pairs = [pair for pair in zip(maps, theirs, strict=True) if pair[0][0, 0].numel() > 1]
-    expect(bool(pairs), "KEEP.RELATIONS cells: expected maps of two cells or more (VIEWS.LARGE_SIZE)")
+    expect(pairs, "KEEP.RELATIONS cells: expected maps of two cells or more (VIEWS.LARGE_SIZE)")
     sums = [len(ours) * gram_difference(cells_of(ours), cells_of(others)) for ours, others in pairs]
     return torch.stack(sums).sum() / sum(len(ours) for ours, _ in pairs)
 

@@ -35,8 +35,12 @@ swav("SWAV.TEMPERATURE", 0.1, "tau.", POSITIVE)
 swav("SWAV.EPSILON", 0.05, "Of Sinkhorn: the smaller, the nearer are codes to one prototype.", number(0.02))
 swav("SWAV.SINKHORN_ITERATIONS", 3, "Of Sinkhorn.", integer(1))
 swav("SWAV.QUEUE_SIZE", 3840, "Earlier rows of each large view that help to fill prototypes; 0: none.", integer())
-used = "They are used from this epoch on, counted from 0, once the queue is full."
-swav("SWAV.QUEUE_FROM_EPOCH", 15, used, integer(unit="epochs"))
+swav(
+    "SWAV.QUEUE_FROM_EPOCH",
+    15,
+    "They are used from this epoch on, counted from 0, once the queue is full.",
+    integer(unit="epochs"),
+)
 
 
 @torch.no_grad()
@@ -90,8 +94,9 @@ class SwAV(AllViews):
         self.prototypes = nn.Parameter(F.normalize(torch.randn(options.PROTOTYPES, options.EMBEDDING_DIM)))
         self.views = None
         if options.QUEUE_SIZE:
-            rings = {"anchors": options.EMBEDDING_DIM, "positives": options.EMBEDDING_DIM}
-            self.views = AlignedQueue(options.QUEUE_SIZE, **rings)
+            self.views = AlignedQueue(
+                options.QUEUE_SIZE, anchors=options.EMBEDDING_DIM, positives=options.EMBEDDING_DIM
+            )
         self.add_queue(options.PROTOTYPES)
         if self.queue is not None:
             self.queue.keys.fill_(1 / options.PROTOTYPES)  # codes that say nothing
@@ -101,7 +106,8 @@ class SwAV(AllViews):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        batch, size = cfg.SOLVER.IMS_PER_BATCH, cfg.SWAV.QUEUE_SIZE
+        batch = cfg.SOLVER.IMS_PER_BATCH
+        size = cfg.SWAV.QUEUE_SIZE
         expect(not size or batch <= size, f"SWAV.QUEUE_SIZE {size}: expected 0, or at least the batch of {batch}")
         mining = cfg.NEIGHBORS.MINING
         expect(mining == "before_head", f"NEIGHBORS.MINING {mining}: SwAV's queue holds codes; expected before_head")

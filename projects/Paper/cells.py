@@ -18,6 +18,7 @@ from projects.Paper.paper_tables import (
     Row,
     Snapshot,
     Source,
+    Words,
     columns_of,
     paper_values,
 )
@@ -44,7 +45,7 @@ class Cell:
     column: str
     paper: float | None
     jobs: list[Job]
-    score: tuple[str, ...]  # where the number stands in a result
+    score: Words  # where the number stands in a result
     network: str = ""  # of a finetuning, whose: of the last iteration (final), or of the best evaluation (best)
 
     def values(self) -> list[float]:
@@ -55,8 +56,8 @@ class Cell:
 def read_score(file: Path, name: str) -> float:
     """A score of a file of results by its flattened name, NaN where it is null. Raises UserError where it is absent."""
     results = flatten_results_dict(json.loads(file.read_text()))
-    values = {key: math.nan if value is None else value for key, value in results.items()}
-    numbers = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
+    values = {key: value for key, value in results.items() if isinstance(value, int | float | None)}
+    numbers = {key: math.nan if value is None else float(value) for key, value in values.items()}
     of_all_classes = [key for key in numbers if "-" not in key]  # a dash stands before a class's name
     expect(name in numbers, f"no score {name} in {file}: expected one of {', '.join(of_all_classes)}, or of a class")
     return numbers[name]
@@ -74,7 +75,8 @@ def make_cells(
     paper = paper_values(table)
     cells = []
     for label, name in _chosen(only, list(rows), columns_of(table, builder.profile), table):
-        source, evaluation = rows[label][builder.profile], getattr(COLUMNS[name], builder.profile)
+        source = rows[label][builder.profile]
+        evaluation = getattr(COLUMNS[name], builder.profile)
         published = paper.get(label, {}).get(name)
         if not evaluation:
             cells.append(Cell(label, name, published, [], ()))
@@ -90,8 +92,9 @@ def _chosen(only: Sequence[str], rows: list[str], columns: list[str], table: str
     for words in only:
         row, _, column = map(str.strip, words.partition(","))
         for name, known in ((row, rows), (column, columns)):
-            expected = f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}"
-            expect(name in ("", *known), expected)
+            expect(
+                name in ("", *known), f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}"
+            )
         wanted.update(itertools.product([row] if row else rows, [column] if column else columns))
     return [cell for cell in itertools.product(rows, columns) if cell in wanted]
 
@@ -102,7 +105,7 @@ class JobBuilder:
 
     profile: str
     root: Path
-    extra: tuple[str, ...] = ()  # KEY VALUE pairs for every training; what a row or column sets itself wins
+    extra: Words = ()  # KEY VALUE pairs for every training; what a row or column sets itself wins
     gpus: int = 1  # processes of each training
     full: bool = False  # toy trainings as long as their configs say, not the short ones of a quick table
     select: str = "final"  # of a finetuning, judge the final network, or that of the best evaluation on the way
@@ -114,16 +117,17 @@ class JobBuilder:
         recipe = f"{self._folder_of(evaluation)}{'_best' if selects_best else ''}"
         folder = self.root / "evaluate" / source.name / recipe / f"seed{seed}"
         needs, weights, facts = self._start_of(source, seed)
-        if selects_best:
-            commands = self._best_of_finetuning(evaluation, weights, seed, folder)
-        elif trains:
-            commands = (self._finetuning(evaluation, weights, seed, folder),)
-        else:
-            commands = (self._frozen(evaluation, weights, seed, folder),)
-        name = f"{source.name}, seed {seed}: {recipe}"
-        return Job(name, commands, folder / evaluation.result, (*data_facts(commands[0]), *facts), needs)
+        commands_of = self._finetuning if trains else self._frozen
+        commands = commands_of(evaluation, weights, seed, folder)
+        return Job(
+            f"{source.name}, seed {seed}: {recipe}",
+            commands,
+            folder / evaluation.result,
+            (*data_facts(commands[0]), *facts),
+            needs,
+        )
 
-    def _start_of(self, source: Source, seed: int) -> tuple[tuple[Job, ...], Path | None, tuple[str, ...]]:
+    def _start_of(self, source: Source, seed: int) -> tuple[tuple[Job, ...], Path | None, Words]:
         """The jobs that make a source's weights, the weights (None: random), and what tells them from others."""
         if isinstance(source, GivenBackbone):
             digest = source.digest(seed)
@@ -134,51 +138,45 @@ class JobBuilder:
         backbone = self.backbone(source, seed)
         return (backbone,), backbone.result, source.facts if isinstance(source, PretrainingRun) else ()
 
-    def _length_of(self, evaluation: Evaluation) -> tuple[str, ...]:
+    def _length_of(self, evaluation: Evaluation) -> Words:
         return () if self.full else evaluation.length
 
-    def _options_of(self, evaluation: Evaluation, seed: int) -> tuple[str, ...]:
-        """The KEY VALUE pairs of a finetuning, but for its folder and its start."""
-        return (*self._length_of(evaluation), *self.extra, *evaluation.options, "SEED", str(seed))
-
-    def _finetuning(
-        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path, *options: str
-    ) -> tuple[str, ...]:
-        """The command that trains into a folder; ``options`` are further KEY VALUE pairs."""
+    def _finetuning(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[Words, ...]:
+        """The command that trains into a folder. Where the best network is judged, it trains into a folder below, whose
+        own evaluation is that of the final network, and another one evaluates the best."""
+        options = (*self._length_of(evaluation), *self.extra, *evaluation.options, "SEED", str(seed))
         start = ("MODEL.WEIGHTS", str(weights)) if weights else ()
-        options = (*self._options_of(evaluation, seed), *options)
-        return (*self._training(evaluation.config), *options, "OUTPUT_DIR", str(folder), *start)
-
-    def _best_of_finetuning(
-        self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path
-    ) -> tuple[tuple[str, ...], ...]:
-        """The commands that train into a folder below, whose own evaluation is that of the final network, and that
-        evaluate the best one."""
-        options = self._options_of(evaluation, seed)
-        evaluates = evaluates_on_the_way(make_config(evaluation.config, options, for_here=False))
-        problem = f"{evaluation.config} evaluates nothing before its end"
-        expect(evaluates, f"--how best: {problem}; add --opts TEST.EVAL_EPOCHS 1")
-        keep_best, training = ("TEST.KEEP_BEST", "True"), folder / "training"
-        train = self._finetuning(evaluation, weights, seed, training, *keep_best)
-        *without_resume, _ = self._training(evaluation.config)
+        *without_resume, resume = self._training(evaluation.config)
+        if self.select != "best":
+            return ((*without_resume, resume, *options, "OUTPUT_DIR", str(folder), *start),)
+        expect(
+            evaluates_on_the_way(make_config(evaluation.config, options, for_here=False)),
+            f"--how best: {evaluation.config} evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1",
+        )
+        training = folder / "training"
+        options += ("TEST.KEEP_BEST", "True")
+        train = (*without_resume, resume, *options, "OUTPUT_DIR", str(training), *start)
         best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
-        return train, (*without_resume, "--eval-only", *options, *keep_best, *best)
+        return train, (*without_resume, "--eval-only", *options, *best)
 
-    def _frozen(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[str, ...]:
+    def _frozen(self, evaluation: Evaluation, weights: Path | None, seed: int, folder: Path) -> tuple[Words, ...]:
         """The command that looks at frozen features."""
         place = ("--weights", str(weights or RANDOM), "--output", str(folder))
         options = (*evaluation.options, *self._length_of(evaluation), "SEED", str(seed))
-        return (evaluation.program, "--config-file", evaluation.config, *place, *options)
+        return ((evaluation.program, "--config-file", evaluation.config, *place, *options),)
 
     def backbone(self, source: PretrainingRun | OthersWeights, seed: int) -> Job:
         """Pretrain and convert."""
         if isinstance(source, OthersWeights):
             checkpoint = datasets_root() / "weights" / source.file
             output = self.root / "weights" / source.name / "backbone.pth"
-            trained, needs, facts = (), (), ()
+            trained = ()
+            needs = ()
+            facts = ()
         else:
             folder = self.root / "pretrain" / source.name / f"seed{seed}"
-            checkpoint, output = folder / "model_final.pth", folder / "backbone.pth"
+            checkpoint = folder / "model_final.pth"
+            output = folder / "backbone.pth"
             needs = (self.drawn(source),) if source.toy_data else ()
             length = () if self.full and not needs else source.length
             options = (*length, *self.extra, *source.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
@@ -198,7 +196,7 @@ class JobBuilder:
         convert = [("tools/convert_to_d2.py", str(checkpoint), str(backbone)) for checkpoint, backbone in files]
         return Job(f"{source.name}, seed {seed}: snapshots", (choose, *convert), files[-1][1], needs=(trained,))
 
-    def _training(self, config: str) -> tuple[str, ...]:
+    def _training(self, config: str) -> Words:
         processes = () if self.gpus == 1 else ("--num-gpus", str(self.gpus))
         return (TRAIN, "--config-file", config, *processes, "--resume")
 

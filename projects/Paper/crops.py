@@ -66,17 +66,25 @@ declare("CROP_STUDY.SCORE", "knn_top1", "A key of evaluation.json; a dot goes a 
 
 
 def main(cfg: CfgNode) -> None:
-    options, output = cfg.CROP_STUDY, Path(cfg.OUTPUT_DIR)
+    options = cfg.CROP_STUDY
+    output = Path(cfg.OUTPUT_DIR)
     (height, width), (low, high) = options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE
     runs = read_runs(options.RUNS, options.EVALUATIONS, options.SCORE)
-    size, count = (height, width), options.NUM_PAIRS
+    size = (height, width)
+    count = options.NUM_PAIRS
     overlaps = [draw_overlaps(size, (low, high), limit, count, cfg.SEED) for limit in options.MAX_IOUS]
     shared = [draw_framework(size, name, count, cfg.SEED) for name in options.FRAMEWORKS]
     protocol = f"{count} draws of crops of an image of {width} x {height} px"
-    by_limit = {drawn.name: drawn.kinds() for drawn in overlaps}
-    plot_ious(by_limit, f"{protocol}, each {low:g} to {high:g} of it", output / "iou_histogram.png")
-    by_framework = {f"{drawn.name}: {FRAMEWORKS[drawn.name]}": drawn.kinds() for drawn in shared}
-    plot_ious(by_framework, protocol, output / "frameworks.png")
+    plot_ious(
+        {drawn.name: drawn.kinds() for drawn in overlaps},
+        f"{protocol}, each {low:g} to {high:g} of it",
+        output / "iou_histogram.png",
+    )
+    plot_ious(
+        {f"{drawn.name}: {FRAMEWORKS[drawn.name]}": drawn.kinds() for drawn in shared},
+        protocol,
+        output / "frameworks.png",
+    )
     results = {
         "overlaps": [drawn.statistics() for drawn in overlaps],
         "frameworks": {drawn.name: drawn.means() for drawn in shared},

@@ -29,17 +29,18 @@ def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
     """The jobs of all figures, each after those that it needs; the last of each leaves its pictures."""
     moco, multi_crop = (ROWS["ablation"][label][builder.profile] for label in ("MoCo", "+MC"))
     both = {"MoCo": moco, "MoCo + multi-crop": multi_crop}
-    jobs = [
-        *_objects(builder),
-        _class_histogram(builder),
-        _study(builder, "IoU of crops in existing frameworks", "frameworks", "Paper/crops/frameworks"),
-        _iou_study(builder, moco, seed),
-        *(_training_time(builder, both, column, seed) for column in TRANSFERS),
-        _cams(builder, moco, multi_crop, seed),
-        _evaluated(builder, multi_crop, "DAVIS_JF", seed),
-        _retrieval(builder, multi_crop, seed),
-    ]
-    return with_needs(jobs)
+    return with_needs(
+        [
+            *_objects(builder),
+            _class_histogram(builder),
+            _study(builder, "IoU of crops in existing frameworks", "frameworks", "Paper/crops/frameworks"),
+            _iou_study(builder, moco, seed),
+            *(_training_time(builder, both, column, seed) for column in TRANSFERS),
+            _cams(builder, moco, multi_crop, seed),
+            _evaluated(builder, multi_crop, "DAVIS_JF", seed),
+            _retrieval(builder, multi_crop, seed),
+        ]
+    )
 
 
 def figure_page(jobs: list[Job], folder: Path) -> str:
@@ -65,15 +66,17 @@ def _data_set_table(jobs: list[Job]) -> str:
     rows = []
     for name, data_set in DATA_SETS.items():
         thousands, objects, *properties = data_set["values"]
-        job, ours = counting.get(_objects_of(name)), "–"
+        job = counting.get(_objects_of(name))
+        ours = "–"
         if job and job.done:
             count = json.loads(job.result.read_text())
             file = os.path.relpath(count["annotations"], datasets_root())
             ours = f"{count['objects_per_image']:.1f}, {count['images']:,} images of {file}"
         yes_no = ("yes" if holds else "no" for holds in properties)
         rows.append([name, f"{thousands}K", str(objects or "–"), ours, *yes_no])
-    headers = ["data set", "images (paper)", "objects per image (paper)", "counted here", "uniform", "discriminative"]
-    return markdown_table(headers, rows)
+    return markdown_table(
+        ["data set", "images (paper)", "objects per image (paper)", "counted here", "uniform", "discriminative"], rows
+    )
 
 
 def _objects_of(name: str) -> str:
@@ -97,7 +100,9 @@ def _objects(builder: JobBuilder) -> Iterator[Job]:
 
 def _class_histogram(builder: JobBuilder) -> Job:
     """How many images each class has in the long-tailed data set."""
-    folder, needs, reads = builder.root / "figures" / "classes", (), ()
+    folder = builder.root / "figures" / "classes"
+    needs = ()
+    reads = ()
     source = ROWS["linear"]["IN-118K-LT"][builder.profile]
     if builder.profile == "paper":
         reads = (datasets_root() / "subsets/imagenet_118k_lt.txt",)
@@ -116,8 +121,7 @@ def _study(
     output = builder.root / "figures" / folder
     script, file = study(config)
     start = ("--weights", str(weights)) if weights else ()
-    place = (*start, "--output", str(output))
-    command = (script, "--config-file", file, *place, *options)
+    command = (script, "--config-file", file, *start, "--output", str(output), *options)
     return Job(f"figure: {name}", (command,), output / "results.json", data_facts(command), **needs)
 
 
@@ -139,8 +143,8 @@ def _training_time(builder: JobBuilder, runs: dict[str, PretrainingRun], column:
     """A column's scores from checkpoints of one training each, against the time that it had taken."""
     evaluation = getattr(COLUMNS[column], builder.profile)
     folder = builder.root / "figures" / "training_time" / column / f"seed{seed}"
-    command = ("projects/Paper/training_time.py", "--output", str(folder), "--title", f"{column} (%)")
-    command += ("--score", *evaluation.score)
+    place = ("--output", str(folder), "--title", f"{column} (%)")
+    command = ("projects/Paper/training_time.py", *place, "--score", *evaluation.score)
     needs: list[Job] = []
     for name, source in runs.items():
         on_its_way = builder.snapshots(source, PARTS, seed)
@@ -159,9 +163,16 @@ def _cams(builder: JobBuilder, moco: PretrainingRun, multi_crop: PretrainingRun,
     ours, other = (str(job.result.parent / "classifier.pth") for job in needs)
     weights, other_weights = (builder.backbone(source, seed).result for source in (moco, multi_crop))
     options = ("CAM.CLASSIFIER", ours, "CAM.OTHER_WEIGHTS", str(other_weights), "CAM.OTHER_CLASSIFIER", other)
-    recipe = "imagenet_R50" if builder.profile == "paper" else "toy"
-    name, folder = "class activation maps", f"cams/seed{seed}"
-    return _study(builder, name, folder, f"FrozenEvaluations/cams/{recipe}", *options, weights=weights, needs=needs)
+    config = f"FrozenEvaluations/cams/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}"
+    return _study(
+        builder,
+        "class activation maps",
+        f"cams/seed{seed}",
+        config,
+        *options,
+        weights=weights,
+        needs=needs,
+    )
 
 
 def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
@@ -169,10 +180,16 @@ def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
     trained = builder.backbone(source, seed)
     config = f"FrozenEvaluations/retrieval/{'voc_R50' if builder.profile == 'paper' else 'toy'}"
     options = ("SEGMENT_RETRIEVAL.NUM_REGIONS", REGIONS, "SEED", str(seed))
-    name, folder = f"retrieved segments, K {REGIONS}", f"retrieval/seed{seed}"
-    return _study(builder, name, folder, config, *options, weights=trained.result, needs=(trained,))
+    return _study(
+        builder,
+        f"retrieved segments, K {REGIONS}",
+        f"retrieval/seed{seed}",
+        config,
+        *options,
+        weights=trained.result,
+        needs=(trained,),
+    )
 
 
 def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
-    evaluation = getattr(COLUMNS[column], builder.profile)
-    return builder.evaluate(source, evaluation, seed)
+    return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)

@@ -13,6 +13,7 @@ from revisit.errors import expect
 from revisit.files import file_digest, read_yaml
 from revisit.plugins import TRAIN
 
+Words = tuple[str, ...]  # of a command, or KEY VALUE pairs
 PROFILES = ("paper", "toy")
 RANDOM_INIT = "Rand. init."  # the paper's label
 _CONTENT = read_yaml(Path(__file__).with_suffix(".yaml"))
@@ -24,9 +25,9 @@ class PretrainingRun:
     """A run of tools/train_net.py."""
 
     config: str
-    options: tuple[str, ...] = ()  # KEY VALUE pairs that make it another run than the config's
-    length: tuple[str, ...] = ()  # those that say how long it is
-    toy_data: tuple[str, ...] = ()  # ToyScenes drawn for it alone: folder of images, arguments of make_toy_scenes.py
+    options: Words = ()  # KEY VALUE pairs that make it another run than the config's
+    length: Words = ()  # those that say how long it is
+    toy_data: Words = ()  # ToyScenes drawn for it alone: folder of images, arguments of make_toy_scenes.py
 
     @property
     def name(self) -> str:
@@ -36,7 +37,7 @@ class PretrainingRun:
         return "_".join(word.strip("-(),'").replace("/", "-") for word in words)
 
     @property
-    def facts(self) -> tuple[str, ...]:
+    def facts(self) -> Words:
         """What it depends on, besides its command and its data."""
         return ()
 
@@ -77,8 +78,10 @@ class GivenBackbone:
         from revisit.checkpoint.named_weights import weights_file  # not at start-up: it takes a second
 
         path = weights_file(self.path.replace("{seed}", str(seed)), "backbone").resolve()
-        expected = "expected what tools/convert_to_d2.py writes, or weights of a training that has ended"
-        expect(path.is_file(), f"{path} not found: {expected}")
+        expect(
+            path.is_file(),
+            f"{path} not found: expected what tools/convert_to_d2.py writes, or weights of a training that has ended",
+        )
         return path
 
     def digest(self, seed: int) -> str:
@@ -111,9 +114,9 @@ class Evaluation:
 
     program: str
     config: str
-    score: tuple[str, ...]  # where the number stands in the result
-    options: tuple[str, ...] = ()  # KEY VALUE pairs
-    length: tuple[str, ...] = ()  # those that say how long it trains
+    score: Words  # where the number stands in the result
+    options: Words = ()  # KEY VALUE pairs
+    length: Words = ()  # those that say how long it trains
     folder: str = ""  # of its results; empty: that of the table's first column that is read from it
 
     @property
@@ -162,7 +165,7 @@ def note_of(table: str) -> str:
     return _TABLES[table].get("note", "as printed")
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _words(text: str) -> Words:
     return tuple(shlex.split(text))
 
 
@@ -189,8 +192,9 @@ def _evaluation(text: str, score: str, length: str = "") -> Evaluation | None:
     first, *words = _words(text)
     room, _, recipe = first.partition("/")
     kind = Path(EVALUATIONS.get(room, room)).stem  # files of others may have a name of version 0.1
-    is_frozen = kind in FROZEN
-    program, config = study(f"FrozenEvaluations/{kind}/{recipe}") if is_frozen else (TRAIN, f"configs/{first}.yaml")
+    program, config = (
+        study(f"FrozenEvaluations/{kind}/{recipe}") if kind in FROZEN else (TRAIN, f"configs/{first}.yaml")
+    )
     return Evaluation(program, config, _words(score), tuple(words), _words(length))
 
 

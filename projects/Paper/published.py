@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from projects.Paper.paper_tables import COLUMNS, Evaluation, read_column
+from projects.Paper.paper_tables import COLUMNS, Evaluation, Words, read_column
 from revisit.compat.old_options import current_words
 from revisit.errors import did_you_mean, expect, translated
 from revisit.files import file_digest, local_copy, read_yaml
@@ -16,7 +16,9 @@ from revisit.files import file_digest, local_copy, read_yaml
 PUBLISHED = Path(__file__).with_name("published.yaml")
 HASHES = ("sha256", "md5")
 OF_LAYOUT = ("--source", "--only", "--drop", "--timm", "--how", "--format")
-_RECIPE, _KEY, _PLACE = re.compile(r"\w+/[\w-]+"), re.compile(r"[A-Z][A-Z0-9_.]*"), re.compile(r"[/\\~]")
+_RECIPE = re.compile(r"\w+/[\w-]+")
+_KEY = re.compile(r"[A-Z][A-Z0-9_.]*")
+_PLACE = re.compile(r"[/\\~]")
 TIMM_DIFFERENCE = Evaluation("studies/verify/timm_difference.py", "", ("difference",))
 
 
@@ -32,9 +34,6 @@ class PublishedScore:
     high: float
     printed: str  # where
 
-    def agrees(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
 
 @dataclass(frozen=True)
 class PublishedFile:
@@ -45,7 +44,7 @@ class PublishedFile:
     url: str
     licence: str
     hashes: Mapping[str, str]
-    layout: tuple[str, ...]  # options of tools/convert_to_d2.py
+    layout: Words  # options of tools/convert_to_d2.py
     scores: tuple[PublishedScore, ...]
 
 
@@ -57,26 +56,26 @@ def read_published(path: Path, name: str) -> PublishedFile:
     """
     content = read_yaml(path)
     with translated(f"reading {path}", content=True):
-        return _read_file(path, name, content)
-
-
-def _read_file(path: Path, name: str, content: dict[str, Any]) -> PublishedFile:
-    files = content["files"]
-    expect(name in files, f"{path} has no file {name!r}: expected one of {', '.join(files)}{did_you_mean(name, files)}")
-    facts = files[name]
-    lacks = f"{path}: {name} states no"
-    expect(bool(facts.get("licence")), f'{lacks} licence: expected the one that its authors state, or "not stated"')
-    expect(bool(facts.get("scores")), f"{lacks} scores: expected at least one column with value and range")
-    columns = {"timm_difference": (TIMM_DIFFERENCE, False)}
-    columns |= {column: (form.paper, False) for column, form in COLUMNS.items()}
-    columns |= {column: _own_column(form, f"{path}: {column}") for column, form in content.get("columns", {}).items()}
-    scores = []
-    for column, score in facts["scores"].items():
-        expect(column in columns, f"{path}: {name} has a column {column}: expected one of {', '.join(columns)}")
-        scores.append(_score(column, *columns[column], score, f"{path}: {name}, {column}"))
-    hashes = {kind: str(facts[kind]) for kind in HASHES if kind in facts}
-    layout = _layout(facts.get("layout", "--source auto"), f"{path}: {name}")
-    return PublishedFile(name, facts["title"], facts["url"], facts["licence"], hashes, layout, tuple(scores))
+        files = content["files"]
+        expect(
+            name in files, f"{path} has no file {name!r}: expected one of {', '.join(files)}{did_you_mean(name, files)}"
+        )
+        facts = files[name]
+        lacks = f"{path}: {name} states no"
+        expect(facts.get("licence"), f'{lacks} licence: expected the one that its authors state, or "not stated"')
+        expect(facts.get("scores"), f"{lacks} scores: expected at least one column with value and range")
+        columns = {"timm_difference": (TIMM_DIFFERENCE, False)}
+        columns |= {column: (form.paper, False) for column, form in COLUMNS.items()}
+        columns |= {
+            column: _own_column(form, f"{path}: {column}") for column, form in content.get("columns", {}).items()
+        }
+        scores = []
+        for column, score in facts["scores"].items():
+            expect(column in columns, f"{path}: {name} has a column {column}: expected one of {', '.join(columns)}")
+            scores.append(_score(column, *columns[column], score, f"{path}: {name}, {column}"))
+        hashes = {kind: str(facts[kind]) for kind in HASHES if kind in facts}
+        layout = _layout(facts.get("layout", "--source auto"), f"{path}: {name}")
+        return PublishedFile(name, facts["title"], facts["url"], facts["licence"], hashes, layout, tuple(scores))
 
 
 def _own_column(form: dict[str, Any], where: str) -> tuple[Evaluation, bool]:
@@ -84,11 +83,13 @@ def _own_column(form: dict[str, Any], where: str) -> tuple[Evaluation, bool]:
     form = dict(form)
     is_trained = form.pop("trained", False)
     recipe, *pairs = shlex.split(form["paper"])
-    expect(bool(_RECIPE.fullmatch(recipe)), f"{where}: paper: {recipe}: expected ROOM/RECIPE, such as detection/toy")
+    expect(_RECIPE.fullmatch(recipe), f"{where}: paper: {recipe}: expected ROOM/RECIPE, such as detection/toy")
     of_run = _keys_of_run()
     for key, value in zip_longest(pairs[::2], pairs[1::2], fillvalue="/"):
-        is_plain = _KEY.fullmatch(key) and key not in of_run and not _PLACE.search(value)
-        expect(bool(is_plain), f"{where}: paper: {key} {value}: a published file names no code, no place and no run")
+        expect(
+            _KEY.fullmatch(key) and key not in of_run and not _PLACE.search(value),
+            f"{where}: paper: {key} {value}: a published file names no code, no place and no run",
+        )
     return read_column(**form).paper, is_trained
 
 
@@ -104,7 +105,7 @@ def _keys_of_run() -> set[str]:
     return {key for key in dotted_keys(cfg) if declaration(key).scope == RUN}
 
 
-def _layout(text: str, where: str) -> tuple[str, ...]:
+def _layout(text: str, where: str) -> Words:
     """Options of tools/convert_to_d2.py that say how a file is laid out, which name neither code nor other files."""
     words = current_words("convert_to_d2", shlex.split(text))
     other = [word for word in words if word.startswith("-") and word not in OF_LAYOUT]
@@ -137,6 +138,9 @@ def check_hash(file: Path, published: PublishedFile) -> str:
     digests = {kind: file_digest(file, kind) for kind in {"sha256", *published.hashes}}
     for kind, expected in published.hashes.items():
         digest = digests[kind]
-        other = f"{file} is another file than {published.name}: its {kind} begins with {digest[: len(expected)]}"
-        expect(digest.startswith(expected.lower()), f"{other}, expected {expected} ({published.url})")
+        expect(
+            digest.startswith(expected.lower()),
+            f"{file} is another file than {published.name}: its {kind} begins with {digest[: len(expected)]}, "
+            f"expected {expected} ({published.url})",
+        )
     return digests["sha256"]

@@ -31,7 +31,8 @@ def ours(cell: Cell, digits: int | None = None) -> str:
         return begun[0] if begun else "not run"
     if digits is None:
         digits = COLUMNS[cell.column].digits
-    finished, wanted = len(values), len(cell.jobs)
+    finished = len(values)
+    wanted = len(cell.jobs)
     seeds = f" ({finished} of {wanted} seeds)" if finished < wanted else ""
     return f"{mean_and_spread(values, digits)}{seeds}"
 
@@ -75,12 +76,23 @@ def as_latex(cells: list[Cell], title: str) -> str:
         pairs = [" / ".join(_pair(row.get(column))) for column in columns]
         body.append(_latex_line([label, *pairs]))
     places = "l" + "c" * len(columns)
-    start = [f"% {title}: paper / ours", f"\\begin{{tabular}}{{{places}}}", "\\toprule", head, "\\midrule"]
-    return "\n".join([*start, *body, "\\bottomrule", "\\end{tabular}", ""])
+    return "\n".join(
+        [
+            f"% {title}: paper / ours",
+            f"\\begin{{tabular}}{{{places}}}",
+            "\\toprule",
+            head,
+            "\\midrule",
+            *body,
+            "\\bottomrule",
+            "\\end{tabular}",
+            "",
+        ]
+    )
 
 
 def _latex_line(texts: Sequence[str]) -> str:
-    return " & ".join(map(_escaped, texts)) + " \\\\"
+    return " & ".join(text.translate(LATEX) for text in texts) + " \\\\"
 
 
 def plot_sweep(cells: list[Cell], output: Path) -> None:
@@ -102,7 +114,8 @@ def _swept_scores(cells: list[Cell], swept: str) -> dict[float, list[float]]:
     """By the value of what is swept, the scores of the rows ``SWEPT VALUE`` that have some."""
     scores = {}
     for cell in cells:
-        words, values = cell.row.split(), cell.values()
+        words = cell.row.split()
+        values = cell.values()
         if words[0] == swept and values:
             scores[float(words[1])] = values
     return scores
@@ -126,7 +139,3 @@ def _pair(cell: Cell | None) -> tuple[str, str]:
     if cell is None:
         return NONE, NONE
     return NONE if cell.paper is None else str(cell.paper), ours(cell)
-
-
-def _escaped(text: str) -> str:
-    return text.translate(LATEX)

@@ -60,9 +60,11 @@ def checkpoints_at_parts(run: Path, parts: int) -> list[tuple[int, Path]]:
         wanted = total * part / parts
         nearest = min(kept, key=lambda one: abs(one[0] - wanted))
         iterations, _ = nearest
-        near = abs(iterations - wanted) < total / (2 * parts)
-        kept_by = "pretrain with SOLVER.CHECKPOINTS_KEPT 0, and SOLVER.CHECKPOINT_PERIOD short enough"
-        expect(near, f"{run} has no checkpoint near {part}/{parts} of its {total:,} iterations: {kept_by}")
+        expect(
+            abs(iterations - wanted) < total / (2 * parts),
+            f"{run} has no checkpoint near {part}/{parts} of its {total:,} iterations: pretrain with "
+            "SOLVER.CHECKPOINTS_KEPT 0, and SOLVER.CHECKPOINT_PERIOD short enough",
+        )
         chosen.append(nearest)
     return [*chosen, final]
 
@@ -72,7 +74,8 @@ def training_seconds(metrics: Path, iterations: int) -> float:
 
     Each record of metrics.json has the median time of the last 20 steps; it stands for all since the record before.
     """
-    seconds, last = 0.0, 0
+    seconds = 0.0
+    last = 0
     with translated(f"reading the times of a training in {metrics}"):
         for iteration, step in read_metrics(metrics)["time"]:
             until = min(iteration + 1, iterations)

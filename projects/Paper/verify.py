@@ -29,11 +29,12 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        return self.score.agrees(self.value)
+        return self.score.low <= self.value <= self.score.high
 
     def __str__(self) -> str:
         """``VOC_SVM_mAP 85.7, published 85.9, range 85.4 to 86.4: agrees``."""
-        score, word = self.score, "agrees" if self.agrees else "disagrees"
+        score = self.score
+        word = "agrees" if self.agrees else "disagrees"
         return f"{score.column} {self.value:.4g}, published {score.value}, range {score.low} to {score.high}: {word}"
 
 
@@ -49,11 +50,15 @@ class Verification:
     ):
         published_columns = [score.column for score in published.scores]
         for column in columns:
-            listed = f"expected of {', '.join(published_columns)}"
             expect(
-                column in published_columns, f"--only {column}: {published.name} was not published with it, {listed}"
+                column in published_columns,
+                f"--only {column}: {published.name} was not published with it, expected of "
+                f"{', '.join(published_columns)}",
             )
-        self.published, self.file, self._root, self._seed = published, file, root, seed
+        self.published = published
+        self.file = file
+        self._root = root
+        self._seed = seed
         self._scores = [score for score in published.scores if score.column in (columns or published_columns)]
         self._builder = JobBuilder("", root, gpus=gpus, full=True)
         self.sha256 = check_hash(file, published)
@@ -98,12 +103,16 @@ class Verification:
             }
             for verdict in verdicts
         ]
-        facts = {"file": self.published.name, "title": self.published.title, "sha256": self.sha256}
-        facts |= {"licence": self.published.licence, "seed": self._seed, "scores": rows, "environment": environment}
+        facts = {
+            "file": self.published.name,
+            "title": self.published.title,
+            "sha256": self.sha256,
+            "licence": self.published.licence,
+            "seed": self._seed,
+            "scores": rows,
+            "environment": environment,
+        }
         write_whole(self._root / "verify.json", json.dumps(facts, indent=2))
-        versions = (
-            f"commit {environment['commit']}, torch {environment['torch']}, Detectron2 {environment['detectron2']}"
-        )
         lines = [
             [
                 self.published.title,
@@ -117,7 +126,11 @@ class Verification:
             for verdict in verdicts
         ]
         table = markdown_table(["weights", "column", "ours", "published", "range", "verdict", "took"], lines)
-        write_whole(self._root / "verify.md", f"{table}\n\nSeed {self._seed}, {versions}.\n")
+        write_whole(
+            self._root / "verify.md",
+            f"{table}\n\nSeed {self._seed}, commit {environment['commit']}, torch {environment['torch']}, Detectron2 "
+            f"{environment['detectron2']}.\n",
+        )
 
     def _convert(self) -> None:
         command = ("tools/convert_to_d2.py", str(self.file), str(self._backbone), *self.published.layout)
@@ -126,8 +139,7 @@ class Verification:
         try:
             run_jobs([job], 1)
         except UserError as error:
-            layout = self.published.name
-            raise UserError(f"{self.file} is not of the layout of {layout}: {job.last_line}") from error
+            raise UserError(f"{self.file} is not of the layout of {self.published.name}: {job.last_line}") from error
 
     def _job(self, score: PublishedScore) -> Job:
         if score.evaluation is TIMM_DIFFERENCE:
@@ -138,12 +150,24 @@ class Verification:
             return self._evaluation_alone(score)
         words = (Path(score.evaluation.config).stem, *score.evaluation.options)
         folder = "_".join(words).replace("/", "-")  # several scores are read from one evaluation
-        evaluation = replace(score.evaluation, folder=folder)
-        return self._builder.evaluate(GivenBackbone(str(self._backbone)), evaluation, self._seed)
+        return self._builder.evaluate(
+            GivenBackbone(str(self._backbone)), replace(score.evaluation, folder=folder), self._seed
+        )
 
     def _evaluation_alone(self, score: PublishedScore) -> Job:
-        config, folder = score.evaluation.config, self._root / "evaluate" / score.column
+        config = score.evaluation.config
+        folder = self._root / "evaluate" / score.column
         pixels = zoo_options(self.file, make_config(config, (), for_here=False))
-        pairs = (*pixels, *score.evaluation.options, "MODEL.WEIGHTS", str(self.file), "OUTPUT_DIR", str(folder))
-        command = (TRAIN, "--config-file", config, "--eval-only", *pairs)
+        command = (
+            TRAIN,
+            "--config-file",
+            config,
+            "--eval-only",
+            *pixels,
+            *score.evaluation.options,
+            "MODEL.WEIGHTS",
+            str(self.file),
+            "OUTPUT_DIR",
+            str(folder),
+        )
         return Job(score.column, (command,), folder / score.evaluation.result, (f"weights: sha256 {self.sha256}",))

@@ -20,8 +20,11 @@ def font_of(text: str, bold: bool = False) -> str:
         return own
     if other := next((font for font in _fonts() if _has(font, letters) and _draws(font, text)), ""):
         return other
-    message = f"no font of this machine has all letters of {text}: they are drawn as squares until one is installed"
-    log_first_n(logging.WARNING, message, name=__name__)
+    log_first_n(
+        logging.WARNING,
+        f"no font of this machine has all letters of {text}: they are drawn as squares until one is installed",
+        name=__name__,
+    )
     return own
 
 

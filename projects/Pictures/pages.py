@@ -16,8 +16,13 @@ def template(project: str, name: str, *more: str) -> jinja2.Template:
     """A template of projects/PROJECT, which may include those of ``more`` projects and head.html. Texts are escaped; a
     name without a value is an error."""
     folders = [PROJECTS / folder / "templates" for folder in (project, *more, COMMON)]
-    tidy = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(folders), autoescape=True, **tidy)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     return environment.get_template(name)
 
 

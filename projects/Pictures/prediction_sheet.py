@@ -53,7 +53,8 @@ def depth_row(caption: str, image: np.ndarray, truth: np.ndarray, *predicted: np
     measured = truth[truth != 0]
     if not measured.size:
         measured = predicted[0] if predicted else np.zeros(1)
-    low, high = float(measured.min()), float(measured.max())
+    low = float(measured.min())
+    high = float(measured.max())
     depth_range = low, max(high, low + 0.1)
     seen = color_depth(truth, depth_range)
     seen[truth == 0] = 0
@@ -79,7 +80,8 @@ def class_colors(names: list[str]) -> np.ndarray:
 
 def paint_classes(image: np.ndarray, labels: np.ndarray, colors: np.ndarray) -> np.ndarray:
     """The (H, W, 3) uint8 image with every pixel tinted in the (N, 3) colour of its class, VOID left as it is."""
-    painted, classified = image.copy(), labels != VOID
+    painted = image.copy()
+    classified = labels != VOID
     paint = colors[labels[classified]]
     mixed = (1 - PAINT) * image[classified] + PAINT * paint
     painted[classified] = np.round(mixed).astype(np.uint8)
@@ -94,12 +96,12 @@ def draw_objects(image: np.ndarray, objects: Boxes, names: list[str], size: int 
     return draw_marked(image, objects, texts_of(objects, names), class_colors(names)[objects.classes], size)
 
 
-def draw_ranked(image: np.ndarray, boxes: np.ndarray, size: int = PANEL) -> np.ndarray:
-    """The image, its longer side fitted to ``size`` px, with outlines of (N, 4) xyxy boxes, best first.
+def draw_ranked(image: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """The image, its longer side fitted to PANEL px, with outlines of (N, 4) xyxy boxes, best first.
 
     As many are drawn as RANKS has colours, the worst first, so that no line hides that of a better box.
     """
-    panel = fit(image, size).copy()
+    panel = fit(image).copy()
     height, width = panel.shape[:2]
     last = np.array([width, height] * 2) - 1
     places = boxes * (width / image.shape[1])

@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 BATCH_ROWS = 32
 ANCHOR, POSITIVE, SMALL = (230, 60, 60), (60, 170, 60), (50, 110, 230)  # RGB
 NEIGHBOR = 96  # px
-GREEN, RED = (40, 160, 60), (210, 60, 50)
+GREEN = (40, 160, 60)
+RED = (210, 60, 50)
 LEGEND = {0: ("same label as the query", GREEN), 1: ("another label", RED)}
 
 
@@ -162,8 +163,7 @@ def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, n
     features of both: in green where the label is the query's, else in red. One that cannot be written is logged."""
     names = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK)
     pixels = pixel_format(cfg)
-    how = (cfg.KNN_EVAL.IMAGE_SIZE, pixels)
-    images, others = (CenterCropDataset(get_records(name), *how) for name in names)
+    images, others = (CenterCropDataset(get_records(name), cfg.KNN_EVAL.IMAGE_SIZE, pixels) for name in names)
     rows = []
     queries = evenly_spread(len(images), num_queries)
     for query, places in zip(queries, nearest(test.rows[queries], bank.rows, 8).places.tolist(), strict=True):

@@ -33,7 +33,7 @@ def _of_precise_bn(cfg: CfgNode, model: nn.Module) -> float:
     statistics = hooks.PreciseBN(1, *taken, count)
     start = perf_counter()
     statistics.update_stats()
-    return _since(start) * cfg.TEST.PRECISE_BN.NUM_ITER / count
+    return since(start) * cfg.TEST.PRECISE_BN.NUM_ITER / count
 
 
 def _of_images(loader: DataLoader, model: nn.Module) -> float:
@@ -44,12 +44,12 @@ def _of_images(loader: DataLoader, model: nn.Module) -> float:
         for _ in range(min(TRIED, len(loader))):
             start = perf_counter()
             model(next(batches))
-            seconds.append(_since(start))
+            seconds.append(since(start))
     timed = seconds[1:] or seconds
     return len(loader) * sum(timed) / max(1, len(timed))
 
 
-def _since(start: float) -> float:
+def since(start: float) -> float:
     """Seconds until the device is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()

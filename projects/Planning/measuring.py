@@ -4,13 +4,13 @@ import logging
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from time import perf_counter
 
 import torch
 from torch import nn
 
-from projects.Planning.evaluation_cost import seconds_of_evaluation
+from projects.Planning.evaluation_cost import seconds_of_evaluation, since
 from projects.Planning.step_cost import random_views, take
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.precision import PARTS, check_precision
@@ -87,8 +87,10 @@ def length_in_time(cfg: CfgNode, facts: Facts) -> Decision | None:
     if not solver.MINUTES:
         return None
     asked = f"SOLVER.MINUTES {solver.MINUTES:g}"
-    by_steps = f"{asked}: {cfg.MODEL.META_ARCHITECTURE} has no length in time"
-    expect(is_read(cfg, facts.key), f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
+    expect(
+        is_read(cfg, facts.key),
+        f"{asked}: {cfg.MODEL.META_ARCHITECTURE} has no length in time: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS",
+    )
     other = next((key for key in ("EPOCHS", "MAX_ITER") if solver[key]), "")
     expect(not other, f"SOLVER.{other} and {asked} both say how long the run is: expected one of them")
     if facts.before.get("SOLVER.MINUTES") == 0 and facts.before.get("SOLVER.MAX_ITER", 0) > 0:
@@ -107,8 +109,12 @@ def _length_of_run(cfg: CfgNode, facts: Facts, asked: str) -> Decision:
     epochs = facts.before.get("SOLVER.EPOCHS", 0)
     if not epochs:
         return Decision(0.0, f"as the run began; SOLVER.MAX_ITER changes it, no longer {asked}", values)
-    without = f"{asked} has no effect, as the run began by SOLVER.EPOCHS {epochs}: change these, or SOLVER.MAX_ITER"
-    return Decision(0.0, without, values, level=logging.WARNING)
+    return Decision(
+        0.0,
+        f"{asked} has no effect, as the run began by SOLVER.EPOCHS {epochs}: change these, or SOLVER.MAX_ITER",
+        values,
+        level=logging.WARNING,
+    )
 
 
 declare(
@@ -145,7 +151,7 @@ def choose_precision(cfg: CfgNode) -> dict[str, object]:
     candidates = {}
     for name, values in CANDIDATES.items():
         candidate = cfg.clone()
-        candidate.merge_from_list(flat(zip(PARTS, values, strict=True)))
+        candidate.merge_from_list([*chain.from_iterable(zip(PARTS, values, strict=True))])
         try:
             check_precision(candidate)
         except UserError as error:
@@ -244,7 +250,8 @@ def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str]
     left = 60 * cfg.SOLVER.MINUTES * (1 - UNMEASURED) - spent - count * evaluation
     iterations = max(1, int(left / step))
     if left < step:
-        asked, needed = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}", 60 * cfg.SOLVER.MINUTES - left + step
+        asked = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}"
+        needed = 60 * cfg.SOLVER.MINUTES - left + step
         logger.warning(f"{asked} leaves no time for training, as the start and evaluations take {needed:.0f} s")
     logger.info(
         f"{iterations:,} iterations, {iterations / per_epoch:.1f} epochs of {images:,} images, by {step:.3f} s each"
@@ -279,7 +286,8 @@ def _step_and_evaluation(cfg: CfgNode) -> tuple[float, float]:
     cfg.SOLVER.MAX_ITER = 2**20
     with _quietly():
         step = _step_that_learns_nothing(cfg, _trainer_of(cfg).build_train_loader(cfg))
-        step.iter, step.max_iter = cfg.SOLVER.MAX_ITER - 1, cfg.SOLVER.MAX_ITER
+        step.iter = cfg.SOLVER.MAX_ITER - 1
+        step.max_iter = cfg.SOLVER.MAX_ITER
         first = [seconds_of(step) for _ in range(STARTING + 2 * cfg.DATALOADER.NUM_WORKERS)]
         count = min(TIMED, max(2, int(TIMED_SECONDS / max(comm.all_gather(first[-1])))))
         seconds = sum(seconds_of(step) for _ in range(count)) / count
@@ -300,7 +308,8 @@ def _seconds_of_evaluation(cfg: CfgNode, model: nn.Module) -> float:
 def _step_on_noise(cfg: CfgNode) -> TrainStep:
     """Of a training after its last iteration, where every loss has joined, and one whose losses are not read."""
     views = random_views(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size())
-    step, period = _step_that_learns_nothing(cfg, repeat(views)), metrics_period(cfg)
+    step = _step_that_learns_nothing(cfg, repeat(views))
+    period = metrics_period(cfg)
     step.iter = step.max_iter = -(-cfg.SOLVER.MAX_ITER // period) * period
     return step
 
@@ -331,11 +340,6 @@ def _quietly() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def flat(pairs: Iterable[tuple[str, object]]) -> list[object]:
-    """Keys and values in turn, as ``CfgNode.merge_from_list`` takes them."""
-    return [word for pair in pairs for word in pair]
-
-
 def seconds_of(step: TrainStep) -> float:
     """How long a step takes, its data and its hooks included, waited for."""
     return _launched_and_done(step)[1]
@@ -350,7 +354,5 @@ def _launched_and_done(step: TrainStep) -> tuple[float, float]:
     """Seconds until the host has launched a step, and until the device has done it."""
     start = perf_counter()
     take(step)
-    launched = perf_counter()
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return launched - start, perf_counter() - start
+    launched = perf_counter() - start
+    return launched, since(start)

@@ -24,7 +24,9 @@ from detectron2.config import CfgNode
 GIB = 2**30
 # What GPU-hours, and the images that a GPU takes, are stated for: a GPU's peak in dense bfloat16, and the share of it
 # that is assumed. It is low because batch norm and small maps wait for memory, not for arithmetic.
-GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
+GPU = "A100"
+PEAK_FLOPS = 312e12
+UTILISATION = 0.10
 ASSUMED = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
 # Sections and keys that change no operation of a step, or hardly any.
 _OF_NO_COST = ("SEED", "OUTPUT_DIR", "DATASETS", "TEST", "KNN_EVAL", "SOLVER", "NEIGHBORS.NUM_NEIGHBORS")
@@ -110,16 +112,20 @@ def _feeding(cfg: CfgNode, gpu_rate: float) -> dict:
         rate, count = core_rate(cfg)
     except (UserError, UnreadableImageError):  # the section of the data reports it
         return {}
-    cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
-    measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
-    how = {"measured": measured, "assumed": f"a GPU's rate: {ASSUMED}"}
-    return {"loading": {"cores_per_gpu": cores, "images_per_second": rates, **how}}
+    return {
+        "loading": {
+            "cores_per_gpu": round(gpu_rate / rate, 1),
+            "images_per_second": {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)},
+            "measured": f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk",
+            "assumed": f"a GPU's rate: {ASSUMED}",
+        }
+    }
 
 
-def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
+def core_rate(cfg: CfgNode) -> tuple[float, int]:
     """Images that a worker makes views of in a second of its core, and of how many images of DATASETS.TRAIN that is.
 
-    Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
+    Up to 64 of them, spread evenly, for about a second. Waiting for the disk does not count.
     """
     records = sample(joined([get_records(name) for name in cfg.DATASETS.TRAIN]), 64)
     dataset = ViewDataset(records, training_mapper(cfg), pixel_format(cfg))
@@ -128,6 +134,6 @@ def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
         start = time.thread_time()
         for index in range(len(records)):
             dataset.__getitems__([(0, index)])
-            if (spent := time.thread_time() - start) > seconds:
+            if (spent := time.thread_time() - start) > 1:
                 break
     return (index + 1) / spent, index + 1

@@ -74,7 +74,8 @@ def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
 
 def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     """Views of noise, always the same, in the sizes and the memory layout of the loader's."""
-    generator, mapper = torch.Generator().manual_seed(0), training_mapper(cfg)
+    generator = torch.Generator().manual_seed(0)
+    mapper = training_mapper(cfg)
     views = {"index": torch.arange(batch)}
     for name, shape in mapper.shapes.items():
         pixels = torch.randint(0, 256, (batch, *shape), dtype=torch.uint8, generator=generator)
@@ -90,16 +91,21 @@ def _ready_step(cfg: CfgNode, model: nn.Module, batch: dict[str, Tensor]) -> Tra
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     optimizer.step()
-    options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cfg.SOLVER.METRICS_PERIOD}
-    precision = torch.bfloat16 if cfg.SOLVER.AMP.ENABLED else None
-    step = TrainStep(model, repeat(batch), optimizer, precision=precision, **options)
+    step = TrainStep(
+        model,
+        repeat(batch),
+        optimizer,
+        precision=torch.bfloat16 if cfg.SOLVER.AMP.ENABLED else None,
+        accumulation_steps=cfg.SOLVER.ACCUMULATION_STEPS,
+        metrics_period=cfg.SOLVER.METRICS_PERIOD,
+    )
     step.register_hooks(model.hooks(cfg, 1))
     step.iter = step.max_iter = _LATE
     return step
 
 
 def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepCost:
-    model, flops = step.model, [0, 0]  # before, and in, the forward
+    model, marks = step.model, []  # operations before and after each forward
     parameters = list(model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     # DistributedDataParallel exchanges gradients in buffers of its own.
@@ -112,12 +118,13 @@ def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepC
         "batch": batch.values(),
     }
     with _record_shapes(model) as shapes, flop_counter() as counter, LiveMemory(kinds) as memory:
-        model.register_forward_pre_hook(lambda *_: flops.__setitem__(0, counter.get_total_flops()))
-        model.register_forward_hook(lambda *_: flops.__setitem__(1, flops[1] + counter.get_total_flops() - flops[0]))
+        for register in (model.register_forward_pre_hook, model.register_forward_hook):
+            register(lambda *_: marks.append(counter.get_total_flops()))
         take(step)
+    forward = sum(marks[1::2]) - sum(marks[::2])
     memory.assign("gradients", (parameter.grad for parameter in trained))
     shapes = {name: list(view.shape) for name, view in batch.items()} | shapes
-    return StepCost(shapes, memory.peak(), flops[1], counter.get_total_flops() - flops[1], memory.traffic)
+    return StepCost(shapes, memory.peak(), forward, counter.get_total_flops() - forward, memory.traffic)
 
 
 def take(step: TrainStep) -> None:
@@ -131,12 +138,14 @@ def take(step: TrainStep) -> None:
 def flop_counter() -> FlopCounterMode:
     """Torch's counter, entered by ``with``, and what it lacks: groups of convolutions in the gradient of their weights,
     and attention on a CPU."""
-    formulas = {
-        aten.convolution_backward: _gradients_of_convolution,
-        CPU_ATTENTION: _attention,
-        CPU_ATTENTION_BACKWARD: _gradients_of_attention,
-    }
-    return FlopCounterMode(display=False, custom_mapping=formulas)
+    return FlopCounterMode(
+        display=False,
+        custom_mapping={
+            aten.convolution_backward: _gradients_of_convolution,
+            CPU_ATTENTION: _attention,
+            CPU_ATTENTION_BACKWARD: _gradients_of_attention,
+        },
+    )
 
 
 def _attention(query, key, value, *_, **__) -> int:
@@ -163,7 +172,8 @@ def _record_shapes(model: nn.Module) -> Iterator[dict[str, list]]:
         for part, value in outputs:
             if isinstance(value, Tensor):
                 of_part = shapes.setdefault(f"{name}.{part}".rstrip("."), [])
-                of_part.extend([list(value.shape)] if list(value.shape) not in of_part else [])
+                if list(value.shape) not in of_part:
+                    of_part.append(list(value.shape))
 
     children = dict(model.named_children())
     for name, child in children.items():
@@ -171,8 +181,9 @@ def _record_shapes(model: nn.Module) -> Iterator[dict[str, list]]:
     yield shapes
     for name, child in children.items():
         if not any(key.partition(".")[0] == name for key in shapes):
-            rows = {part: value for part, value in child.named_buffers(recurse=False) if value.dim() == 2}
-            shapes |= {f"{name}.{part}": list(value.shape) for part, value in rows.items()}
+            for part, value in child.named_buffers(recurse=False):
+                if value.dim() == 2:
+                    shapes[f"{name}.{part}"] = list(value.shape)
 
 
 class LiveMemory(TorchDispatchMode):
@@ -209,19 +220,24 @@ class LiveMemory(TorchDispatchMode):
     def peak(self) -> dict[str, int]:
         """Bytes by kind at the moment when their sum is the largest."""
         now: dict[str, int] = defaultdict(int)
-        total, most, peak = 0, 0, {}
+        total = 0
+        most = 0
+        peak = {}
         for number, change in self._changes:
             now[self._kinds[number]] += change
             total += change
             if total > most:
-                most, peak = total, dict(now)
+                most = total
+                peak = dict(now)
         return peak
 
     def _note(self, value: object, kind: str) -> None:
         if not isinstance(value, Tensor):
             return
         storage = value.untyped_storage()
-        address, number, size = storage_key(storage), len(self._kinds), storage.nbytes()
+        address = storage_key(storage)
+        number = len(self._kinds)
+        size = storage.nbytes()
         if address in self._living:
             return
 

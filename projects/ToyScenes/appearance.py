@@ -153,7 +153,8 @@ def _sample_clutter(rng: np.random.Generator, appearance: Appearance, hue: float
         thickness = rng.uniform(0.004, 0.010)
         bend = rng.uniform(-0.04, 0.04)
         outline = np.array([(-length, 0), (0, bend), (length, 0), (0, bend + thickness * 2)])
-    cos, sin = np.cos(turn), np.sin(turn)
+    cos = np.cos(turn)
+    sin = np.sin(turn)
     rotation = np.array([(cos, sin), (-sin, cos)])
     colour = _colour(rng, appearance, hue, 0.15, 0.95)
     return outline @ rotation + centre, colour
@@ -165,7 +166,8 @@ def _stretch(lattice: np.ndarray, size: int) -> np.ndarray:
 
 def _along(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     turn = np.deg2rad(backdrop.angle)
-    cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
+    cos = np.float32(np.cos(turn))
+    sin = np.float32(np.sin(turn))
     return 0.5 + 0.8 * ((x - 0.5) * cos + (y - 0.5) * sin)
 
 
@@ -204,7 +206,8 @@ def _hills(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _mosaic(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     sites = backdrop.coarse.reshape(-1, 3)
     warp = 0.05 * (_stretch(backdrop.fine, len(x)) - 0.5)
-    warped_x, warped_y = x + warp, y + warp
+    warped_x = x + warp
+    warped_y = y + warp
     distances = [(warped_x - site_x) ** 2 + (warped_y - site_y) ** 2 for site_x, site_y, _ in sites]
     nearest = np.argmin(distances, axis=0)
     field = sites[nearest, 2]

@@ -29,8 +29,7 @@ def texture_of(class_id: int) -> str:
 
 def class_weights(long_tailed: bool) -> np.ndarray:
     """Probability of each class, float64 (10,): uniform, or in proportion to (k + 1)**-1.5 for class k = 0..9."""
-    num_classes = len(CLASS_NAMES)
-    rank = np.arange(1, num_classes + 1, dtype=np.float64)
+    rank = np.arange(1, len(CLASS_NAMES) + 1, dtype=np.float64)
     weights = rank**-1.5 if long_tailed else np.ones_like(rank)
     return weights / weights.sum()
 
@@ -52,7 +51,8 @@ def unit_polygon(class_id: int) -> np.ndarray:
     """
     outline = _OUTLINES[shape_of(class_id)]
     x, y = outline.T
-    next_x, next_y = np.roll(x, -1), np.roll(y, -1)
+    next_x = np.roll(x, -1)
+    next_y = np.roll(y, -1)
     area = abs(np.sum(x * next_y - y * next_x)) / 2
     return outline / np.sqrt(area)
 
@@ -69,7 +69,8 @@ def polygon_coverage(polygon: np.ndarray, size: int, margin: float = 0.0) -> tup
     left, top = np.clip(lowest, 0, size).astype(int)
     right, bottom = np.clip(highest, 0, size).astype(int)
     window = slice(top, bottom), slice(left, right)
-    height, width = bottom - top, right - left
+    height = bottom - top
+    width = right - left
     if height == 0 or width == 0:
         return window, np.zeros((height, width), np.float32)
     fine = np.zeros((height * SUBSAMPLES, width * SUBSAMPLES), np.uint8)
@@ -84,7 +85,8 @@ def polygon_coverage(polygon: np.ndarray, size: int, margin: float = 0.0) -> tup
 def _ring_of_points(count: int, radii: tuple[float, ...]) -> np.ndarray:
     turn = 2 * np.pi * np.arange(count) / count - np.pi / 2
     radius = np.resize(radii, count)
-    x, y = radius * np.cos(turn), radius * np.sin(turn)
+    x = radius * np.cos(turn)
+    y = radius * np.sin(turn)
     return np.stack([x, y], axis=1)
 
 

@@ -42,7 +42,8 @@ def _boxes(split: str) -> DataSource:
 
 def _coco(split: str) -> DataSource:
     """Boxes and masks in COCO's format."""
-    images, annotations = COCO.format(f"{split}2017"), COCO.format(f"annotations/instances_{split}2017.json")
+    images = COCO.format(f"{split}2017")
+    annotations = COCO.format(f"annotations/instances_{split}2017.json")
 
     def load(path: Path) -> LabelledSet:
         return load_coco(path, datasets_root() / annotations)

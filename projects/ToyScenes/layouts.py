@@ -17,15 +17,14 @@ from xml.etree import ElementTree
 
 import cv2
 import numpy as np
-import pycocotools.mask
 from PIL import Image
 
 from projects.Pictures.label_maps import palette_image
 from projects.Pixels.write_tiff import check_tifffile, tiff_bytes
-from projects.ToyScenes.classes import CLASS_NAMES
+from projects.ToyScenes.classes import CLASS_NAMES, shape_of
 from projects.ToyScenes.plan import OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
 from projects.ToyScenes.scene import Scene, draw_scene
-from revisit.boxes.boxes import with_sides
+from revisit.boxes.boxes import annotation_of, with_sides
 
 from detectron2.data.datasets.builtin_meta import CITYSCAPES_CATEGORIES
 
@@ -73,7 +72,8 @@ def write_image(
     root: Path, split: Split, index: int, num_train: int, scene: Scene, channels: str = "rgb"
 ) -> list[dict]:
     """Writes an image to the layouts of its set, with labels and depth; returns its COCO annotations, if it has any."""
-    names, ending = CHANNELS[channels], ending_of(channels)
+    names = CHANNELS[channels]
+    ending = ending_of(channels)
     photograph = tiff_bytes(scene.rgbd, names) if names else _encode(".jpg", scene.image)
     if split.is_object_centric:
         (class_id,) = scene.class_ids
@@ -81,7 +81,8 @@ def write_image(
         return []
     number = image_id(split, index, num_train)
     coco, *_, name = SCENE_SETS[split]
-    borders, semantic = scene.borders, scene.semantic
+    borders = scene.borders
+    semantic = scene.semantic
     label_ids = _LABEL_IDS[semantic]
     voc_classes = np.where(borders, np.uint8(255), semantic)
     nyud_classes = np.where(borders, np.uint8(0), semantic + 1)
@@ -123,12 +124,9 @@ def write_scene_set(
     coco, boxes, masks, nyud = SCENE_SETS[split]
     indices = range(split.num_images(num_train))
     numbers = [image_id(split, index, num_train) for index in indices]
-    of_each = {"height": size, "width": size, "license": 1}
-    images = [{"id": n, "file_name": f"{n:012d}{ending}", **of_each} for n in numbers]
-    categories = []
-    for n, name in enumerate(CLASS_NAMES, start=1):
-        _, shape = name.split("_")
-        categories.append({"id": n, "name": name, "supercategory": shape})
+    images = [{"id": n, "file_name": f"{n:012d}{ending}", "height": size, "width": size, "license": 1} for n in numbers]
+    classes = enumerate(CLASS_NAMES)
+    categories = [{"id": n + 1, "name": name, "supercategory": shape_of(n)} for n, name in classes]
     contents = {
         "info": {"description": "ToyScenes", "version": "1", "year": 2017},
         "licenses": [{"id": 1, "name": "drawn by a program", "url": ""}],
@@ -164,21 +162,21 @@ def write_other_lists(root: Path, num_train: int, long_tailed: bool, ending: str
 
 
 def _coco_annotations(number: int, scene: Scene) -> list[dict]:
-    masks = scene.masks.transpose(1, 2, 0).astype(np.uint8)
-    encoded = pycocotools.mask.encode(np.asfortranarray(masks))
     _, most_objects = OBJECTS_PER_SCENE
     annotations = []
-    for rle, class_id, box in zip(encoded, scene.class_ids, with_sides(scene.boxes).tolist(), strict=True):
-        annotation = {
-            "id": number * most_objects + len(annotations),
-            "image_id": number,
-            "category_id": class_id + 1,
-            "bbox": box,
-            "area": int(pycocotools.mask.area(rle)),
-            "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
-            "iscrowd": 0,
-        }
-        annotations.append(annotation)
+    for mask, class_id, box in zip(scene.masks, scene.class_ids, with_sides(scene.boxes).tolist(), strict=True):
+        of_mask = annotation_of(mask)
+        annotations.append(
+            {
+                "id": number * most_objects + len(annotations),
+                "image_id": number,
+                "category_id": class_id + 1,
+                "bbox": box,
+                "area": of_mask["area"],
+                "segmentation": of_mask["segmentation"],
+                "iscrowd": 0,
+            }
+        )
     return annotations
 
 
@@ -212,7 +210,8 @@ def _polygons(scene: Scene) -> list[dict]:
     visible = [(scene.depth[mask].max(), place) for place, mask in enumerate(masks) if mask.any()]
     for _, place in sorted(visible, reverse=True):
         # Outer contours include what nearer objects hide inside them, and those are filled later.
-        mask, train_id = masks[place].astype(np.uint8), scene.class_ids[place] + 1
+        mask = masks[place].astype(np.uint8)
+        train_id = scene.class_ids[place] + 1
         contours, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
         objects += [_polygon(train_id, contour[:, 0].tolist()) for contour in contours]
     return objects

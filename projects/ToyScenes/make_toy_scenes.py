@@ -35,12 +35,22 @@ from revisit.errors import translated
 def main() -> None:
     parser = parser_of(__doc__, __file__)
     add(parser, "output", required=True, help="folder to make")
-    images = f"images in each train set, at least 10; held-out sets get N // 4 {DEFAULT}"
-    add(parser, "count", type=int, default=2000, help=images)
+    add(
+        parser,
+        "count",
+        type=int,
+        default=2000,
+        help=f"images in each train set, at least 10; held-out sets get N // 4 {DEFAULT}",
+    )
     add(parser, "seed", type=int, help=f"another seed, another data set {DEFAULT}")
     add(parser, "size", type=int, default=128, help=f"64 to 512 pixels a side {DEFAULT}")
-    ways = f"long-tailed: class k = 1..10 of the train sets has weight k**-1.5 {DEFAULT}"
-    add(parser, "how", choices=("alike", "long-tailed"), default="alike", help=ways)
+    add(
+        parser,
+        "how",
+        choices=("alike", "long-tailed"),
+        default="alike",
+        help=f"long-tailed: class k = 1..10 of the train sets has weight k**-1.5 {DEFAULT}",
+    )
     add(parser, "channels", choices=("rgb", "rgbd"), default="rgb", help=f"of the photographs {DEFAULT}")
     add(parser, "processes", type=int, help="that draw (default: one per CPU core)")
     add(parser, "replace", help="replace ToyScenes in DIR; deletes nothing else, ever")
@@ -48,13 +58,16 @@ def main() -> None:
     from projects.ToyScenes import make_toy_scenes  # takes seconds
 
     with translated(f"writing ToyScenes to --output {args.output}"):
-        looks = {
-            "seed": args.seed,
-            "size": args.size,
-            "long_tailed": args.how == "long-tailed",
-            "channels": args.channels,
-        }
-        written = make_toy_scenes(args.output, args.count, **looks, workers=args.processes, overwrite=args.replace)
+        written = make_toy_scenes(
+            args.output,
+            args.count,
+            seed=args.seed,
+            size=args.size,
+            long_tailed=args.how == "long-tailed",
+            channels=args.channels,
+            workers=args.processes,
+            overwrite=args.replace,
+        )
     print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
 
 

@@ -56,14 +56,17 @@ def make_toy_scenes(
     _check_range("processes", workers, 1, 1024)
     ending = layouts.ending_of(channels)
     arguments = {"num_images": num_images, "seed": seed, "size": size, "long_tailed": long_tailed}
-    versions = {"generator_version": GENERATOR_VERSION, "layout_version": LAYOUT_VERSION}
-    of_channels = {"channels": None if channels == "rgb" else channels}  # which older records do not have
-    facts = {**versions, **arguments, **of_channels, "class_names": list(CLASS_NAMES)}  # they decide every byte
+    facts = {  # they decide every byte
+        "generator_version": GENERATOR_VERSION,
+        "layout_version": LAYOUT_VERSION,
+        **arguments,
+        "channels": None if channels == "rgb" else channels,  # which older records do not have
+        "class_names": list(CLASS_NAMES),
+    }
     output = Path(output).expanduser().resolve()
     is_empty = output.is_dir() and not any(output.iterdir())
     if output.exists() and not is_empty:
-        unlike = f"{output} is there and is not ToyScenes, of which it would have {RECORD}"
-        expect((output / RECORD).is_file(), unlike)
+        expect((output / RECORD).is_file(), f"{output} is there and is not ToyScenes, of which it would have {RECORD}")
         change = first_few(Record(output, facts, RECORD).differences())
         if not change and not overwrite:
             return False
@@ -74,13 +77,9 @@ def make_toy_scenes(
         for split in layouts.SCENE_SETS:
             layouts.write_scene_set(folder, split, num_images, size, annotations[split], ending)
         layouts.write_other_lists(folder, num_images, long_tailed, ending)
-        _write_record(folder, facts)
+        record = {name: fact for name, fact in facts.items() if fact is not None}
+        (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return True
-
-
-def _write_record(folder: Path, facts: dict) -> None:
-    record = {name: fact for name, fact in facts.items() if fact is not None}
-    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

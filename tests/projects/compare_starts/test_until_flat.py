@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,8 +166,7 @@ def test_a_failure_that_is_not_the_learning_rates_ends_the_command(compare, task
         jobs[0].log.write_text("error: the disk is full\n")
         raise UserError("1 of 12 jobs failed")
 
-    comparison = compare(machine)
-    comparison._run = break_down
+    comparison = replace(compare(machine), run=break_down)
     refused("1 of 12 jobs failed", comparison.train)
 
 
