@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from projects.Pictures.prediction_sheet import RANKS, draw_ranked
-from projects.Pictures.tiles import evenly_spread, gallery, save_sheet
+from projects.Pictures.tiles import gallery, save_sheet
 from revisit.boxes.boxes import corners_of
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import picture_of
+from revisit.data.sources.records import sample
 
 IMAGES, COLUMNS = 12, 2  # on a telephone the lines of a third column would be too thin
 LEGEND = {place: (str(place + 1), color) for place, (color, _) in enumerate(RANKS)}
@@ -18,7 +19,7 @@ LEGEND = {place: (str(place + 1), color) for place, (color, _) in enumerate(RANK
 
 def save_found(path: Path, images: Sequence[dict[str, Any]], pixels: PixelFormat) -> None:
     """Draw the best objects of images from all over the data set."""
-    spread = evenly_spread(len(images), IMAGES)
+    spread = sample(range(len(images)), IMAGES)
     tiles = [_drawn(images[index], pixels) for index in spread]
     rows = [row._replace(legend=LEGEND) for row in gallery(tiles, (), min(COLUMNS, len(tiles)))]
     save_sheet(path, rows, title="Found without labels", subtitle=pixels.caption(f"the best {len(RANKS)}, by colour"))

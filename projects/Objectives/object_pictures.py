@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from projects.Pictures.pretraining_sheets import NEIGHBOR, picture_path, pixels_of, save_gallery
-from projects.Pictures.tiles import BLACK, TILE, SheetRow, evenly_spread, framed, outline
+from projects.Pictures.tiles import BLACK, TILE, SheetRow, framed, outline
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import sample
 from revisit.data.to_device import to_device
 from revisit.data.views.mapper import ViewMapper
 from revisit.evaluation.features import Features
@@ -75,7 +76,7 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     pictures = pixel_format(cfg).picture(pixels_of(anchors))
     crops = _cut_out(pictures, boxes)
     sheet = []
-    for query in evenly_spread(len(crops), NUM_QUERIES):
+    for query in sample(range(len(crops)), NUM_QUERIES):
         own = framed(crops[query], BLACK, NEIGHBOR)
         others = [framed(crops[n], GREY, NEIGHBOR) for n in _nearest_in_other_images(rows, query)]
         sheet.append(SheetRow([own, *others]))
@@ -85,7 +86,7 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
 def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tensor]:
     """Anchors of the first epoch (n, C, H, W) uint8, and the boxes of their objects (n, O, 4) px."""
     records = get_records(name)
-    keys = [(0, index) for index in evenly_spread(len(records), num_images)]
+    keys = [(0, index) for index in sample(range(len(records)), num_images)]
     batch = ViewDataset(records, ViewMapper.from_config(cfg), pixel_format(cfg)).__getitems__(keys)
     return batch["anchor"], batch["anchor_objects"]
 

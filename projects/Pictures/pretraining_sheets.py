@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from projects.Pictures.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, outline, save_sheet
+from projects.Pictures.tiles import BLACK, TILE, Color, SheetRow, fit, framed, outline, save_sheet
 from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.images.deep_images import pixel_format
 from revisit.data.images.pixel_format import PixelFormat
 from revisit.data.images.reader import UnreadableImageError, open_record
 from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import sample
 from revisit.data.sources.rows import joined
 from revisit.data.views.mapper import ViewMapper, Views, training_mapper
 from revisit.engine.dry_run import DRY_RUN_PICTURE_REGISTRY
@@ -55,7 +56,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     pixels = pixel_format(cfg)
     mapper = training_mapper(cfg)
     records = joined([get_records(name) for name in cfg.DATASETS.TRAIN])  # as the run counts them
-    chosen = evenly_spread(len(records), num_images)
+    chosen = sample(range(len(records)), num_images)
     rows = []
     errors = []
     for index in chosen:
@@ -165,7 +166,7 @@ def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, n
     pixels = pixel_format(cfg)
     images, others = (CenterCropDataset(get_records(name), cfg.KNN_EVAL.IMAGE_SIZE, pixels) for name in names)
     rows = []
-    queries = evenly_spread(len(images), num_queries)
+    queries = sample(range(len(images)), num_queries)
     for query, places in zip(queries, nearest(test.rows[queries], bank.rows, 8).places.tolist(), strict=True):
         colors = [GREEN if bank.labels[n] == test.labels[query] else RED for n in places]
         neighbors = [_tile(others[n], color, pixels) for n, color in zip(places, colors, strict=True)]

@@ -13,7 +13,6 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from projects.Pictures.fonts import font_of
-from revisit.data.sources.records import sample
 from revisit.errors import printable, without_secrets
 from revisit.files import written_whole
 
@@ -50,11 +49,6 @@ def gallery(tiles: Sequence[np.ndarray], captions: Sequence[str], columns: int) 
         filled = part + [blank] * (columns - len(part))
         rows.append(SheetRow(filled, captions[start : start + columns]))
     return rows
-
-
-def evenly_spread(total: int, count: int) -> list[int]:
-    """``count`` of the indices below ``total``, or all if there are fewer, from the first to the last."""
-    return sample(range(total), count)
 
 
 def fit(image: np.ndarray, size: int = PANEL) -> np.ndarray:
