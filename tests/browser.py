@@ -22,7 +22,7 @@ def seen_in_browser(page: Path, look: str, *, width: int = 1200, height: int = 8
     looked = page.with_name("looked.html")
     text = page.read_text(errors="surrogateescape")
     looked.write_text(text.replace("</body>", look), errors="surrogateescape")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=6000", "--dump-dom"]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom"]
     with tempfile.TemporaryDirectory() as folder:
         command = [browser, *options, f"--window-size={width},{height}", f"--user-data-dir={folder}", looked.as_uri()]
         dumped = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout

@@ -63,7 +63,7 @@ class MapperWithoutLooks(ViewMapper):
     """Cuts and resizes; the looks that it draws are applied to the whole batch by the model's device."""
 
     def fill(self, view: np.ndarray, image: np.ndarray, box: np.ndarray, look: Look) -> None:
-        self.resize(image, box, len(view), view)
+        view[...] = self.resize(image, box, len(view))
 
     def deferred(self, views: list[Views]) -> "LooksToApply":
         records = {name: np.empty((len(views), *shape[:-3]), RECORD) for name, shape in self.shapes.items()}

@@ -64,7 +64,8 @@ def year_of_voc(path: Path, split: str) -> int | None:
     """The year of a tree by <folder> of some annotations of the split, else by its path; None where neither has one."""
     split_file = path / "ImageSets" / "Main" / f"{split}.txt"
     names = sample(read_split(split_file), 20) if split_file.is_file() else []
-    heads = [first_bytes(path / "Annotations" / f"{name}.xml", 1000) for name in names]
+    files = [path / "Annotations" / f"{name}.xml" for name in names]
+    heads = [first_bytes(file, 1000) for file in files if file.is_file()]
     years = {int(year) for head in heads for year in YEAR_OF_FILE.findall(head)}
     if not years:
         in_path = YEAR_OF_PATH.findall(str(path.resolve()))

@@ -39,7 +39,7 @@ const loaded = () => [...tiles].filter(([, image]) => image.naturalWidth)
 const wheel = (x, y, deltaY) => canvas.dispatchEvent(new WheelEvent("wheel", { ...there(x, y), deltaY }));
 const wait = () => new Promise((done) => setTimeout(done, 100));
 const waiting = () => [...tiles].some(([, image]) => !image.complete);
-const later = async () => { for (let n = 0; n < 4 || (n < 25 && waiting()); n++) await wait(); };
+const later = async () => { for (let n = 0; n < 4 || (n < 250 && waiting()); n++) await wait(); };
 const drawn = () => { draw(); return pixels.reduce((sum, each) => sum + (each !== 0), 0); };
 (async () => {
   await later();
