@@ -126,7 +126,9 @@ def test_planted_objects_are_found_once_and_whole(tiling, tmp_path, monkeypatch)
         mask = run_lengths.decode(each["segmentation"])
         assert mask.shape == (200, 200) and mask.sum() == mask[y : y + height, x : x + width].sum() == width * height
     assert cv2.imread(str(tmp_path / "found/scan.png")).shape == (420, 420, 3)
-    assert sorted(path.name for path in (tmp_path / "found").iterdir()) == sorted([*file_predictions.ALL, WRITTEN, "scan.png"])
+    assert sorted(path.name for path in (tmp_path / "found").iterdir()) == sorted(
+        [*file_predictions.ALL, WRITTEN, "scan.png"]
+    )
 
 
 def test_processes_of_which_one_is_killed_write_the_bytes_of_one(tmp_path, monkeypatch):
