@@ -26,9 +26,9 @@ from revisit.checkpoint.run_folder import (
     OF_RUN,
     SETTINGS,
     checkpoints_of_run,
+    earlier_part,
     iteration_of,
     outdated,
-    settings_of_run,
 )
 from revisit.engine.data_checks import evaluation_sets
 from revisit.engine.run_copies import RUN_COPY_REGISTRY
@@ -129,7 +129,7 @@ def settings_of(store: RunStore, listing: Listing) -> dict[str, Any]:
     with TemporaryDirectory() as place:
         if name in listing.files:
             fetch(store, listing, name, Path(place))
-        return settings_of_run(Path(place))
+        return earlier_part(Path(place)).settings
 
 
 class Own(NamedTuple):

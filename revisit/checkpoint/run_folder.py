@@ -62,34 +62,27 @@ def results_of_run(folder: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def settings_of_run(folder: Path) -> dict[str, Any]:
-    """The config of a run in this folder by dotted key, what was drawn or measured for it included: of the newest
-    checkpoint that can be read, where there is one, else of config.yaml."""
-    if content := _newest_of_run(folder):
-        config = content["trainer"].get("config")
-        expect(config, f"{folder} has a run of Detectron2's own trainer, which has no config: give another OUTPUT_DIR")
-        return config
+class EarlierPart(NamedTuple):
+    """What a run in a folder has done."""
+
+    settings: dict[str, Any]  # its config by dotted key, what was drawn or measured for it included
+    done: int = 0  # iterations
+    images: int = 0  # that it has learned from
+
+
+def earlier_part(folder: Path) -> EarlierPart:
+    """By the newest checkpoint that can be read, where there is one, which is opened once; else the config.yaml."""
+    content = next(filter(is_of_run, map(peek, checkpoints_of_run(folder))), {})
+    if content:
+        trainer = content["trainer"]
+        lacking = f"{folder} has a run of Detectron2's own trainer, which has no config: give another OUTPUT_DIR"
+        expect(trainer.get("config"), lacking)
+        images = sum(part["count"] for part in trainer.get("images", ()))
+        return EarlierPart(trainer["config"], content["iteration"] + 1, images)
     try:
-        return dotted_keys(read_yaml(folder / "config.yaml"))
+        return EarlierPart(dotted_keys(read_yaml(folder / "config.yaml")))
     except (UserError, AttributeError):  # killed while it was being written
-        return {}
-
-
-def images_of_run(folder: Path) -> int:
-    """How many a run in this folder has learned from, by its newest checkpoint that can be read; 0 without one."""
-    trainer = _newest_of_run(folder).get("trainer", {})
-    return sum(part["count"] for part in trainer.get("images", ()))
-
-
-def _newest_of_run(folder: Path) -> dict:
-    """What the newest checkpoint of a run holds that can be read; {} without one."""
-    return next(filter(is_of_run, map(peek, checkpoints_of_run(folder))), {})
-
-
-def iterations_of_run(folder: Path) -> int:
-    """How many a run in this folder has done by its newest checkpoint that can be read; 0 without one."""
-    iterations = (read_iteration(path) for path in checkpoints_of_run(folder))
-    return next((iteration + 1 for iteration in iterations if iteration is not None), 0)
+        return EarlierPart({})
 
 
 def iteration_of(path: Path) -> int:

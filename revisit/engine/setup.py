@@ -17,12 +17,10 @@ from revisit.checkpoint.run_folder import (
     UNTRAINED,
     Trained,
     checkpoints_of_run,
+    earlier_part,
     holds_run,
-    images_of_run,
-    iterations_of_run,
     last_set_aside,
     set_aside_earlier_run,
-    settings_of_run,
     tidy_up,
     trained_network,
 )
@@ -178,9 +176,9 @@ def _resolve(cfg: CfgNode, facts: Facts, *, resume: bool) -> Facts:
     with translated("checking the config"):
         if resume:
             folder = Path(cfg.OUTPUT_DIR)
-            done, before = iterations_of_run(folder), settings_of_run(folder)
+            before, done, images = earlier_part(folder)
             before = before if done or may_be_the_same(cfg, before) else {}
-            facts = replace(facts, before=before, done=done, images_before=images_of_run(folder))
+            facts = replace(facts, before=before, done=done, images_before=images)
         check_values(cfg)  # what decides itself takes none that has no sense
         resolve_auto_values(cfg, facts)
         check_config(cfg, facts.processes, begins=not facts.done)

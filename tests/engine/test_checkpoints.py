@@ -10,6 +10,7 @@ from runs import assert_same, load, train, train_for_module
 from trees import refused
 
 from revisit.checkpoint import run_folder
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
@@ -162,13 +163,20 @@ def test_a_new_start_that_is_killed_as_it_sets_an_earlier_run_aside_leaves_nothi
 
 
 def test_the_settings_of_a_run_are_in_its_checkpoints_and_else_in_its_config(whole, tmp_path):
-    assert run_folder.settings_of_run(tmp_path) == {}
-    settings = run_folder.settings_of_run(whole)
+    assert run_folder.earlier_part(tmp_path) == ({}, 0, 0)
+    settings, done, images = run_folder.earlier_part(whole)
     assert (settings["SEED"], settings["SOLVER.IMS_PER_BATCH"]) == (7, 8)
-    assert (run_folder.images_of_run(whole), run_folder.images_of_run(tmp_path)) == (60, 0)
+    assert (done, images) == (8, 60)
     for text, found in (("SEED: 11\nSOLV", {}), ("SEED: 11\n", {"SEED": 11}), ("torn", {})):
         (tmp_path / "config.yaml").write_text(text)
-        assert run_folder.settings_of_run(tmp_path) == found
+        assert run_folder.earlier_part(tmp_path).settings == found
+
+
+def test_a_run_that_resumes_looks_once_into_its_newest_checkpoint_for_what_it_has_decided(whole, tmp_path, monkeypatch):
+    output, opened, peek = copy(whole, tmp_path / "out", "model_0000005.pth"), [], run_folder.peek
+    monkeypatch.setattr(run_folder, "peek", lambda path: opened.append(path.name) or peek(path))
+    cfg = make_config("configs/toy/pretrain.yaml", ["OUTPUT_DIR", str(output), "MODEL.DEVICE", "cpu"], resume=True)
+    assert cfg.SEED == 7 and opened == ["model_0000005.pth"]
 
 
 class FullDisk(HookBase):
@@ -217,7 +225,7 @@ def test_a_run_of_ten_million_iterations_has_its_checkpoints(tmp_path):
 
 def test_a_run_of_detectron2s_own_trainer_is_not_resumed(tmp_path):
     torch.save({"model": {}, "iteration": 5, "trainer": {"_trainer": {}}}, tmp_path / "model_0000005.pth")
-    refused("has a run of Detectron2's own trainer, which has no config", run_folder.settings_of_run, tmp_path)
+    refused("has a run of Detectron2's own trainer, which has no config", run_folder.earlier_part, tmp_path)
 
 
 def test_scores_of_a_data_set_with_a_hyphen_in_its_name_are_in_the_log(tmp_path, caplog):
