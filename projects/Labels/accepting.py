@@ -131,10 +131,15 @@ def _check_unchanged(suspect: Suspect, labels: Labels) -> None:
     if suspect.index == NOT_A_LABEL:
         is_same = suspect.image < len(labels.records)
         is_same = is_same and labels.records[suspect.image]["file_name"] == suspect.file_name
-    elif is_same := suspect.index < len(labels.classes):
-        now = of_label(labels, suspect.kind, suspect.index, 0, suspect.suggestion)
-        is_same = now._replace(suspicion=suspect.suspicion, file_name=suspect.file_name) == suspect
+    else:
+        is_same = suspect.index < len(labels.classes) and _describes(suspect, labels)
     expect(is_same, f"the labels of {suspect.file_name} have changed since they were checked: check them again")
+
+
+def _describes(suspect: Suspect, labels: Labels) -> bool:
+    """Whether the label of its number has its place, box and class; its file may have moved."""
+    now = of_label(labels, suspect.kind, suspect.index, 0, suspect.suggestion)
+    return (now.image, now.place, now.box, now.label) == (suspect.image, suspect.place, suspect.box, suspect.label)
 
 
 def _read(suspect: Suspect, suggestion: str, labels: Labels, place: str) -> Change:

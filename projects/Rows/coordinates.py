@@ -44,8 +44,9 @@ def _tsne(rows: np.ndarray) -> np.ndarray:
 
 
 def _umap(rows: np.ndarray) -> np.ndarray:
-    umap = require_package("umap", "--how umap needs umap-learn: pip install umap-learn, or take tsne or pca")
-    return umap.UMAP(random_state=SEED).fit_transform(_pca(rows, COMPONENTS))
+    problem = "--how umap needs umap-learn: pip install umap-learn, or take tsne or pca"
+    umap_learn = require_package("umap.umap_", problem)  # PyPI's package umap is another one
+    return umap_learn.UMAP(random_state=SEED).fit_transform(_pca(rows, COMPONENTS))
 
 
 MAPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"tsne": _tsne, "pca": _pca, "umap": _umap}

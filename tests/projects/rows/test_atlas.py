@@ -2,6 +2,7 @@
 
 import base64
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -205,3 +206,13 @@ def test_a_table_that_a_spreadsheet_has_saved_is_read(table, tmp_path):
     (tmp_path / "sites.csv").write_text("file_name,site\n000.png,north\n", encoding="utf-8-sig")
     site = {each.name: each for each in columns_of(table, tmp_path / "sites.csv")}["site"]
     assert site.values[site.codes[0]] == "north"
+
+
+def test_another_package_called_umap_is_not_taken_for_umap_learn(table, tmp_path, monkeypatch):
+    write(tmp_path / "umap" / "__init__.py", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "umap"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError, match="--how umap needs umap-learn: pip install umap-learn"):
+        coordinates(table.rows, "umap")
+    sys.modules.pop("umap")
