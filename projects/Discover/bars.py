@@ -25,7 +25,7 @@ class Bars(NamedTuple):
 
     def around(self, mask: np.ndarray) -> np.ndarray:
         """(H, W): a mask of the picture in its image."""
-        return np.pad(mask, ((self.top, self.bottom), (self.left, self.right)))
+        return np.pad(mask, ((self.top, self.bottom), (self.left, self.right))) if any(self) else mask
 
 
 def bars_of(image: np.ndarray) -> Bars:

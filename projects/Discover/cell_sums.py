@@ -30,7 +30,7 @@ class CellSums:
 
     def __init__(self, features: np.ndarray):
         height, width, _ = features.shape
-        self._size = np.array([width, height])
+        self.size = np.array([width, height])  # cells
         down = features.cumsum(axis=0, dtype=np.float64)
         sums = down.cumsum(axis=1)
         before = (1, 0)  # a row and a column of zeros
@@ -48,14 +48,14 @@ class CellSums:
         """(n, 4) boxes in cells as boxes of whole cells inside the image, of at least one cell."""
         rounded = np.round(boxes).astype(int)
         low, high = np.split(rounded, 2, axis=1)
-        low = np.clip(low, 0, self._size - 1)
+        low = np.clip(low, 0, self.size - 1)
         high = np.maximum(high, low + 1)
-        return CellBoxes(low, np.clip(high, 1, self._size))
+        return CellBoxes(low, np.clip(high, 1, self.size))
 
     def with_rings(self, boxes: CellBoxes) -> CellBoxes:
         """Boxes that are larger by RING of a side, at least a cell, on each side that the image has."""
         width = np.round(RING * (boxes.high - boxes.low))
         width = np.maximum(width.astype(int), 1)
         low = np.maximum(boxes.low - width, 0)
-        high = np.minimum(boxes.high + width, self._size)
+        high = np.minimum(boxes.high + width, self.size)
         return CellBoxes(low, high)

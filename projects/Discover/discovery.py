@@ -12,6 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from projects.Discover.bars import Bars, bars_of
+from projects.Discover.cell_sums import CellSums
 from projects.Discover.parts import FINER, Part, find_parts, part_of
 from projects.Discover.ranking import TINY, best, boxes_of, contrast, scores_of
 from projects.Discover.recurrence import Recurrence, descriptor_length, descriptors
@@ -86,22 +87,23 @@ def find_candidates(maps: Maps, is_window: bool = False) -> Candidates:
         no_descriptors = np.zeros((0, descriptor_length(channels)))
         return Candidates(size, [], np.zeros(0), no_descriptors, whole, 0.0)
     boxes = boxes_of(parts)
-    scores = scores_of(features, parts)
-    stands_out = _stands_out(features, boxes[:usual], scores[:usual], large)
+    sums = CellSums(features)
+    scores = scores_of(sums, parts)
+    stands_out = _stands_out(sums, boxes[:usual], scores[:usual], large)
     kept = best(boxes, scores, CANDIDATES, NEARLY_SAME)
     scores[usual:] *= WHOLE
-    described = descriptors(features, boxes[kept] / FINER)
+    described = descriptors(sums, boxes[kept] / FINER)
     best_parts = [parts[index] for index in kept]
     return Candidates(size, best_parts, scores[kept], described, whole, stands_out)
 
 
-def _stands_out(features: np.ndarray, boxes: np.ndarray, scores: np.ndarray, large: Whole | None) -> float:
+def _stands_out(sums: CellSums, boxes: np.ndarray, scores: np.ndarray, large: Whole | None) -> float:
     """The contrast of the whole object's first split in shares of the mean of the COMPARED best of (n, 4) ``boxes`` of
     parts; 0 where one of both is missing."""
     if not large or not len(boxes):
         return 0.0
     compared = best(boxes, scores, COMPARED)
-    *of_parts, of_whole = contrast(features, np.concatenate([boxes[compared], boxes_of([large.rough])]) / FINER)
+    *of_parts, of_whole = contrast(sums, np.concatenate([boxes[compared], boxes_of([large.rough])]) / FINER)
     return float(of_whole / max(np.mean(of_parts), TINY))
 
 

@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
     @property
     def area(self) -> int:
-        return int(self.mask.sum())
+        return int(np.count_nonzero(self.mask))  # a sum would convert it
 
 
 def part_of(mask: np.ndarray) -> Part:

@@ -13,7 +13,7 @@ ALIKE = 0.5  # IoU above which one box speaks for another
 TINY = 1e-12  # a length or a deviation that is none
 
 
-def scores_of(features: np.ndarray, parts: list[Part]) -> np.ndarray:
+def scores_of(sums: CellSums, parts: list[Part]) -> np.ndarray:
     """(n,) float64, the higher the more like an object, in this image.
 
     score = (1 - cos(mean inside, mean of a ring around)) x filled share of the box x shorter side / longer side
@@ -27,7 +27,7 @@ def scores_of(features: np.ndarray, parts: list[Part]) -> np.ndarray:
     areas = np.array([part.area for part in parts], np.float64)
     filled = areas / sides.prod(axis=1)
     roundness = sides.min(axis=1) / sides.max(axis=1)
-    scores = contrast(features, boxes / FINER)
+    scores = contrast(sums, boxes / FINER)
     scores *= filled
     scores *= roundness
     scores *= np.sqrt(areas)
@@ -45,14 +45,13 @@ def best(boxes: np.ndarray, scores: np.ndarray, count: int, overlap: float = OVE
     return kept[:count].tolist()
 
 
-def contrast(features: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+def contrast(sums: CellSums, boxes: np.ndarray) -> np.ndarray:
     """(n,) float64 from 0 to 2: 1 - cosine of the mean feature in each box and in the ring around it.
 
     Args:
-        features: (h, w, C).
+        sums: of the (h, w, C) features of an image.
         boxes: (n, 4), in cells; a box covers at least one cell, and the ring one on each side that the image has.
     """
-    sums = CellSums(features)
     cells = sums.whole(boxes)
     inside = sums(cells)
     around = sums(sums.with_rings(cells)) - inside

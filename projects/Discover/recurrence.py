@@ -17,13 +17,12 @@ def descriptor_length(channels: int) -> int:
     return 3 * channels + 2
 
 
-def descriptors(features: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """(n, 3 C + 2) float64 of (n, 4) boxes in cells of (h, w, C) features.
+def descriptors(sums: CellSums, boxes: np.ndarray) -> np.ndarray:
+    """(n, 3 C + 2) float64 of (n, 4) boxes in cells of (h, w, C) features, of which there are ``sums``.
 
     The mean features of the middle of a box (half its sides), of the rest of it and of the ring around it, and
     SIZE_WEIGHT times the logarithms of its sides as shares of the image's shorter one.
     """
-    sums = CellSums(features)
     whole = sums.whole(boxes)
     middle, ring = whole.middles(), sums.with_rings(whole)
     in_middle, in_whole, in_ring = sums(middle), sums(whole), sums(ring)
@@ -33,7 +32,7 @@ def descriptors(features: np.ndarray, boxes: np.ndarray) -> np.ndarray:
         (in_whole - in_middle) / np.maximum(rest, 1),
         (in_ring - in_whole) / np.maximum(outside, 1),
     ]
-    sides = sides_of(boxes) / min(features.shape[:2])
+    sides = sides_of(boxes) / sums.size.min()
     sizes = SIZE_WEIGHT * np.log(sides)
     return np.concatenate([*means, sizes], axis=1)
 

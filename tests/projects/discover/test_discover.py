@@ -128,14 +128,15 @@ def test_the_whole_object_stands_out_by_its_contrast_in_shares_of_the_best_parts
     candidates = find_candidates([features])
     parts = find_parts([features])
     boxes = boxes_of(parts)
-    usual = contrast(features, boxes[best(boxes, scores_of(features, parts), 5)] / FINER).mean()
+    sums = CellSums(features)
+    usual = contrast(sums, boxes[best(boxes, scores_of(sums, parts), 5)] / FINER).mean()
     rough = find_whole(features, (40 * FINER, 30 * FINER)).rough
-    whole = contrast(features, boxes_of([rough]) / FINER).item()
+    whole = contrast(sums, boxes_of([rough]) / FINER).item()
     assert candidates.stands_out == pytest.approx(whole / usual)
     assert find_candidates([object_of((12, 18, 16, 22), 2)]).stands_out == 0  # too small for a whole object
     assert find_candidates([features], is_window=True).stands_out == 0
     of_whole = candidates.parts.index(*candidates.whole)
-    alone = scores_of(features, parts + candidates.whole)
+    alone = scores_of(sums, parts + candidates.whole)
     assert candidates.scores[of_whole] == pytest.approx(0.1 * alone[-1])
 
 
@@ -215,7 +216,7 @@ def test_contrast_is_that_of_a_loop(planted):
                 is_inside = x0 <= x < x1 and y0 <= y < y1
                 (inside if is_inside else around)[:] += planted[y, x].astype(np.float64)
         expected.append(1 - inside @ around / np.linalg.norm(inside) / np.linalg.norm(around))
-    assert contrast(planted, boxes) == pytest.approx(expected, abs=1e-9)
+    assert contrast(CellSums(planted), boxes) == pytest.approx(expected, abs=1e-9)
 
 
 def test_of_overlapping_boxes_the_better_one_stays():
@@ -225,7 +226,7 @@ def test_of_overlapping_boxes_the_better_one_stays():
 
 
 def test_descriptors_are_means_of_the_cells_and_sizes(planted):
-    (found,) = descriptors(planted, np.array([[4, 8, 12, 16]]))
+    (found,) = descriptors(CellSums(planted), np.array([[4, 8, 12, 16]]))
     cells = planted.astype(np.float64)
     middle, whole, ring = cells[10:14, 6:10], cells[8:16, 4:12], cells[6:18, 2:14]
     rim = (whole.sum((0, 1)) - middle.sum((0, 1))) / (64 - 16)
@@ -455,7 +456,7 @@ def test_a_ring_is_as_wide_as_a_quarter_of_the_side_along_which_it_lies():
 
 @pytest.mark.parametrize("shape", [(16, 40), (40, 16)])
 def test_sizes_are_shares_of_the_shorter_side_of_the_image(shape):
-    (found,) = descriptors(np.ones((*shape, 2)), np.array([[4, 2, 12, 14]]))
+    (found,) = descriptors(CellSums(np.ones((*shape, 2))), np.array([[4, 2, 12, 14]]))
     assert found[-2:] == pytest.approx([6 * np.log(8 / 16), 6 * np.log(12 / 16)])
 
 
