@@ -65,7 +65,7 @@ def classes_shown(record: dict) -> list[int]:
     boxes = [box["category_id"] for box in objects_of(record)]
     of_image = [label for label, presence in enumerate(record.get("labels", ())) if presence == PRESENT]
     label = record.get("label", -1)
-    return boxes + of_image + [label] * (label >= 0)
+    return boxes + of_image + ([label] if label >= 0 else [])
 
 
 def are_numbers(*texts: str) -> bool:
