@@ -125,6 +125,7 @@ def test_depth_of_another_kind_is_refused_with_what_it_is(tmp_path, array, conte
 def test_a_damaged_or_missing_map_is_named(tmp_path, name, read):
     path = tmp_path / name
     assert str(path) in refusal(read, path)
+    assert "null byte" in refusal(read, f"{tmp_path}/\0{name}")
     write_labels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 20, (64, 64), dtype=np.uint8))
     write_depth(tmp_path / "a.npy", np.ones((8, 8), np.float32))
     pickled = pickle.dumps(DEPTH)  # unpickling could run anything

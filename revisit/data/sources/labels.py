@@ -150,17 +150,18 @@ def _problem_of_tiff(file_name: PathLike, time: int) -> str:
 
 
 def _all_ids(file_name: PathLike) -> np.ndarray:
-    header = first_bytes(file_name, 26)
     with (
         translated(f"reading label map {file_name}", content=True),
         open(file_name, "rb") as file,
         open_image(file) as image,
     ):
         mode, tags = image.mode, getattr(image, "tag_v2", {})
-        if leaves_out_parts(tags) or (tags and is_turned(header, tags, mode)):  # which PIL misreads
+        if leaves_out_parts(tags) or (tags and is_turned(first_bytes(file_name), tags, mode)):  # which PIL misreads
             return _ids_of_tiff(file_name, (0, 0, *image.size))
         ids = np.asarray(image)
         is_jpeg = image.format in ("JPEG", "MPO")  # whatever its name ends in
+        file.seek(0)
+        header = file.read(26)
     # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
     has_few_bits = mode == "1" or (header.startswith(PNG_MAGIC) and header[24] < 8 and header[25] == 0)
     problem = _uncertain_ids(tags)
