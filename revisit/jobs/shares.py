@@ -94,7 +94,8 @@ def share_of_array() -> Share:
     first = _number("SLURM_ARRAY_TASK_MIN", "SLURM sets it", "0")
     step = _number("SLURM_ARRAY_TASK_STEP", "SLURM sets it", "1")
     expected = first + step * (count - 1)
-    last = _number("SLURM_ARRAY_TASK_MAX", "SLURM sets it", str(expected))
+    is_last_known = "SLURM_ARRAY_TASK_MAX" in os.environ
+    last = _number("SLURM_ARRAY_TASK_MAX", "SLURM sets it") if is_last_known else expected
     number, rest = divmod(task - first, max(1, step))
     expect(
         last == expected and rest == 0 and 0 <= number < count,

@@ -216,6 +216,7 @@ def test_the_options_say_who_makes_the_parts(monkeypatch):
             "task 9 of 2 tasks from 3 to 9 in steps of 1: expected tasks without a gap",
         ),
         ("--on slurm", array(8, 8), "expected tasks without a gap"),
+        ("--on slurm", array(0, 0), "task 0 of 0 tasks from 0 to -1 in steps of 1: expected tasks without a gap"),
         ("--on slurm", array(1, "many"), "SLURM_ARRAY_TASK_COUNT is 'many'"),
         ("--on slurm --processes 2", array(0, 2), "each process is one worker"),
         ("--num-gpus 1", {}, "expected --on ray"),
