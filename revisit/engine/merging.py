@@ -58,7 +58,7 @@ class Stated(NamedTuple):
         """The keys of each place, those of the command line last. A length of 0 leaves it to others."""
         places = (*self.levels, self.typed)
         return [
-            [key for key, value in place.items() if is_on(value) or declaration(key).decides != "length"]
+            [key for key, value in place.items() if declaration(key).decides != "length" or is_on(value)]
             for place in places
         ]
 
