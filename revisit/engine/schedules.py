@@ -137,11 +137,8 @@ def rate_of_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
         return None
     if not is_free("SOLVER.BASE_LR", facts.stated_nearer(facts.key)):
         return Decision(batch, f"SOLVER.BASE_LR {rate:g} is stated itself, and stays")
-    return Decision(
-        batch,
-        f"a rate of {rate:g} for batches of {reference} images, of which these have {batch}",
-        {"SOLVER.BASE_LR": rate * batch / reference},
-    )
+    why = f"a rate of {rate:g} for batches of {reference} images, of which these have {batch}"
+    return Decision(batch, why, {"SOLVER.BASE_LR": rate * batch / reference})
 
 
 of_detectron2(

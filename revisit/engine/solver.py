@@ -33,11 +33,8 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
         bias_lr_factor=solver.BIAS_LR_FACTOR,
         weight_decay_bias=solver.WEIGHT_DECAY_BIAS,
     )
-    expect(
-        groups,
-        f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to "
-        "train: expected a smaller number",
-    )
+    frozen = f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT}"
+    expect(groups, f"{frozen} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to train: expected a smaller number")
     name_of = {parameter: name for name, parameter in model.named_parameters()}
     for group in groups:
         group["names"] = [name_of[parameter] for parameter in group["params"]]
@@ -68,9 +65,6 @@ def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier
     wait = method.iterations_before_learning(cfg) if method else 0
     schedule = build_schedule(cfg, length - wait)
     if wait:
-        schedule = CompositeParamScheduler(
-            [ConstantParamScheduler(0.0), schedule],
-            [wait / length, 1 - wait / length],
-            ["fixed", "rescaled"],
-        )
+        parts = [ConstantParamScheduler(0.0), schedule]
+        schedule = CompositeParamScheduler(parts, [wait / length, 1 - wait / length], ["fixed", "rescaled"])
     return LRMultiplier(optimizer, schedule, length)

@@ -92,13 +92,17 @@ def counted_by(own: LabelledSet, wanted: Sequence, name: str, leader: str) -> La
         orders = f"{first_few(classes)} and {first_few(wanted)}"
         message = f"{name!r} and {leader!r} have their classes in different orders, {orders}"
         raise UserError(f"{message}, and the ids stand in files of masks: expected the same order")
-    places = index[: len(stated)]
-    if sorted(places) != places:  # else it only lacks some of the leader's
-        logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
+    _log_another_order(index[: len(stated)], name, leader)
     metadata["thing_classes"] = list(wanted)
     if ids := metadata.get(IDS):
         metadata[IDS] = {id_: index[n] for id_, n in ids.items()}
     return LabelledSet([_renumbered(record, index) for record in records], metadata)
+
+
+def _log_another_order(places: list[int], name: str, leader: str) -> None:
+    """Unless the classes that a data set has stand in the leader's order: then it only lacks some."""
+    if sorted(places) != places:
+        logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
 
 
 def _differ_in_names_alone(classes: Sequence, wanted: Sequence) -> bool:

@@ -29,10 +29,6 @@ def label_files(images: Path, labels: Path, *suffixes: str) -> dict[str, Path | 
     names = [record["file_name"] for record in load_folder(images)]
     images_of = grouped(names, lambda name: _place(labels / Path(name).relative_to(images), suffix))
     given = _labels_by_place(labels, form, *suffixes)
-    if not given:
-        kinds = {file.suffix for file in map(Path, visible_files(labels)) if file.suffix}
-        others = f", but {', '.join(sorted(kinds))}" if kinds else ""
-        raise UserError(f"{labels} has no file of labels, {form}{others}: expected one for each image; {MASKS}")
     for path, of_path in images_of.items():
         is_clear = len(of_path) == 1 or path not in given
         expect(is_clear, f"{path} would be the labels of {of_path}: expected one image of each name")
@@ -56,6 +52,10 @@ def _labels_by_place(labels: Path, form: str, *suffixes: str) -> dict[Path, Path
     files = [file for file in files_with_suffix(labels, *suffixes) if file.name != NAMES_IN_LABELS]
     given = {_place(file, suffixes[0]): file for file in files}
     expect(len(given) == len(files), f"{labels} has two files of labels for one image: expected {form}, one for each")
+    if not given:
+        kinds = {file.suffix for file in map(Path, visible_files(labels)) if file.suffix}
+        others = f", but {', '.join(sorted(kinds))}" if kinds else ""
+        raise UserError(f"{labels} has no file of labels, {form}{others}: expected one for each image; {MASKS}")
     return given
 
 
