@@ -12,6 +12,7 @@ import pytest
 from commands import ROOT, TINY, rarely_collect, run, share_forks
 from fields import make_chain
 from filelock import FileLock
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import settings
 from PIL import Image
 
@@ -54,6 +55,16 @@ def write_pictures():
         return paths
 
     return write
+
+
+class ListedWhileItGrows(dict):
+    """What fsspec's store in memory holds: one thread may list it while another one writes."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.copy())
+
+
+MemoryFileSystem.store = ListedWhileItGrows()
 
 
 class Quiet(SimpleHTTPRequestHandler):
