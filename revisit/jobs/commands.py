@@ -151,10 +151,11 @@ def missing_inputs(job: Job) -> str:
         if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
             missing.append(f"{command[1]}, a checkpoint of others")
         elif CONFIG_FILE in command:
-            bank = _keys_of(command).get("KNN_EVAL.BANK")
+            keys = _keys_of(command)
+            bank = keys.get("KNN_EVAL.BANK")
             names = [*_data_sets(command), *filter(None, [bank])]
             missing += [name for name in names if _size(name) is None and not name.startswith(drawn)]
-            folder = _config(command).get("LABEL_PROPAGATION.DATA")
+            folder = keys.get("LABEL_PROPAGATION.DATA")
             if folder and not (datasets_root() / folder).is_dir():
                 missing.append(str(datasets_root() / folder))
     return ", ".join(dict.fromkeys(missing))

@@ -126,6 +126,15 @@ def test_what_a_job_lacks_is_named(tmp_path, monkeypatch):
         assert jobs and [job.name for job in jobs if not missing_inputs(job)] == []
 
 
+def test_a_folder_of_videos_that_is_typed_is_looked_for_in_place_of_the_recipe_s(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    (tmp_path / "videos").mkdir()
+    recipe = ("propagation.py", "--config-file", "projects/FrozenEvaluations/configs/propagation/davis2017_R50.yaml")
+    for folder, missing in (("videos", ""), ("elsewhere", str(tmp_path / "elsewhere"))):
+        job = Job("propagation", ((*recipe, "LABEL_PROPAGATION.DATA", folder),), tmp_path / "results.json")
+        assert missing_inputs(job) == missing
+
+
 def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_for_each(toy_datasets, tmp_path):
     for name in ("a", "1", "2"):
         (tmp_path / f"{name}.pth").write_text(name)
