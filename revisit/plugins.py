@@ -51,8 +51,8 @@ def load_plugins() -> None:
             package, version = (entry.dist.name, entry.dist.version) if entry.dist else ("a package", "of unknown name")
             raise UserError(
                 f"{package} {version} has a plug-in, {entry.value}, that fails ({type(error).__name__}, "
-                f"{first_line(error)}): expected another version of it, or none: pip uninstall {package}; --debug "
-                "prints the traceback"
+                f"{first_line(error)}): expected another version, or none: pip uninstall {package}; --debug prints "
+                "the traceback"
             ) from error
 
 
@@ -86,15 +86,15 @@ def _look_here(name: str) -> None:
     Not before it is asked for: libraries try to import packages that they can do without, and would run a file of that
     name in a folder from elsewhere.
     """
-    here = os.getcwd()
-    if here in sys.path or not PathFinder.find_spec(name, [here]):
+    folder = os.getcwd()
+    if folder in sys.path or not PathFinder.find_spec(name, [folder]):
         return
     try:
         spec = find_spec(name)
     except ValueError:  # it was made, not read from a file
         return
     if spec is None or spec.origin is None:  # folders alone, or a wheel's projects, which others may join
-        sys.path.append(here)
+        sys.path.append(folder)
 
 
 def _import_module(name: str) -> None:

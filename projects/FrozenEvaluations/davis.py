@@ -118,18 +118,18 @@ def boundary_accuracy(mask: np.ndarray, truth: np.ndarray) -> float:
 
     A boundary pixel is right if the other mask has one within ``ceil(0.008 * diagonal)`` px of it.
     """
-    found = boundary(mask)
-    wanted = boundary(truth)
-    num_found = np.count_nonzero(found)
-    num_wanted = np.count_nonzero(wanted)
-    if not num_found or not num_wanted:
-        return float(num_found == num_wanted)
+    drawn = boundary(mask)
+    true = boundary(truth)
+    num_drawn = np.count_nonzero(drawn)
+    num_true = np.count_nonzero(true)
+    if not num_drawn or not num_true:
+        return float(num_drawn == num_true)
     diagonal = np.hypot(*mask.shape)
     reach = int(np.ceil(BOUNDARY_SHARE * diagonal))
-    right = found & _grow(wanted, reach)
-    reached = wanted & _grow(found, reach)
-    precision = np.count_nonzero(right) / num_found
-    recall = np.count_nonzero(reached) / num_wanted
+    right = drawn & _grow(true, reach)
+    reached = true & _grow(drawn, reach)
+    precision = np.count_nonzero(right) / num_drawn
+    recall = np.count_nonzero(reached) / num_true
     both = precision + recall
     return 2 * precision * recall / both if both else 0.0
 

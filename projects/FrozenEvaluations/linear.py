@@ -140,7 +140,7 @@ def logistic(cfg: CfgNode, backbone: Network, train: LabelledSet, test: Labelled
         check_classes(
             targets[kept],
             targets[out],
-            (f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"),
+            (f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"the other {options.VALIDATION_SHARE:g}"),
             **difficult,
         )
         fitted = (rows[kept], targets[kept])

@@ -37,7 +37,7 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> None:
         _refuse_grey_levels(name, looked_at)
     expect(
         len(classes) > 1,
-        f"data set {name!r} has one class, {first_few(classes)}: expected two, or nothing is told apart",
+        f"data set {name!r} has one class, {first_few(classes)}: expected two or more to learn",
     )
 
     def count(record: dict) -> np.ndarray:

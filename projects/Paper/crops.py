@@ -77,7 +77,7 @@ def main(cfg: CfgNode) -> None:
     protocol = f"{count} draws of crops of an image of {width} x {height} px"
     plot_ious(
         {drawn.name: drawn.kinds() for drawn in overlaps},
-        f"{protocol}, each {low:g} to {high:g} of it",
+        f"{protocol}, each {low:g} to {high:g} of the image",
         output / "iou_histogram.png",
     )
     plot_ious(

@@ -146,7 +146,7 @@ def looks_of(image: JudgedImage, threshold: float) -> list[Look]:
     if max(height, width) <= LARGE:
         return [Look(image, image.errors(threshold), int((~missed).sum()))]
     columns, rows = -(-width // SIDE), -(-height // SIDE)
-    found = image.truth.xyxy[~missed]
+    hits = image.truth.xyxy[~missed]
     errors = np.concatenate([image.truth.xyxy[missed], image.predicted.xyxy[image.wrong(threshold)]])
 
     def counts(xyxy: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ def looks_of(image: JudgedImage, threshold: float) -> list[Look]:
 
     corners = [(left, top) for top in range(0, height, SIDE) for left in range(0, width, SIDE)]
     windows = [(left, top, min(left + SIDE, width), min(top + SIDE, height)) for left, top in corners]
-    return list(map(partial(Look, image), counts(errors).tolist(), counts(found).tolist(), windows))
+    return list(map(partial(Look, image), counts(errors).tolist(), counts(hits).tolist(), windows))
 
 
 def _draw(

@@ -130,10 +130,10 @@ def grouped(looks: Looks, rule: Rule, order: np.ndarray) -> Grouped:
 
 def _first_equals(looks: Looks) -> np.ndarray:
     """For each image the place of the first one whose looks are the same bit by bit, (N,) int64."""
-    found: dict[int, list[int]] = {}
+    by_hash: dict[int, list[int]] = {}
     equals = np.arange(len(looks.rows))
-    for place, each in enumerate(zip(*looks, strict=True)):
-        alike = found.setdefault(hash(tuple(part.tobytes() for part in each)), [])
+    for place, look in enumerate(zip(*looks, strict=True)):
+        alike = by_hash.setdefault(hash(tuple(part.tobytes() for part in look)), [])
         same = (other for other in alike if all(np.array_equal(part[place], part[other]) for part in looks))
         equals[place] = next(same, place)
         if equals[place] == place:

@@ -155,5 +155,5 @@ def _outline(mask: Mapping[str, Any]) -> Any:
         return shapely.MultiPolygon()
     bounds = runs.bounds.astype(int)
     pixels = np.ascontiguousarray(coco_mask.decode(runs.mask_in(bounds)["segmentation"]))
-    found = features.shapes(pixels, mask=pixels > 0, transform=(1, 0, bounds[0], 0, 1, bounds[1]))
-    return shapely.MultiPolygon([shapely.geometry.shape(polygon) for polygon, _ in found])
+    outlines = features.shapes(pixels, mask=pixels > 0, transform=(1, 0, bounds[0], 0, 1, bounds[1]))
+    return shapely.MultiPolygon([shapely.geometry.shape(polygon) for polygon, _ in outlines])

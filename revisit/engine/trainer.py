@@ -173,7 +173,7 @@ class RevisitTrainer(DefaultTrainer):
         }
 
     def check_state_dict(self, state_dict: dict, *, fits: bool) -> None:
-        """Raise UserError for a checkpoint of another experiment, before anything of it is loaded.
+        """Raise UserError for a checkpoint of another experiment, before anything is loaded.
 
         Args:
             fits: whether its tensors have the model's shapes.
