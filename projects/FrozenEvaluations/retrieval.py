@@ -66,7 +66,7 @@ declare("SEGMENT_RETRIEVAL.SHUFFLE_LABELS", False, "Labelled regions swap labels
 declare(
     "SEGMENT_RETRIEVAL.SUBSET",
     ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"),
-    "Beside all classes, these alone: the others are void, and the mean leaves the background out.",
+    "After all classes, these alone: the others are void, and the mean leaves the background out.",
 )
 declare("SEGMENT_RETRIEVAL.GALLERY_QUERIES", 8, "Rows of gallery.png.", COUNT)
 declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in each.", COUNT)

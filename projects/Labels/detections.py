@@ -134,8 +134,8 @@ def shifted(images: NumberedImages, labels: Labels) -> list[Suspect]:
         for true, index in enumerate(of_image):
             of_class = image.predicted.classes == image.truth.classes[true]
             is_free = np.isin(image.match, (true, NOTHING))
-            may_be_of_it = of_class & is_free & (image.predicted.scores >= threshold)
-            overlap = np.where(may_be_of_it, image.overlap[:, true], 0)
+            is_candidate = of_class & is_free & (image.predicted.scores >= threshold)
+            overlap = np.where(is_candidate, image.overlap[:, true], 0)
             best = int(overlap.argmax()) if len(overlap) else 0
             if len(overlap) and SHIFTED[0] < overlap[best] < SHIFTED[1]:
                 suspicion = image.predicted.scores[best] * (1 - overlap[best])
