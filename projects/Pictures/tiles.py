@@ -25,6 +25,7 @@ LINE = 20  # px, of text
 MARGIN = 16  # px around the sheet
 HEADER = 240  # px, the most that a header widens its column
 SWATCH = 34  # px, of a legend's colour and its distance to the name
+LEGEND = 12  # px, of its letters
 SCALE = 76  # px, of a depth scale with its numbers
 BAR = 14  # px, of its colours
 BLACK = (0, 0, 0)
@@ -133,8 +134,9 @@ def _legend_lines(rows: list[SheetRow], room: int) -> list[list[tuple[str, Color
     """Name and colour of all that occurs in the rows, once, as many in a line as ``room`` px hold."""
     merged = {key: entry for row in rows for key, entry in row.legend.items()}
     entries = [merged[key] for key in sorted(merged)]
-    longest = max([len(name) for name, _ in entries], default=0)
-    count = max(1, room // (SWATCH + 8 * longest))
+    names = [printable(without_secrets(name)) for name, _ in entries]
+    widths = [max(8 * len(name), _font(font_of(name), LEGEND).getlength(name)) for name in names]
+    count = max(1, int(room // (SWATCH + max(widths, default=0))))
     return [entries[n : n + count] for n in range(0, len(entries), count)]
 
 
@@ -192,7 +194,7 @@ class _Pen:
         for n, (name, color) in enumerate(entries):
             x = MARGIN + n * step
             self._draw.rectangle((x, y - 6, x + 20, y + 6), fill=color, outline=BLACK)
-            self.write(x + 28, y, name, step - SWATCH, size=12)
+            self.write(x + 28, y, name, step - SWATCH, size=LEGEND)
 
 
 @cache

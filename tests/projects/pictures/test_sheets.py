@@ -80,6 +80,15 @@ def test_a_sheet_shows_the_place_of_a_url_alone(tmp_path):
     assert np.array_equal(*sheets)
 
 
+def test_names_of_wide_letters_have_room_in_the_legend(tmp_path):
+    """Twelve px each, as those of Chinese: of a name that lacks room the beginning is not shown."""
+    rows = [SheetRow([np.full((60, 300, 3), 128, np.uint8)], legend={1: ("W" * 14, RED), 2: ("X\n" + "W" * 12, BLUE)})]
+    sheet, alone = (saved(tmp_path / "s.png", rows[:1]), saved(tmp_path / "a.png", [rows[0]._replace(legend={})]))
+    assert len(sheet) == len(alone) + 2 * LINE
+    dark = (sheet[len(alone) - MARGIN + GAP :, MARGIN + 28 :] < 128).all(axis=2)
+    assert np.ptp(np.flatnonzero(dark[:LINE].any(axis=0))) > 14 * 11
+
+
 def test_the_legend_shows_each_colour_once(tmp_path):
     grey = np.full((40, 300, 3), 128, np.uint8)
     rows = [SheetRow([grey], legend={1: ("cat", RED)}), SheetRow([grey], legend={1: ("cat", RED), 4: ("dog", BLUE)})]
