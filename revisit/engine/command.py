@@ -124,11 +124,12 @@ def _meant(words: Sequence[object]) -> str:
             return f"; did you mean {key} {value}?"
         if word.endswith(".yaml"):
             return f"; did you mean --config-file {word}?"
-    return _in_one_word(list(map(str, words)))
+    return in_one_word(list(map(str, words)))
 
 
-def _in_one_word(words: Sequence[str]) -> str:
-    """``_meant`` of a value with spaces that the shell took for several words."""
+def in_one_word(words: Sequence[str]) -> str:
+    """``_meant`` of a value with spaces that the shell took for several words: an even number of them are pairs, too,
+    of which one has a key that nobody knows."""
     keys = [_may_be_key(word) for word in words]
     first = next((n for n in range(2, len(words)) if not keys[n] and not keys[n - 1]), 0)
     if not first or not keys[first - 2]:

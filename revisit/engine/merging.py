@@ -10,7 +10,7 @@ from typing import NamedTuple
 from revisit.checkpoint.run_folder import Trained
 from revisit.compat.private_names import decode_value
 from revisit.config import ELSEWHERE, REMOVED, add_revisit_config
-from revisit.engine.command import pairs_of
+from revisit.engine.command import in_one_word, pairs_of
 from revisit.errors import UserError, did_you_mean, expect, translated, typed_list
 from revisit.files import is_url, output_path, read_yaml
 from revisit.keys import (
@@ -180,11 +180,12 @@ def _base_file(base: object, path: str) -> str:
 def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     """Set full keys to values, given as they are typed or as such, in place. Raises UserError that says ``where``."""
     current = dotted_keys(cfg)
+    for key in [key for key in values if key not in current]:
+        meant = ELSEWHERE.get(key.removeprefix("SOLVER."), key)
+        in_words = in_one_word([str(word) for pair in values.items() for word in pair]) if where == COMMAND_LINE else ""
+        hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else in_words or did_you_mean(meant, current)
+        raise UserError(f"{where}: unknown config key {key}{hint}")
     for key, value in values.items():
-        if key not in current:
-            meant = ELSEWHERE.get(key.removeprefix("SOLVER."), key)
-            hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(meant, current)
-            raise UserError(f"{where}: unknown config key {key}{hint}")
         with translated(where):
             assign(cfg, key, fitted(key, value, current[key], where))
 

@@ -265,6 +265,20 @@ def test_other_libraries_names_of_keys_lead_to_keys_that_there_are():
     assert set(ELSEWHERE.values()) <= dotted_keys(load()).keys()
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("OUTPUT_DIR my nice runs", "OUTPUT_DIR 'my nice runs'?"),
+        ("DATASETS.TRAIN folder:/my nice photos SEED 1", """DATASETS.TRAIN "('folder:/my nice photos',)"?"""),
+        ("SEED 1 SEEDD 2", "SEED?"),
+    ],
+)
+def test_an_even_number_of_words_that_are_no_pairs_is_answered_with_the_value_that_was_meant(words, meant):
+    with pytest.raises(UserError, match="command line: unknown config key (nice|SEEDD); did you mean") as caught:
+        load(*words.split())
+    assert str(caught.value).endswith(f"did you mean {meant}")
+
+
 def test_a_folder_typed_alone_is_answered_with_the_name_that_is_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
