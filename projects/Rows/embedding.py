@@ -114,8 +114,13 @@ def embed(
 
 def _digest(places: list[Places]) -> str:
     """Of all boxes and classes."""
-    content = [[None if each.boxes is None else each.boxes.tolist(), each.classes] for each in places]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    digest = hashlib.sha256(b"[")
+    for start in range(0, len(places), PART):  # of a list in JSON, whose text would take as much as the boxes
+        some = places[start : start + PART]
+        content = [[None if each.boxes is None else each.boxes.tolist(), each.classes] for each in some]
+        digest.update((", " * (start > 0) + json.dumps(content)[1:-1]).encode())
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def seconds_to_embed(places: list[Places], embedder: Embedder) -> float:

@@ -1,12 +1,14 @@
 """Rows of images and boxes are those of the network itself; neighbours are those of all cosines; the commands."""
 
 import csv
+import hashlib
 import json
 import pickle
 import runpy
 import shlex
 import shutil
 import sys
+import tracemalloc
 from argparse import Namespace
 from pathlib import Path
 from unittest.mock import Mock
@@ -25,7 +27,7 @@ from projects.Rows import embedding
 from projects.Rows.embedders import OPTIONS, BoxesOfMaps, Named, WholeImages, embedder_of
 from projects.Rows.embedding import embed
 from projects.Rows.own_features import of_maps, own_features
-from projects.Rows.regions import boxes_of, whole_images
+from projects.Rows.regions import Places, boxes_of, whole_images
 from projects.Rows.row_table import RowTable, load_table, save_parquet
 from projects.Rows.similar import similar_to
 from revisit.api import embed as embed_in_python
@@ -285,3 +287,15 @@ def test_refusals_say_what_to_do(weights, write_pictures, boxes_file, tmp_path):
     assert "s.jpg: expected a name in .png" in one_line_error(f"{query} {tmp_path} --output {tmp_path}/s.jpg", tmp_path)
     boxed = one_line_error(f"{query} {tmp_path}/out --boxes 0 0 9 9", tmp_path)
     assert "the table has a row for each image: expected no --boxes" in boxed
+
+
+def test_the_digest_of_boxes_is_that_of_their_list_in_json_which_is_not_kept():
+    boxes = np.random.default_rng(0).random((10, 4), np.float32)
+    places = [Places({}, boxes[: number % 10] if number % 7 else None, ["cat"]) for number in range(5000)]
+    text = json.dumps([[None if each.boxes is None else each.boxes.tolist(), each.classes] for each in places])
+    tracemalloc.start()
+    try:
+        digest, most = embedding._digest(places), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert digest == hashlib.sha256(text.encode()).hexdigest() and most < len(text)
