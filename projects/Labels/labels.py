@@ -12,7 +12,7 @@ from revisit.boxes.coco_files import size_of
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.file_names import expect_file_names
-from revisit.data.sources.records import Records
+from revisit.data.sources.records import Records, keeping_all
 from revisit.errors import UserError, expect
 
 from detectron2.data import MetadataCatalog
@@ -50,6 +50,7 @@ class Labels(NamedTuple):
         return self._replace(images=images, places=places, boxes=boxes, classes=classes)
 
 
+@keeping_all()
 def read_labels_of(name: str) -> Labels:
     """The labels of a data set by its name; boxes may all be of one class.
 
